@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from cli.commands.report.command import report_on
@@ -14,10 +13,9 @@ from cli.output.progress import PlainProgress
 from launcher.control.advance import PAUSED, Step
 from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up
-from launcher.folder_lock import holder, locked
+from launcher.folder_lock import locked, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.requeue import requeue
-from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID"})
@@ -33,7 +31,7 @@ def run_in_slurm(folder: str) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_") and name not in KEPT]:
         del os.environ[name]
     sweep_folder = sweep_of(Path(folder))
-    _wait_for_lock(sweep_folder)
+    wait_until_free(sweep_folder, LOCK_SECONDS)
     with locked(sweep_folder):
         up = take_up(sweep_folder)
         poll_seconds = up.composition.settings.controller.poll_seconds
@@ -53,9 +51,3 @@ def run_in_slurm(folder: str) -> None:
 def _leaves_nothing_to_do(step: Step) -> bool:
     """Whether this job would only wait: the sweep has ended, or a person has paused it."""
     return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
-
-
-def _wait_for_lock(folder: SweepFolder) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    while holder(folder) is not None and time.monotonic() < deadline:
-        time.sleep(1.0)

@@ -16,7 +16,7 @@ from launcher.by_name import RUN_IN_SLURM
 from launcher.control.advance import PAUSED, Conductor, Rules, Step
 from launcher.control.loop import go_on
 from launcher.control.progress import Progress
-from launcher.folder_lock import locked
+from launcher.folder_lock import holder, locked, wait_until_free
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.requeue import requeue
@@ -32,6 +32,9 @@ POLL_SECONDS = 5.0
 
 PATIENCE_SECONDS = 120.0
 """For so long Slurm may keep silent when the controller starts."""
+
+LOCK_SECONDS = 600.0
+"""For so long another command may work on the sweep; the wait in the queue is not lost meanwhile."""
 
 ENDED = "the allocation in which it ran was ended"
 NOTHING_ENDED = "No trial ended in this allocation, so it is not run again. Raise launcher.time_limit_minutes."
@@ -60,6 +63,13 @@ class AllocationJob:
         sweep = Sweep(files, files.read_record())
         code = Path(__file__).parents[1]  # the snapshot that this job runs
         room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.closing_seconds)
+        wait_until_free(sweep.folder, LOCK_SECONDS)
+        if (other := holder(sweep.folder)) is not None:
+            print(
+                f"Process {other.pid} on {other.hostname} works on the sweep; Slurm runs this allocation again later."
+            )
+            requeue()
+            return
         with locked(sweep.folder):
             conductor = Conductor(sweep, room, self._rules(sweep))
             try:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -53,6 +54,12 @@ def locked(folder: Lockable) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _in_use(folder) from None
+        except OSError as error:
+            problem = (
+                f"is on a file system without locks ({error.strerror}), so that two commands could run a trial twice"
+            )
+            remedy = "Choose another folder with output_dir=PATH, or have it mounted with locks (Lustre: -o flock)."
+            raise ConfigError("output_dir", str(folder.path.parent), problem, remedy) from None
         # The content is only for people and for `cancel`; the lock itself is the kernel's.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
@@ -73,9 +80,18 @@ def holder(folder: Lockable) -> Holder | None:
     except BlockingIOError:
         pid, _, hostname = folder.lock.read_text().strip().partition(" ")
         return Holder(int(pid or 0), hostname)
+    except OSError:  # the file system knows no locks
+        return None
     finally:
         os.close(descriptor)
     return None
+
+
+def wait_until_free(folder: Lockable, seconds: float) -> None:
+    """Wait for whoever holds the folder, for so long at most."""
+    deadline = time.monotonic() + seconds
+    while holder(folder) is not None and time.monotonic() < deadline:
+        time.sleep(1.0)
 
 
 def _opened(folder: Lockable) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_IMODE
 from typing import BinaryIO
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
+"""What file systems without hard links say."""
 
 
 @contextlib.contextmanager
@@ -35,14 +39,28 @@ def replacing(path: Path, *, keep_existing: bool = False, durable: bool = True) 
         if path.exists():
             draft.chmod(S_IMODE(path.stat().st_mode))
         if keep_existing:
-            with contextlib.suppress(FileExistsError):
-                path.hardlink_to(draft)
-            draft.unlink()
+            _put_unless_there(draft, path)
         else:
             draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _put_unless_there(draft: Path, path: Path) -> None:
+    """Give the draft its name, or leave the file that has it; the file system decides between two that try at once."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # Without hard links two that try within the same instant may both find nothing there, and the later one stays.
+        if not path.exists():
+            draft.replace(path)
+            return
+    draft.unlink()
 
 
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:

@@ -49,7 +49,7 @@ def performance_of(
     declared = experiment.cluster.device.peak_source
     printed = [tflops[step.step] for step in timed if step.step in tflops]
     recorded = {step.step for step in steps}
-    num_steps = max(experiment.training.num_steps, *recorded)
+    num_steps = experiment.training.num_steps
     return Performance(
         step_seconds=seconds,
         step_seconds_min=min(times),

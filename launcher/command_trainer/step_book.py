@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from conf.experiment import Experiment
 from conf.trainer_spec import TIMES
@@ -15,6 +15,19 @@ from train_core.costs import model_flops
 from train_core.measurement import StepMetrics
 
 BYTES = {"memory_bytes": 1.0, "memory_mib": 2.0**20, "memory_gib": 2.0**30}
+PLAUSIBLE: Mapping[str, tuple[float, float]] = {
+    "step": (-1e9, 1e9),
+    "step_seconds": (1e-7, 1e7),
+    "step_milliseconds": (1e-4, 1e10),
+    "tokens_per_second": (1e-9, 1e15),
+    "tokens_per_second_per_device": (1e-9, 1e15),
+    "samples_per_second": (1e-9, 1e15),
+    "tflops": (0.0, 1e6),
+    "memory_bytes": (0.0, 2.0**60),
+    "memory_mib": (0.0, 2.0**40),
+    "memory_gib": (0.0, 2.0**30),
+}
+"""A figure outside is none: what a program prints beside its words must not spoil reports. A loss may be anything."""
 NOT_IN_NUMBERS = str.maketrans("", "", ",_ ")
 
 
@@ -46,6 +59,7 @@ class StepBook:
         self.memory_bytes: int | None = None
         self.is_done, self.error = False, ""
         self._current: int | None = None
+        self._begins_at: int | None = None
         self._found = dict[str, float]()
 
     def hear(self, line: str) -> Iterator[StepMetrics]:
@@ -56,7 +70,7 @@ class StepBook:
             self.error = line.strip()
         found = self._quantities(line)
         if (step := found.pop("step", None)) is not None:
-            number = int(step) - self.first_step + 1
+            number = self._number_of(int(step))
             if number != self._current:
                 yield from self.close()
                 self._current, self._found = number, {}
@@ -65,10 +79,22 @@ class StepBook:
         if self._seconds() is not None and (not self.wants_loss or "loss" in self._found):
             yield from self.close()
 
+    def _number_of(self, printed: int) -> int:
+        """The step, from 1 on: a program that goes on from a checkpoint begins beyond the plan's last step."""
+        last = self.experiment.training.num_steps
+        number = printed - self.first_step + 1
+        if number <= last:
+            self._begins_at = 1  # whatever was said of a step far beyond was none
+        elif self._begins_at is None:
+            self._begins_at = number
+        return number - (self._begins_at or 1) + 1
+
     def close(self) -> Iterator[StepMetrics]:
         """The step that is under way, if enough of it is known; nothing more will come."""
         seconds, number = self._seconds(), self._current
-        if number is None or number < 1 or seconds is None or any(step.step == number for step in self.steps):
+        if number is None or not 1 <= number <= self.experiment.training.num_steps or seconds is None:
+            return
+        if any(step.step == number for step in self.steps):
             return
         self.steps.append(self._metrics(number, seconds))
         yield self.steps[-1]
@@ -83,14 +109,12 @@ class StepBook:
             for quantity, text in match.groupdict().items():
                 with contextlib.suppress(ValueError):
                     found[quantity] = float((text or "").translate(NOT_IN_NUMBERS))
-        if not math.isfinite(found.get("step", 0.0)):
-            del found["step"]
-        return found
+        return {name: value for name, value in found.items() if _is_plausible(name, value)}
 
     def _note(self, found: dict[str, float]) -> None:
         """Keep what says something about the whole training, or is not of `StepMetrics`."""
         for quantity, unit in BYTES.items():
-            if quantity in found and math.isfinite(found[quantity]):
+            if quantity in found:
                 self.memory_bytes = max(self.memory_bytes or 0, round(found[quantity] * unit))
         if "tflops" in found and self._current is not None:
             self.tflops.setdefault(self._current, found["tflops"])
@@ -105,7 +129,7 @@ class StepBook:
         }
         for quantity in TIMES:
             value = found.get(quantity, math.nan)
-            if math.isfinite(value) and value > 0:
+            if value > 0:
                 if quantity in of_rate:
                     return of_rate[quantity] / value
                 return value / 1000 if quantity == "step_milliseconds" else value
@@ -126,3 +150,10 @@ class StepBook:
             time=time.time(),
             held_out_loss=self._found.get("held_out_loss"),
         )
+
+
+def _is_plausible(quantity: str, value: float) -> bool:
+    if quantity not in PLAUSIBLE:
+        return True
+    low, high = PLAUSIBLE[quantity]
+    return low <= value <= high

@@ -37,14 +37,20 @@ CAUSE_OF_OUTCOME = {
     Outcome.PREEMPTED: "preempted by Slurm for another job, and not run again by it",
 }
 
+SLURM_SAYS = r"^(?:slurmstepd|slurmd|srun)(?:-\S+)?: (?:error: )?"
+"""So begins a line of Slurm's own. What the program prints about nodes and memory decides nothing."""
+
+OUT_OF_MEMORY = re.compile(rf"{SLURM_SAYS}.*(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE | re.MULTILINE)
+"""It tells more than the state: a job beyond its --mem may be just FAILED."""
+
 WORDS_OF_SLURM = (
-    (re.compile(r"DUE TO TIME LIMIT"), Outcome.TIMED_OUT),
-    (re.compile(r"DUE TO NODE FAILURE"), Outcome.NODE_FAILED),
-    (re.compile(r"DUE TO PREEMPTION"), Outcome.PREEMPTED),
-    (re.compile(r"exceeded memory limit|oom[-_ ]kill", re.IGNORECASE), Outcome.OUT_OF_MEMORY),
-    (re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT"), Outcome.CANCELLED),
+    (re.compile(rf"{SLURM_SAYS}.*DUE TO TIME LIMIT", re.MULTILINE), Outcome.TIMED_OUT),
+    (re.compile(rf"{SLURM_SAYS}.*DUE TO NODE FAILURE", re.MULTILINE), Outcome.NODE_FAILED),
+    (re.compile(rf"{SLURM_SAYS}.*DUE TO PREEMPTION", re.MULTILINE), Outcome.PREEMPTED),
+    (OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY),
+    (re.compile(rf"{SLURM_SAYS}.*\*\*\* JOB \S+ ON \S+ CANCELLED AT", re.MULTILINE), Outcome.CANCELLED),
 )
-"""What Slurm writes into the job's output. It tells more than the state: a job beyond its --mem may be just FAILED.
+"""What Slurm writes into the job's output, for where it has forgotten the job's state.
 
 The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
 """
@@ -100,7 +106,9 @@ def _failure(
 ) -> RankFailure | None:
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
-    outcome = outcome or next((end for words, end in WORDS_OF_SLURM if words.search(log)), None)
+    # A state that Slurm knows is its word. Only of memory the output says more than the state does.
+    words = WORDS_OF_SLURM if state is None else ((OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY),)
+    outcome = outcome or next((end for pattern, end in words if pattern.search(log)), None)
     if outcome in FINAL_WORDS:
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
     told = folder.read_failures()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain, islice, product
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Parts
 from conf.schema import Value
 from conf.sweep_spec import SearchPlan
+from conf.trainer_spec import TrainerSpec
 from sweeps.planner.neighbours import neighbours
 from sweeps.planner.search import search_space
 from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
@@ -65,7 +66,7 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
         PlannedPoint(strategy, f"predicted {_place(rank)} of all plans that this trainer runs")
         for rank, strategy in enumerate(best)
     ]
-    return points + list(_probes(space, best, parts))[: plan.num_probes]
+    return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
 def _nothing(space: Space, parts: Parts, plan: SearchPlan) -> InfeasiblePlan:
@@ -86,12 +87,19 @@ def _place(rank: int) -> str:
 
 def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
-    of_all_kinds = [timed for kind in kinds_of(space) for timed in _existing(kind, parts, top_k)]
+    kinds = (kind for kind in kinds_of(space) if not _refuses_kind(parts.trainer, kind))
+    of_all_kinds = [timed for kind in kinds for timed in _existing(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
     # Each ZeRO stage was searched on its own, so that the plans of a single replica came once for each of them.
     if "zero_stage" not in space.pinned:
         ordered = [_at_plain_zero_stage(strategy) for strategy in ordered]
     return list(dict.fromkeys(ordered))[:top_k]
+
+
+def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
+    """Whether the program has no such schedule or ZeRO stage at all, so that no plan of the kind need be searched."""
+    limits = ((limit, limit.of.removeprefix("parallel.")) for limit in trainer.refuses)
+    return any(limit.meets(kind.pinned[name]) for limit, name in limits if name in ("schedule", "zero_stage"))
 
 
 def _at_plain_zero_stage(strategy: Strategy) -> Strategy:

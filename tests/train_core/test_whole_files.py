@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from pathlib import Path
 
@@ -70,3 +71,18 @@ def test_a_line_that_fits_only_in_part_leaves_nothing_of_it(tmp_path: Path) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "whole\n"
+
+
+def test_without_hard_links_what_is_there_stays_and_what_is_not_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    path = tmp_path / "measurement.json"
+    for text in ("first", "second"):
+        with replacing(path, keep_existing=True) as file:
+            file.write(text.encode())
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]

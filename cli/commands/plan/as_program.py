@@ -12,6 +12,7 @@ import typer
 
 from cli.commands.plan.search import training_of
 from cli.commands.plan.search_options import SearchOptions
+from cli.output.console import complaints
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.experiment import Experiment, Parts
 from conf.folders import options
@@ -98,6 +99,8 @@ def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
         implementation=choices.implementation,
         headroom=choices.headroom,
     )
+    if complaints.is_terminal:
+        complaints.print("Searching all plans that the program can carry out, some seconds ...")
     best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas
 
 from results.collect import collect, plan_frame
+from results.csv_cells import as_cell
 from results.published import PublishedFigure
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
@@ -20,7 +21,7 @@ def csv_text(
 ) -> str:
     """The whole table; `stages` are rows of the pipeline stages whose step was recorded."""
     # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
-    table = report_frame(record, results, published, stages).convert_dtypes()
+    table = report_frame(record, results, published, stages).map(as_cell).convert_dtypes()
     return str(table.to_csv(index=False, lineterminator="\n"))
 
 

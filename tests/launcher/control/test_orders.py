@@ -48,18 +48,19 @@ def test_a_paused_sweep_stays_paused_until_it_is_resumed(sweep: Sweep) -> None:
     require_not_paused(sweep.folder, "test")
 
 
-def test_ten_thousand_trials_that_were_asked_for_are_read_in_a_second(sweep: Sweep) -> None:
+def test_ten_thousand_trials_that_were_asked_for_are_read_once_and_in_proportion(sweep: Sweep) -> None:
     trial = sweep.record.trials[1]
     asked = [Asked(trial=trial.model_copy(update={"trial_id": f"{trial.trial_id}-{n}"})) for n in range(MANY)]
-    journal = Journal(sweep.folder.journal)
-    journal.append(*asked)
-    started = time.process_time()
-    history = History.of(journal.read_new())
-    assert time.process_time() - started < 2.0  # half of it, on an idle machine
+    journal, spent = Journal(sweep.folder.journal), []
+    for entries in (asked[: MANY // 10], asked[MANY // 10 :]):
+        journal.append(*entries)
+        started = time.process_time()
+        History.of(journal.read_new())
+        spent.append(time.process_time() - started)
+    assert spent[1] < 40 * spent[0], "nine times as many take nine times as long, and not 81 times"
+    history = History.kept_in(sweep.folder)
     assert len(history.completed(sweep.record).trials) == len(sweep.record.trials) + MANY
-    started = time.process_time()
     assert journal.read_new() == []
-    assert time.process_time() - started < 0.01
 
 
 def test_a_point_that_is_measured_again_keeps_what_it_measured_before(folder: SweepFolder, record_of: RecordOf) -> None:

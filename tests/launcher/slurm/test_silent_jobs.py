@@ -60,6 +60,11 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
         ),
         (None, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", Outcome.CANCELLED),
         (None, "", Outcome.FAILED),
+        # What the program prints is not Slurm's word, nor is a line of our own traceback.
+        ("FAILED", "step 3 ended DUE TO NODE FAILURE", Outcome.FAILED),
+        (None, "step 3 ended DUE TO NODE FAILURE", Outcome.FAILED),
+        ("FAILED", "    return self._followed(programs, oom_kills)\nValueError: 1e-320", Outcome.FAILED),
+        ("FAILED", "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***", Outcome.FAILED),
     ],
 )
 def test_every_end_has_its_outcome(silent: Silenced, state: str | None, words: str, outcome: Outcome) -> None:

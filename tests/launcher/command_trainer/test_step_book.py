@@ -1,0 +1,49 @@
+"""Odd figures in a program's log: none of them becomes a step, a rate or a gigabyte."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.experiment import Experiment
+from launcher.command_trainer.performance import performance_of
+from launcher.command_trainer.step_book import StepBook
+from tests.composed import load
+
+TEN_STEPS = ["trainer=command", "trainer.command=[train.py]", "training.num_steps=10", "training.num_warmup_steps=2"]
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load(TEN_STEPS).experiment()
+
+
+def heard(experiment: Experiment, *lines: str) -> StepBook:
+    book = StepBook(experiment)
+    for line in lines:
+        list(book.hear(line))
+    list(book.close())
+    return book
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "1e-320", "nan", "inf", "0", "-1"])
+def test_no_step_takes_an_impossible_time(experiment: Experiment, seconds: str) -> None:
+    assert heard(experiment, f"step 3 loss 4.1 time {seconds} s").steps == []
+
+
+def test_memory_beyond_all_machines_is_none(experiment: Experiment) -> None:
+    book = heard(experiment, f"memory: {'9' * 50} GiB", "step 1 loss 4.1 time 0.2 s", "memory: 3 GiB")
+    assert book.memory_bytes == 3 * 2**30
+
+
+def test_a_program_that_goes_on_from_a_checkpoint_counts_from_its_first_step(experiment: Experiment) -> None:
+    book = heard(experiment, *(f"step {1_200_000 + n} loss 4.1 time 0.2 s" for n in range(5)))
+    assert [step.step for step in book.steps] == [1, 2, 3, 4, 5]
+    measured = performance_of(experiment, book.steps, book.tflops, book.memory_bytes)
+    assert measured is not None
+    assert measured.unrecorded_steps == (6, 7, 8, 9, 10)
+
+
+def test_one_step_far_beyond_the_plan_is_none(experiment: Experiment) -> None:
+    lines = [f"step {n} loss 4.1 time 0.2 s" for n in (1, 2, 99_999_999, 3)]
+    assert [step.step for step in heard(experiment, *lines).steps] == [1, 2, 3]
+    assert [step.step for step in heard(experiment, "step 99999999", *lines).steps] == [1, 2, 3]

@@ -1,0 +1,52 @@
+"""The lock of a sweep's folder: waiting for it, and file systems that have none."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import threading
+import time
+
+import pytest
+
+from conf.errors import ConfigError
+from launcher.folder_lock import holder, locked, wait_until_free
+from sweeps.folder.journal import Journal, Paused
+from sweeps.trial import SweepFolder
+
+
+def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_without_a_traceback(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match=r"without locks \(Function not implemented\).*mounted with locks"):  # noqa: SIM117
+        with locked(folder):
+            pass
+    assert holder(folder) is None
+    journal = Journal(folder.journal)
+    journal.append(Paused())
+    assert [type(entry) for entry in journal.read_new()] == [Paused]
+
+
+def test_whoever_waits_for_a_folder_goes_on_once_it_is_free_and_gives_up_in_time(folder: SweepFolder) -> None:
+    taken, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(folder):
+            taken.set()
+            let_go.wait(30)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert taken.wait(30)
+    wait_until_free(folder, 0.0)
+    assert holder(folder) is not None
+    threading.Timer(0.5, let_go.set).start()
+    started = time.monotonic()
+    wait_until_free(folder, 30.0)
+    assert holder(folder) is None
+    assert time.monotonic() - started < 30.0
+    other.join()
