@@ -184,7 +184,7 @@ class SweepFolder:
 
     def read_record(self) -> SweepRecord:
         """Raises:
-        UsageError: the file is damaged, or was written by another version.
+        UsageError: the file is damaged or cannot be read, or was written by another version.
         """
         try:
             return SweepRecord.model_validate_json(self.record.read_text(errors="replace"))
@@ -194,3 +194,6 @@ class SweepFolder:
                 f"{self.record} cannot be read (at {where})",
                 "Run the sweep again: it writes this file anew, and results stay.",
             ) from None
+        except OSError as error:
+            problem = f"{self.record} cannot be read ({error.strerror})"
+            raise UsageError(problem, "Make it readable, or move it aside and run the sweep again.") from None

@@ -249,10 +249,13 @@ class TrialFolder(JobFolder):
         return list(steps_of(self.read_step_lines()))
 
     def read_step_lines(self) -> bytes:
-        """What the file of the metrics holds, not taken apart; empty where it is not there."""
+        """What the file of the metrics holds, not taken apart; empty where it is not there, or was put aside."""
         try:
             return _content(self.metrics)
-        except FileNotFoundError:
+        except IsADirectoryError:
+            self.put_aside(self.metrics)
+            return b""
+        except OSError:
             return b""
 
     def raise_alarm(self) -> bool:

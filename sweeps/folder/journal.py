@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from conf.errors import UsageError
 from conf.schema import Frozen
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
@@ -155,13 +156,21 @@ class Journal:
         self._num_lines = 0
 
     def read_new(self) -> list[Entry]:
-        """The entries since the last call. A last line that is still being written comes with the next one."""
+        """The entries since the last call. A last line that is still being written comes with the next one.
+
+        Raises:
+            UsageError: the file is there and cannot be read.
+        """
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
             return []
+        except OSError as error:
+            problem = f"{self.path} cannot be read ({error.strerror})"
+            remedy = "It says what was asked and started: make it readable, or move it aside."
+            raise UsageError(problem, remedy) from None
         self._offset += len(whole) + len(newline)
         with long_lived():
             return [entry for line in whole.split(b"\n") if newline and (entry := self._parsed(line)) is not None]

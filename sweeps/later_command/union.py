@@ -50,6 +50,8 @@ def _stored(planned: Sweep) -> SweepRecord | None:
     try:
         return Sweep.stored_in(planned.folder).record
     except UsageError:
+        if not planned.folder.record.is_file():
+            raise  # it could not be written either
         return None
 
 
