@@ -63,9 +63,9 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
     if seat.is_first:
         trial.claim_for_attempt()
         trial.forget_progress()
-    started = time.time()
+    started, before = time.time(), trial.read_measurement()
     if experiment.trainer.start == "once" and not seat.is_first:
-        _wait_for_the_first(trial, started)
+        _wait_for_the_first(trial, before)
         return
     with cancelled_by_signals():
         run = Run(trial, experiment, [seat])
@@ -83,8 +83,15 @@ def _is_completed(trial: TrialFolder, experiment: Experiment) -> bool:
     return known is not None and (known.outcome, known.fingerprint) == (Outcome.COMPLETED, experiment.fingerprint)
 
 
-def _wait_for_the_first(trial: TrialFolder, started: float) -> None:
-    """Keep this node's task alive: a site may end a step some time after its first task has ended."""
-    while not (trial.measurement.exists() and trial.measurement.stat().st_mtime >= started):
+def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:
+    """Keep this node's task alive: a site may end a step some time after its first task has ended.
+
+    Args:
+        before: what stood in the folder when the task began. Times of files are those of a server, whose clock may be
+            hours off, and say nothing here.
+    """
+    while (measurement := trial.read_measurement()) is None or measurement == before:
+        if measurement is not None and measurement.outcome is Outcome.COMPLETED:
+            return  # the first task was faster than this one
         trial.require_current()
         time.sleep(WAIT_SECONDS)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from launcher.control.attempts import num_runs
 from launcher.control.budget import Budget
 from sweeps.folder.history import History
 from sweeps.reading import TrialReading
@@ -31,7 +32,9 @@ class Admission:
     def __post_init__(self) -> None:
         if self.slots is not None:
             self.slots = max(0, self.slots - len(self.flying))
-        self._spent = self.history.device_seconds + sum(self.budget.at_most(each.trial) for each in self.flying)
+        self._spent = self.history.device_seconds + sum(
+            self.budget.at_most(each.trial) * num_runs(each) for each in self.flying
+        )
 
     def admits(self, trial: Trial) -> bool:
         """Whether the trial may start; it then counts as if it had."""

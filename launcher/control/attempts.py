@@ -8,6 +8,7 @@ from launcher.control.budget import Budget
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended, Entry, Started, Submitted
 from sweeps.reading import TrialReading
+from train_core.attempt import last_attempt
 from train_core.measurement import Outcome
 
 
@@ -40,14 +41,27 @@ def news(reading: TrialReading, history: History, budget: Budget) -> list[Entry]
     if reading.outcome is Outcome.RUNNING and course.started != key:
         entries.append(Started(trial_id=reading.name, submitted=key))
     if course.ended != key and not is_in_flight(reading):
-        took = budget.took(reading.trial, _seconds(reading))
+        took = budget.took(reading.trial, _seconds(reading), num_runs(reading))
         outcome = reading.measurement.outcome if reading.measurement else None
         entries.append(Ended(trial_id=reading.name, submitted=key, outcome=outcome, device_seconds=took))
     return entries
 
 
+def num_runs(reading: TrialReading) -> int:
+    """How often Slurm has started the job of the last attempt, as far as the trial knows: every run is charged."""
+    claimed, submission = last_attempt(reading.folder.claim), reading.submission
+    of_this = claimed is not None and submission is not None and claimed.number == submission.attempt
+    return 1 + claimed.restarts if claimed is not None and of_this else 1
+
+
 def _seconds(reading: TrialReading) -> float:
-    """How long the attempt took; of one that was interrupted, until its last sign of life."""
+    """How long the attempt took; of one that was interrupted, until its last sign of life.
+
+    Of a job that Slurm started again nobody knows when its earlier runs ended. All since it was submitted counts, which
+    the time limit of each run bounds: a budget may be charged too much then, and never too little.
+    """
+    if reading.measurement is not None and reading.submission is not None and num_runs(reading) > 1:
+        return reading.measurement.ended - reading.submission.submitted
     if reading.measurement is not None:
         return reading.measurement.ended - reading.measurement.started
     beat, submission = reading.heartbeat_age_seconds, reading.submission

@@ -6,6 +6,7 @@ one sum is compared with one limit. A trial in flight counts as if it ran into i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,10 +70,14 @@ class Budget:
         """Device-seconds of the trial if it runs into its time limit."""
         return self.num_devices(trial) * self.seconds_at_most(trial)
 
-    def took(self, trial: Trial, seconds: float) -> float:
-        """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged."""
-        seconds = max(0.0, seconds)
-        return self.num_devices(trial) * (seconds if self.limit_seconds is None else min(seconds, self.limit_seconds))
+    def took(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
+        """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged.
+
+        Args:
+            num_runs: how often its job was started; each of these runs may take as long as the time limit allows.
+        """
+        most = math.inf if self.limit_seconds is None else num_runs * self.limit_seconds
+        return self.num_devices(trial) * min(max(0.0, seconds), most)
 
     def why_not(self, trial: Trial, spent: float) -> str:
         """Why the trial may not be started where so many device-seconds are spent or in flight; empty where it may."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from launcher.command_trainer.ends import failure_from_log
-from launcher.command_trainer.job import run_here
+from launcher.command_trainer.ends import failure_from_log, told
+from launcher.command_trainer.job import _wait_for_the_first, run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
+from train_core.job.failures import failed_measurement
 from train_core.measurement import Fault, Measurement, Outcome
+from train_core.trial_folder import TrialFolder
 
 OF_TWO_RANKS = """\
 step 1 loss 4.1 time 0.2 s
@@ -152,3 +157,18 @@ def test_a_program_that_is_not_there_is_one_sentence(make_trial: MakeTrial, tmp_
     assert measurement.cause.startswith("trainer.command: 'no-such-program' cannot be started on ")
     measurement = ended(make_trial, "", trainer__working_dir=str(tmp_path / "nowhere"))
     assert measurement.cause.startswith("trainer.working_dir = ")
+
+
+def test_a_waiting_node_goes_on_by_what_stands_in_the_folder_whatever_the_file_server_calls_now(tmp_path: Path) -> None:
+    trial = TrialFolder(tmp_path / "trial")
+    trial.path.mkdir()
+    failed = failed_measurement("f", told(Fault.CRASH, "earlier", "", 0), started=1.0)
+    waiting = threading.Thread(target=_wait_for_the_first, args=(trial, failed), daemon=True)
+    trial.write_measurement(failed)
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive(), "what an earlier attempt left says nothing of this one"
+    trial.write_measurement(failed.model_copy(update={"started": 2.0}))
+    os.utime(trial.measurement, (time.time() - 3600,) * 2)
+    waiting.join(30)
+    assert not waiting.is_alive()

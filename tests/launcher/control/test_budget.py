@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from conf.control import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
+from launcher.control.admission import Admission
+from launcher.control.attempts import news
 from launcher.control.budget import Budget, predicted_seconds
+from sweeps.folder.history import History
+from sweeps.folder.journal import Ended
+from sweeps.folder.submission import Submission, shape_of, write_submission
 from sweeps.points.plan import trial_of
-from sweeps.trial import Trial
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, Trial
 from tests.composed import compose_tree, load
+from tests.conftest import RecordOf
+from train_core.job.failures import failed_measurement
+from train_core.measurement import Outcome, RankFailure
 
 LIMIT_SECONDS = 1800.0
 
@@ -37,6 +49,43 @@ def test_a_trial_counts_with_its_time_limit_until_it_has_ended_and_then_with_wha
     assert budget().took(trial, 60.0) == devices * 60.0
     assert budget().took(trial, 7 * LIMIT_SECONDS) == budget().at_most(trial), "it waited in the queue"
     assert Budget(UNLIMITED_BUDGET, None, None).at_most(trial) == 4 * predicted_seconds(trial)
+
+
+def test_every_run_of_a_job_that_slurm_started_again_is_charged(folder: SweepFolder, record_of: RecordOf) -> None:
+    sweep = Sweep(folder, record_of([{"training.seed": 1}]))
+    sweep.prepare(sweep.record.trials[0])
+    (reading,) = sweep.read()
+    assert reading.experiment is not None
+    submitted = time.time() - 1000
+    submission = Submission(
+        executor="slurm",
+        job_id="7",
+        hostname="login",
+        attempt=1,
+        lost_nodes=0,
+        submitted=submitted,
+        shape=shape_of(reading.experiment),
+        output="/o/%t.out",
+        error="/o/%t.err",
+    )
+    write_submission(reading.folder, submission)
+    # The last of three runs took 100 of the 1,000 seconds since the job was submitted.
+    told = RankFailure(rank=0, outcome=Outcome.FAILED, cause="broke", traceback="", time=1.0)
+    ended = failed_measurement(reading.experiment.fingerprint, told, submitted + 900)
+    reading.folder.write_measurement(ended.model_copy(update={"ended": submitted + 1000}))
+    own = Budget(UNLIMITED_BUDGET, None, 400.0)
+    for claim, charged in (("1.0", 100.0), ("1.1", 800.0), ("1.2", 1000.0), ("0.9", 100.0)):
+        reading.folder.claim.write_text(claim)
+        (again,) = sweep.read()
+        (entry,) = [each for each in news(again, History.of([]), own) if isinstance(each, Ended)]
+        assert entry.device_seconds == pytest.approx(charged, abs=1.0), claim
+    flying = replace(again)
+    reading.folder.claim.write_text("1.2")
+    trial = reading.trial
+    limited = Budget(BudgetSpec(**UNLIMITED_BUDGET.model_dump() | {"device_hours": 1500 / 3600}), None, 400.0)
+    assert not Admission(limited, History.of([]), None, [flying]).admits(trial), "its three runs may take 1,200 s"
+    reading.folder.claim.write_text("1.0")
+    assert Admission(limited, History.of([]), None, [flying]).admits(trial)
 
 
 def test_money_and_energy_are_compared_with_device_hours_and_the_tightest_counts(trial: Trial) -> None:
