@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from launcher.slurm.query import JobState
-from launcher.slurm.silent_jobs import WORDS_OF_SLURM, verdict
+from launcher.slurm.silent_jobs import outcome_in_words, verdict
 from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
@@ -20,6 +20,9 @@ STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )
 
 OUTCOME_OF_ALLOCATION = {"NODE_FAIL": Outcome.NODE_FAILED, "CANCELLED": Outcome.CANCELLED}
 """In whatever other state an allocation ends, its trials were interrupted, and are run again."""
+
+STATE_IN_WORDS = {Outcome.TIMED_OUT: "TIMEOUT", Outcome.PREEMPTED: "PREEMPTED", Outcome.NODE_FAILED: "NODE_FAIL"}
+"""How Slurm calls the end of a step whose own lines say this."""
 
 WORD_OF_STATE = {
     "TIMEOUT": "came to its time limit",
@@ -51,14 +54,16 @@ def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) 
     """How Slurm would call the step's end; srun's words are at hand where there is no accounting, and at once."""
     if failed := lost or NODE_FAILURE.findall(log):
         return JobState("NODE_FAIL", nodes=",".join(failed))
-    name = "COMPLETED" if exit_code == 0 else "FAILED"
+    said = outcome_in_words(log)
+    failed_as = STATE_IN_WORDS.get(said, "FAILED") if said is not None else "FAILED"
+    name = "COMPLETED" if exit_code == 0 else failed_as
     return JobState("CANCELLED" if _was_cancelled(log) else name, nodes=",".join(nodes))
 
 
 def _was_cancelled(log: str) -> bool:
     """Whether somebody cancelled the step. srun itself does so too, once it has said that a task failed."""
     cancelled, task = STEP_CANCELLED.search(log), TASK_ENDED.search(log)
-    if cancelled is None or any(words.search(log) for words, _ in WORDS_OF_SLURM):
+    if cancelled is None or outcome_in_words(log) is not None:
         return False
     return task is None or cancelled.start() < task.start()
 

@@ -40,17 +40,18 @@ CAUSE_OF_OUTCOME = {
 SLURM_SAYS = r"^(?:slurmstepd|slurmd|srun)(?:-\S+)?: (?:error: )?"
 """So begins a line of Slurm's own. What the program prints about nodes and memory decides nothing."""
 
-OUT_OF_MEMORY = re.compile(rf"{SLURM_SAYS}.*(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE | re.MULTILINE)
-"""It tells more than the state: a job beyond its --mem may be just FAILED."""
-
 WORDS_OF_SLURM = (
     (re.compile(rf"{SLURM_SAYS}.*DUE TO TIME LIMIT", re.MULTILINE), Outcome.TIMED_OUT),
     (re.compile(rf"{SLURM_SAYS}.*DUE TO NODE FAILURE", re.MULTILINE), Outcome.NODE_FAILED),
     (re.compile(rf"{SLURM_SAYS}.*DUE TO PREEMPTION", re.MULTILINE), Outcome.PREEMPTED),
-    (OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY),
+    (
+        re.compile(rf"{SLURM_SAYS}.*(?:exceeded memory limit|oom[-_ ]kill)", re.IGNORECASE | re.MULTILINE),
+        Outcome.OUT_OF_MEMORY,
+    ),
     (re.compile(rf"{SLURM_SAYS}.*\*\*\* JOB \S+ ON \S+ CANCELLED AT", re.MULTILINE), Outcome.CANCELLED),
 )
-"""What Slurm writes into the job's output, for where it has forgotten the job's state.
+"""What Slurm writes into the job's output. It counts where Slurm has forgotten the job's state, and of memory always: a
+job beyond its --mem may be just FAILED.
 
 The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
 """
@@ -75,6 +76,11 @@ A completed job's files may still have to appear on a network file system, and S
 
 DEFAULT_SETTLING_SECONDS = 2.0
 TRACEBACK_LINES = 40
+
+
+def outcome_in_words(log: str) -> Outcome | None:
+    """What Slurm's own lines in a job's output say of its end; None where they say nothing."""
+    return next((outcome for words, outcome in WORDS_OF_SLURM if words.search(log)), None)
 
 
 def is_settled(state: JobState) -> bool:
@@ -107,8 +113,9 @@ def _failure(
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
     # A state that Slurm knows is its word. Only of memory the output says more than the state does.
-    words = WORDS_OF_SLURM if state is None else ((OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY),)
-    outcome = outcome or next((end for pattern, end in words if pattern.search(log)), None)
+    said = outcome_in_words(log)
+    if outcome is None and (state is None or said is Outcome.OUT_OF_MEMORY):
+        outcome = said
     if outcome in FINAL_WORDS:
         return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
     told = folder.read_failures()

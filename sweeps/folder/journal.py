@@ -165,7 +165,7 @@ class Journal:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             problem = f"{self.path} cannot be read ({error.strerror})"
