@@ -13,10 +13,18 @@ from dataclasses import dataclass, field
 from conf.credentials import recorded
 from conf.folders import own_folders
 from launcher.control.admission import Admission
-from launcher.control.attempts import is_in_flight, key_of, news, submissions
+from launcher.control.attempts import (
+    has_news_of_an_end,
+    is_charged_still,
+    is_in_flight,
+    key_of,
+    news,
+    submissions,
+)
 from launcher.control.budget import Budget
 from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
+from launcher.slurm.job_records import charged
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
@@ -104,6 +112,7 @@ class Conductor:
         self._news: list[Entry] = []
         self._num_entries = 0
         self._waits_at: tuple[int, Answer] | None = None
+        self._charged_still: set[str] = set()  # ended, and their jobs not yet
         self.is_under_way = False
         self._take_in()
 
@@ -132,7 +141,7 @@ class Conductor:
             self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
             return self._step(readings, finished="it was cancelled")
         readings = self._obeyed(self._pruned(readings))
-        flying = [each for each in readings if is_in_flight(each)]
+        flying = [each for each in readings if is_in_flight(each) or each.name in self._charged_still]
         waiting = [each for each in readings if self._is_to_run(each)]
         stopped = self._why_stopped(readings)
         if stopped:
@@ -162,8 +171,11 @@ class Conductor:
 
     def _standing(self) -> list[TrialReading]:
         """How all trials stand; what is new of them is written down."""
-        readings = self.workplace.standing(self.sweep)
-        self._write(*(entry for each in readings for entry in news(each, self.history, self.rules.budget)))
+        readings, budget = self.workplace.standing(self.sweep), self.rules.budget
+        ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
+        told = charged(ended) if budget.is_limited else {}
+        self._charged_still = {each.name for each in ended if is_charged_still(each, told.get(each.name))}
+        self._write(*(entry for each in readings for entry in news(each, self.history, budget, told.get(each.name))))
         return readings
 
     def _pruned(self, readings: Sequence[TrialReading]) -> Sequence[TrialReading]:
@@ -219,6 +231,8 @@ class Conductor:
         """Whether the trial has no result that is to be kept, and nobody works on one."""
         course = self.history.course_of(reading.name)
         if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
+            return False
+        if reading.name in self._charged_still:
             return False
         if course.wants_another(key_of(reading)):
             return True

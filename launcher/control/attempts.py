@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 
 from launcher.control.budget import Budget
+from launcher.slurm.job_records import Charged
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended, Entry, Started, Submitted
 from sweeps.reading import TrialReading
 from train_core.attempt import last_attempt
 from train_core.measurement import Outcome
+
+CLOSING_SECONDS = 60.0
+"""A job that Slurm still counts as running so long after its training has ended is not waited for any more."""
 
 
 def key_of(reading: TrialReading) -> float:
@@ -32,16 +36,36 @@ def submissions(reading: TrialReading, history: History) -> list[Submitted]:
     return [Submitted(trial_id=reading.name, submitted=submission.submitted, attempt=submission.attempt)]
 
 
-def news(reading: TrialReading, history: History, budget: Budget) -> list[Entry]:
-    """What the journal is still to be told of the trial's last attempt."""
+def has_news_of_an_end(reading: TrialReading, history: History) -> bool:
+    """Whether the last attempt has ended, and the journal does not know it."""
+    exists = reading.submission is not None or reading.measurement is not None
+    return exists and history.course_of(reading.name).ended != key_of(reading) and not is_in_flight(reading)
+
+
+def is_charged_still(reading: TrialReading, charged: Charged | None) -> bool:
+    """Whether Slurm goes on charging for an attempt that has ended: the job ends some seconds after its training."""
+    if charged is None or charged.is_over or reading.measurement is None:
+        return False
+    return time.time() - reading.measurement.ended < CLOSING_SECONDS
+
+
+def news(reading: TrialReading, history: History, budget: Budget, charged: Charged | None = None) -> list[Entry]:
+    """What the journal is still to be told of the trial's last attempt.
+
+    Args:
+        charged: what Slurm charges for it, where it was asked; what we see of it is the training alone.
+    """
     course, key = history.course_of(reading.name), key_of(reading)
     entries: list[Entry] = [*submissions(reading, history)]
     if reading.submission is None and reading.measurement is None:
         return entries
     if reading.outcome is Outcome.RUNNING and course.started != key:
         entries.append(Started(trial_id=reading.name, submitted=key))
-    if course.ended != key and not is_in_flight(reading):
-        took = budget.took(reading.trial, _seconds(reading), num_runs(reading))
+    if has_news_of_an_end(reading, history) and not is_charged_still(reading, charged):
+        if charged is None:
+            took = budget.took(reading.trial, _seconds(reading), num_runs(reading))
+        else:
+            took = budget.num_devices(reading.trial) * charged.seconds
         outcome = reading.measurement.outcome if reading.measurement else None
         entries.append(Ended(trial_id=reading.name, submitted=key, outcome=outcome, device_seconds=took))
     return entries

@@ -58,6 +58,12 @@ class Budget:
     slurm: SlurmSpec | None
     limit_seconds: float | None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether what trials take of devices is limited; a deadline alone limits none."""
+        limits = self.limits
+        return not (limits.device_hours is limits.dollars is limits.energy_kwh is None)
+
     def num_devices(self, trial: Trial) -> int:
         """Devices that the trial keeps from others."""
         assert trial.experiment is not None

@@ -1,12 +1,12 @@
-"""What Slurm's accounting says of trials that have ended, kept beside them: it forgets its jobs some day."""
+"""What Slurm's accounting says of the jobs of trials: records that are kept beside them, and what it charges."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
@@ -23,33 +23,59 @@ COLUMNS = (
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
+class Charged(NamedTuple):
+    """For how long Slurm charges the last job of a trial.
+
+    Attributes:
+        seconds: of all its runs, each from its start in Slurm, those before a requeue included.
+        is_over: no further second comes to it.
+    """
+
+    seconds: float
+    is_over: bool
+
+
 def keep_job_records(readings: Iterable[AnyReading]) -> int:
     """Ask once about all ended jobs of Slurm's that have no record yet, and return how many records were written.
 
-    Nothing is raised: without accounting, or where it does not answer, there are none.
+    The accounting forgets its jobs some day. Nothing is raised: without it, or where it does not answer, there are
+    none.
     """
     lacking = [each for each in readings if _lacks_record(each)]
     if not lacking or not shutil.which("sacct"):
         return 0
-    num_written = 0
-    for first in range(0, len(lacking), IDS_PER_CALL):
-        part = lacking[first : first + IDS_PER_CALL]
-        told = dict(_told([each.job_id or "" for each in part]))
-        for each in part:
-            record = told.get(each.job_id or "")
-            if record is not None and _is_its_end(record, each):
-                with contextlib.suppress(OSError):
-                    text = to_json(record, indent=1).decode()
-                    write_atomically(each.folder.slurm_job, text, durable=False)
-                    num_written += 1
+    num_written, told = 0, dict(_told([each.job_id or "" for each in lacking]))
+    for each in lacking:
+        record = told.get(each.job_id or "")
+        # The accounting may hear of a job's end only some time after its trial has ended.
+        if record is not None and _is_of(record, each) and record["State"].startswith(ENDED_STATES):
+            with contextlib.suppress(OSError):
+                text = to_json(record, indent=1).decode()
+                write_atomically(each.folder.slurm_job, text, durable=False)
+                num_written += 1
     return num_written
 
 
-def _is_its_end(record: dict[str, str], reading: Reading) -> bool:
+def charged(readings: Iterable[Reading]) -> Mapping[str, Charged]:
+    """What Slurm charges for these trials by their names; those whose jobs the accounting does not know are absent."""
+    by_job = {each.job_id: each for each in readings if each.job_id is not None}
+    found: dict[str, Charged] = {}
+    if not by_job or not shutil.which("sacct"):
+        return found
+    for job_id, record in _told(list(by_job), "--duplicates"):
+        job, _, component = job_id.partition("+")
+        # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
+        if (reading := by_job.get(job)) is None or component not in ("", "0") or not _is_of(record, reading):
+            continue
+        before = found.get(reading.name, Charged(0.0, True))
+        is_over = before.is_over and record["End"][:1].isdigit()
+        found[reading.name] = Charged(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
+    return found
+
+
+def _is_of(record: Mapping[str, str], reading: Reading) -> bool:
     # A number is given out again once Slurm has lost its memory; a job's name is not.
-    is_own = reading.submission is not None and record["JobName"] == reading.submission.job_name
-    # The accounting may hear of a job's end only some time after its trial has ended.
-    return is_own and record["State"].startswith(ENDED_STATES)
+    return reading.submission is not None and record["JobName"] == reading.submission.job_name
 
 
 def _lacks_record(reading: Reading) -> bool:
@@ -63,16 +89,17 @@ def _lacks_record(reading: Reading) -> bool:
     return reading.measurement is not None and (is_old or not path.exists())
 
 
-def _told(job_ids: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}"]
+def _told(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Ids and records, until the accounting does not answer."""
+    for first in range(0, len(job_ids), IDS_PER_CALL):
+        yield from _answered(job_ids[first : first + IDS_PER_CALL], options)
+
+
+def _answered(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
+    jobs = f"--jobs={','.join(job_ids)}"
     try:
-        done = subprocess.run(
-            [*command, f"--jobs={','.join(job_ids)}"],
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
+        done = subprocess.run([*command, jobs], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return
     for line in done.stdout.splitlines():
