@@ -164,10 +164,11 @@ class _Wait:
 
     def _ended(self, state: JobState) -> JobEnd:
         self.started = self.started or time.time()
-        why = why_ended(self.folder, self.submission, state, self.num_ranks).cause
-        said = LAST_WORDS.findall(tail(self.submission.error_of(0)))
-        trouble = f"it ended early ({said[-1] if said else why})"
-        return self._end(trouble, f"See {self.submission.error_of(0)}.")
+        told = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
+        # The rank that fails first has Slurm end the others, and they may not come to a word of their own.
+        said = next((words[-1] for words in told if words), None)
+        why = said or why_ended(self.folder, self.submission, state, self.num_ranks).cause
+        return self._end(f"it ended early ({why})", f"See {self.submission.error_of(0)}.")
 
     def _end(self, trouble: str = "", remedy: str = "") -> JobEnd:
         queued = None if self.started is None else max(0.0, self.started - self.submission.submitted)
