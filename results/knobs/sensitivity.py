@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 FEWEST_POINTS = 12
 """With fewer trials no draw of them is like another, and the libraries are not even imported. Assumed."""
+EQUAL = 1e-9
+"""Rates that differ by less, relatively, are the same number but for rounding."""
 LEAST_EXPLAINED = 0.3
 """Where trees explain less of trials that they have not seen, their importances describe noise. Assumed."""
 MOST_POINTS = 400
@@ -107,11 +109,14 @@ class Sensitivity:
         return tuple(in_order[: int(np.searchsorted(reached, 0.8 - 1e-9)) + 1])
 
 
-def too_few(table: KnobTable) -> str:
+def why_untold(table: KnobTable) -> str:
     """Why these points cannot say which knob mattered; empty where they may."""
     rated, columns = len(table.rated), len(table.columns)
     if columns < 2:
         return "fewer than two knobs vary"
+    rates = [point.rate or 0.0 for point in table.rated]
+    if rates and max(rates) <= min(rates) * (1 + EQUAL):  # no tree has anything to split, and fANOVA divides by that
+        return f"all {rated} trials have the same rate"
     fewest = max(FEWEST_POINTS, 2 * columns)
     too_few_words = f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
     return too_few_words if rated < fewest else ""
@@ -120,9 +125,9 @@ def too_few(table: KnobTable) -> str:
 def sensitivity(table: KnobTable) -> Sensitivity:
     """The knobs in the order of their shares. The same points give the same answer.
 
-    There must be enough points; see `too_few`.
+    The points must be able to tell; see `why_untold`.
     """
-    assert not too_few(table)
+    assert not why_untold(table)
     # Importing what is behind this takes seconds.
     from results.knobs.forest import Forest, fanova_shares
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from results.knobs.finding import finding
 from results.knobs.out_of_memory import memory_counts, memory_shares
 from results.knobs.published_order import published_order
-from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, too_few
+from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, why_untold
 from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
 from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
@@ -35,7 +35,7 @@ def section(subject: ReportSubject) -> Section | None:
     tables = [table for table in tables if len(table.rated) >= FEWEST_SHOWN and len(table.columns) >= 2]
     if not tables:
         return None
-    found = {table.rates_are: sensitivity(table) for table in tables if not too_few(table)}
+    found = {table.rates_are: sensitivity(table) for table in tables if not why_untold(table)}
     explained, first = _explained(subject), tables[0]
     blocks: list[Block] = []
     for table in tables:
@@ -51,7 +51,7 @@ def section(subject: ReportSubject) -> Section | None:
 def _finding(tables: Sequence[KnobTable], found: Mapping[RatesAre, Sensitivity]) -> str:
     """What each table tells, the measured one first."""
     first, *others = [
-        finding(found[table.rates_are]) if table.rates_are in found else f"The trials do not tell: {too_few(table)}."
+        finding(found[table.rates_are]) if table.rates_are in found else f"The trials do not tell: {why_untold(table)}."
         for table in tables
     ]
     return " ".join((first, *(f"On paper: {other[0].lower()}{other[1:]}" for other in others)))

@@ -11,7 +11,7 @@ import pytest
 
 from results.knobs.finding import finding
 from results.knobs.out_of_memory import memory_counts, memory_shares
-from results.knobs.sensitivity import Sensitivity, sensitivity, too_few
+from results.knobs.sensitivity import Sensitivity, sensitivity, why_untold
 from results.knobs.table import KnobPoint, KnobTable
 from tests.results.knobs.points import table
 
@@ -76,7 +76,7 @@ def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
 
 def test_a_few_trials_are_too_few_and_import_nothing() -> None:
     few = KnobTable("measured", table().rated[:40:5])
-    assert too_few(few) == "8 trials with a rate are too few for 4 knobs: at least 12 are needed"
+    assert why_untold(few) == "8 trials with a rate are too few for 4 knobs: at least 12 are needed"
     code = "import sys, results.report.sections.knobs; sys.exit('shap' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -96,3 +96,9 @@ def test_what_decides_whether_a_trial_runs_out_of_memory_is_told_apart_from_what
     assert set(list(shares)[:2]) == {"micro_batch_size", "tensor_parallel_size"}
     assert shares["zero_stage"] < 0.05
     assert memory_shares(KnobTable("measured", whole.rated)) == []
+
+
+def test_equal_rates_tell_nothing_and_are_called_so() -> None:
+    """Trees have nothing to split then, which fANOVA takes for a mistake of the caller's."""
+    equal = [KnobPoint(point.settings, 1e14) for point in table(keep=0.3).rated]
+    assert why_untold(KnobTable("measured", tuple(equal))) == f"all {len(equal)} trials have the same rate"
