@@ -7,6 +7,7 @@ controller     a process that carries a sweep on, to be killed
 cluster        the test cluster: its daemons killed and started again
 harm_to_jobs   scenarios: ranks killed, elements cancelled, requeued, suspended, preempted, limits met
 harm_to_slurm  scenarios: daemons killed, nodes lost, accounting gone, answers lost
+harm_to_controllers  scenarios: the job that goes on with a sweep killed, requeued, out of time, without its node
 harm_to_files  scenarios: full and read-only disks, damaged files
 harm_to_us     scenarios: controllers killed, two at once, clocks that are wrong, a thousand points
 page           docs/reliability.md

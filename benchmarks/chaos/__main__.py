@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import random
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -13,15 +15,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import benchmarks.chaos.harm_to_controllers
 import benchmarks.chaos.harm_to_files
 import benchmarks.chaos.harm_to_jobs
 import benchmarks.chaos.harm_to_slurm
 import benchmarks.chaos.harm_to_us  # noqa: F401  (scenarios add themselves to the catalogue)
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
-from benchmarks.chaos.page import PAGE, counts, page
+from benchmarks.chaos.page import COLUMNS, PAGE, counts, page
 from benchmarks.chaos.scenario import CATALOGUE, Found, Scenario
 from benchmarks.chaos.workbench import Workbench
 from conf.errors import EXIT_FAILED
+from train_core.process.git_sha import git_sha
 
 LONGEST_SECONDS = 1200
 SIDE_BY_SIDE = 3
@@ -33,33 +37,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     names = parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(CATALOGUE.scenarios))
     parser.add_argument("--once", action="store_true", help="one repetition of each")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of the order, and of instants")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.scenarios if name not in CATALOGUE.scenarios]:
         parser.error(f"argument {names.metavar}: no scenario {unknown[0]}")
     chosen = [CATALOGUE.scenarios[name] for name in given.scenarios or CATALOGUE.scenarios]
     if given.inside:
-        print(run(chosen[0], given.inside, Cluster(Path(os.environ["SLURM_TEST_DIR"]))).model_dump_json())
+        print(run(chosen[0], given.inside, Cluster(Path(os.environ["SLURM_TEST_DIR"])), given.seed).model_dump_json())
         return 0
     started = time.monotonic()
-    with test_cluster():
-        done = list(_run_all(chosen, once=given.once))
+    print(f"seed {given.seed}", flush=True)
+    with test_cluster() as cluster:
+        done = list(_run_all(chosen, cluster, given.seed, once=given.once))
         slurm = command("sbatch", "--version").strip()
-    print(f"{time.monotonic() - started:.0f} s")
+    seconds = time.monotonic() - started
+    print(f"{seconds:.0f} s, seed {given.seed}")
     if not (given.scenarios or given.once):
-        PAGE.write_text(page(done, slurm, datetime.date.today().isoformat()))
+        when = f"Run on {datetime.date.today()} at commit {git_sha()[:12]} with {slurm}"
+        PAGE.write_text(page(done, f"{when} and seed {given.seed}, in {seconds / 60:.0f} minutes."))
         print(f"wrote {PAGE}")
     return 0 if all(each.survived for _, found in done for each in found) else EXIT_FAILED
 
 
-def run(scenario: Scenario, folder: Path, cluster: Cluster) -> Found:
-    """One repetition, in this process."""
+def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Found:
+    """One repetition, in this process, on a cluster that is whole."""
     started = time.monotonic()
-    bench = Workbench.new(folder, cluster, scenario.num_trials)
+    cluster.restore()
+    make = Workbench.mixed if scenario.is_mixed else Workbench.new
+    bench = make(folder, cluster, scenario.num_trials, f"{seed} {folder.name}")
     problem = ""
     try:
         scenario.run(bench)
-    except (AssertionError, TimeoutError, subprocess.SubprocessError) as error:
+    except (TimeoutError, subprocess.SubprocessError) as error:
+        return _broken_off(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
+    except AssertionError as error:
         problem = f"{type(error).__name__}: {error}"
     found = bench.found(scenario, time.monotonic() - started)
     if problem:  # what was asserted on the way counts as an outcome that is wrong
@@ -68,53 +80,63 @@ def run(scenario: Scenario, folder: Path, cluster: Cluster) -> Found:
     return found
 
 
-def _run_all(chosen: Sequence[Scenario], *, once: bool) -> Iterator[tuple[Scenario, list[Found]]]:
-    """Those that disturb nobody side by side, then the others one by one."""
+def _broken_off(scenario: Scenario, why: str, seconds: float) -> Found:
+    return Found(
+        scenario=scenario.name, num_trials=scenario.num_trials, broken_off=1, seconds=seconds, note=f"broken off: {why}"
+    )
+
+
+def _run_all(
+    chosen: Sequence[Scenario], cluster: Cluster, seed: int, *, once: bool
+) -> Iterator[tuple[Scenario, list[Found]]]:
+    """Those that disturb nobody side by side, then the others one by one, in the order that the seed gives."""
+    found: dict[str, list[Found]] = {scenario.name: [] for scenario in chosen}
     with tempfile.TemporaryDirectory(prefix="trisweep-chaos-") as folder:
         for alone in (False, True):
             group = [scenario for scenario in chosen if scenario.alone is alone]
+            each_time = [(scenario, number) for scenario in group for number in range(_repetitions(scenario, once))]
+            random.Random(seed).shuffle(each_time)
             with ThreadPoolExecutor(1 if alone else SIDE_BY_SIDE) as threads:
-                pending = {
-                    scenario.name: [
-                        threads.submit(_in_a_process, scenario, Path(folder, f"{scenario.name}-{number}"))
-                        for number in range(1 if once else scenario.repetitions)
-                    ]
-                    for scenario in group
-                }
-                for scenario in group:
-                    found = [each.result() for each in pending[scenario.name]]
-                    _print(scenario, found)
-                    yield scenario, found
+                pending = [
+                    threads.submit(_in_a_process, scenario, Path(folder, f"{scenario.name}-{number}"), cluster, seed)
+                    for scenario, number in each_time
+                ]
+                for (scenario, _), future in zip(each_time, pending, strict=True):
+                    found[scenario.name].append(future.result())
+                    _print(found[scenario.name][-1])
+    yield from ((scenario, found[scenario.name]) for scenario in chosen)
 
 
-def _in_a_process(scenario: Scenario, folder: Path) -> Found:
+def _repetitions(scenario: Scenario, once: bool) -> int:
+    return 1 if once else scenario.repetitions
+
+
+def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int) -> Found:
     """One repetition in a process of its own, because scenarios change what belongs to a whole process, as PATH."""
-    words = [sys.executable, "-m", "benchmarks.chaos", scenario.name, "--inside", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
+    words = [sys.executable, "-m", "benchmarks.chaos", scenario.name, f"--inside={folder}", f"--seed={seed}"]
+    started = time.monotonic()
+    try:
+        if scenario.alone:
+            cluster.clear()
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
+    except (TimeoutError, subprocess.SubprocessError) as error:
+        return _broken_off(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
     if done.returncode == 0:
         return Found.model_validate_json(done.stdout.splitlines()[-1])
     last = (done.stderr.strip().splitlines() or ["no word"])[-1]
     print(done.stderr, file=sys.stderr, flush=True)
+    seconds = time.monotonic() - started
     return Found(
-        scenario=scenario.name,
-        num_trials=scenario.num_trials,
-        num_faults=0,
-        lost=0,
-        twice=0,
-        wrong=1,
-        seconds=0,
-        note=f"the scenario itself failed: {last}",
+        scenario=scenario.name, num_trials=scenario.num_trials, wrong=1, seconds=seconds, note=f"a traceback: {last}"
     )
 
 
-def _print(scenario: Scenario, found: Sequence[Found]) -> None:
-    names = ("repetitions", "faults", "trials", "lost", "twice", "wrong")
-    said = ", ".join(f"{count} {name}" for name, count in zip(names, counts(found), strict=True))
-    seconds = max(each.seconds for each in found)
-    print(f"{scenario.name}: {said} ({seconds:.0f} s)", flush=True)
-    for each in found:
-        if each.note:
-            print(f"    {each.note}", flush=True)
+def _print(found: Found) -> None:
+    _, *numbers = counts([found])
+    said = ", ".join(f"{count} {name}" for name, count in zip(COLUMNS[2:], numbers, strict=True))
+    print(f"{found.scenario}: {said} ({found.seconds:.0f} s)", flush=True)
+    if found.note:
+        print(f"    {found.note}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
+import re
 import signal
 import subprocess
 import time
@@ -29,8 +31,28 @@ class Cluster:
             os.kill(int((self.folder / "run" / f"{daemon}.pid").read_text()), signal.SIGKILL)
 
     def restore(self) -> None:
-        """Start what does not run, and wait until every node is usable."""
-        subprocess.run([SCRIPT, "up"], capture_output=True, timeout=START_SECONDS, check=True)
+        """Start what does not run, bring back nodes that are drained or down, and wait until every node is usable."""
+        # Where slurmctld does not run, the script writes the configuration anew, and must find the same port.
+        configuration = (self.folder / "slurm.conf").read_text()
+        (port,) = re.findall(r"^SlurmctldPort=(\d+)$", configuration, re.MULTILINE)
+        environment = {**os.environ, "SLURM_TEST_DIR": str(self.folder), "SLURM_TEST_PORT": port}
+        subprocess.run([SCRIPT, "up"], env=environment, capture_output=True, timeout=START_SECONDS, check=True)
+
+    @contextlib.contextmanager
+    def without(self, node: str) -> Iterator[None]:
+        """The node fails, as its daemons are killed and Slurm is told that it is down; then it is back."""
+        self.kill(f"slurmd.{node}")
+        command("scontrol", "update", f"nodename={node}", "state=down", "reason=chaos")
+        try:
+            yield
+        finally:
+            wait_for(lambda: "down" in command("sinfo", "-h", "-n", node, "-o", "%T"))
+            self.restore()
+
+    def clear(self) -> None:
+        """End all jobs, as those of a scenario that broke off would disturb the next."""
+        command("scancel", f"--user={getpass.getuser()}", check=False)
+        wait_for(lambda: not command("squeue", "--noheader"))
 
 
 @contextlib.contextmanager
@@ -39,7 +61,7 @@ def test_cluster() -> Iterator[Cluster]:
     given = "SLURM_TEST_DIR" in os.environ
     os.environ.update({} if given else OWN)
     cluster = Cluster(Path(os.environ["SLURM_TEST_DIR"]))
-    cluster.restore()
+    subprocess.run([SCRIPT, "up"], capture_output=True, timeout=START_SECONDS, check=True)
     os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
     try:
         yield cluster

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.chaos.cluster import command, wait_for
+from benchmarks.chaos.job_on_node import take_away_links
 from benchmarks.chaos.scenario import CATALOGUE
 from benchmarks.chaos.workbench import REFUSALS, Workbench
+from train_core.measurement import Outcome
 
 TORN = '{"fingerprint": "abc", "outcome": "COMPL'
 
@@ -72,6 +76,51 @@ def files_torn(bench: Workbench) -> None:
     bench.finish()
 
 
+@CATALOGUE.add("the file system has no hard links; one job is cancelled, one is killed", repetitions=1)
+def no_hard_links(bench: Workbench) -> None:
+    cancelled, killed, *_ = bench.names
+    bench.num_faults += 1
+    take_away_links()  # in this process, which runs nothing else
+    bench.order({killed: {"end": "kills itself"}}, seconds=4, without_links=True)
+    bench.start()
+    bench.until_running(cancelled)
+    bench.harm(command, "scancel", bench.job_of(cancelled))
+    bench.settle()
+    assert bench.measurement_of(cancelled).outcome is Outcome.CANCELLED
+    bench.order(seconds=1, without_links=True)
+    bench.advance(retry_failed=True)
+    bench.finish()
+
+
+@CATALOGUE.add("the file system has no locks, which is refused; then it has", repetitions=1)
+def no_locks(bench: Workbench) -> None:
+    bench.order(seconds=1)
+    lock = fcntl.flock
+    fcntl.flock = _without_locks
+    try:
+        bench.harm(_refused, bench)
+    finally:
+        fcntl.flock = lock
+    assert not bench.executions(), "jobs ran, though two commands could have started them"
+    bench.finish()
+
+
+@CATALOGUE.add("the file system keeps times in whole seconds; running jobs are requeued", repetitions=1)
+def coarse_times(bench: Workbench) -> None:
+    with _disk_of_whole_seconds(bench):
+        bench.order(seconds=4)
+        bench.start()
+        bench.until_running()
+        for name in bench.names:
+            bench.harm(command, "scontrol", "requeue", bench.job_of(name))
+        bench.finish()
+        bench.keep_found()
+
+
+def _without_locks(descriptor: object, operation: int) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
 def _refused(bench: Workbench) -> None:
     """The folder takes nothing now, and that is one message."""
     try:
@@ -87,6 +136,19 @@ def _fill(path: os.PathLike[str]) -> None:
                 file.write(b"x" * 65536)
         except OSError:
             return
+
+
+@contextmanager
+def _disk_of_whole_seconds(bench: Workbench) -> Iterator[None]:
+    """A disk whose inodes of 128 bytes have no room for parts of seconds."""
+    folder, image = bench.sweep.folder.path, bench.sweep.folder.path.with_suffix(".img")
+    command("truncate", "--size=64M", str(image))
+    command("mkfs.ext4", "-q", "-I", "128", str(image))
+    command("mount", "-o", "loop", str(image), str(folder))
+    try:
+        yield
+    finally:
+        command("umount", "--lazy", str(folder))
 
 
 @contextmanager

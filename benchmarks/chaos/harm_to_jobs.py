@@ -157,6 +157,45 @@ def bad_node(bench: Workbench) -> None:
     bench.finish()
 
 
+@CATALOGUE.add("over two kinds of nodes: kill -9 of the rank on the second kind; then --retry-failed", is_mixed=True)
+def mixed_rank_killed(bench: Workbench) -> None:
+    bench.order(seconds=4)
+    bench.start()
+    victim = bench.names[0]
+    wait_for(lambda: len(bench.processes(victim)) == 2)
+    bench.harm(os.kill, bench.processes(victim)[1], signal.SIGKILL)
+    bench.settle()
+    _require_end(bench, victim, Outcome.FAILED, Fault.KILLED, rank=1)
+    bench.order(seconds=1)
+    bench.advance(retry_failed=True)
+    bench.finish()
+
+
+@CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True)
+def mixed_cancelled_and_requeued(bench: Workbench) -> None:
+    bench.order(seconds=4)
+    bench.start()
+    cancelled, requeued, *_ = bench.names
+    bench.until_running()
+    bench.harm(command, "scancel", bench.job_of(cancelled))
+    bench.harm(command, "scontrol", "requeue", bench.job_of(requeued))
+    bench.settle()
+    _require_end(bench, cancelled, Outcome.CANCELLED, Fault.CANCELLED)
+    bench.finish()
+
+
+@CATALOGUE.add("over two kinds of nodes: a node of the second kind goes down", is_mixed=True, repetitions=1, alone=True)
+def mixed_node_down(bench: Workbench) -> None:
+    bench.order(seconds=8)
+    bench.start()
+    bench.until_running()
+    bench.num_faults += 1
+    with bench.cluster.without(bench.executions()[0][5]):
+        bench.advance()
+    bench.order(seconds=1)
+    bench.finish()
+
+
 def _urgent_job() -> None:
     """Takes all nodes for two seconds."""
     everything = ("--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 2")

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import CATALOGUE
 from benchmarks.chaos.workbench import Workbench
 from train_core.measurement import Fault
 
 NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
 ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
-DOWN = "state=down"
 
 
 @CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
@@ -66,7 +64,8 @@ def node_down(bench: Workbench) -> None:
     bench.order(seconds=8)
     bench.start()
     bench.until_running()
-    with _down(bench, bench.executions()[0][5]):
+    bench.num_faults += 1
+    with bench.cluster.without(bench.executions()[0][5]):
         bench.advance()
     bench.finish()
 
@@ -76,7 +75,8 @@ def node_down_without_requeue(bench: Workbench) -> None:
     bench.order(seconds=8)
     bench.start(extra_sbatch={"no-requeue": True})
     bench.until_running()
-    with _down(bench, bench.executions()[0][5]):
+    bench.num_faults += 1
+    with bench.cluster.without(bench.executions()[0][5]):
         bench.advance()
     bench.order(seconds=1)
     bench.finish()
@@ -114,19 +114,6 @@ def tools_out_of_order(bench: Workbench) -> None:
         with _stand_in(bench, "squeue", script):
             bench.harm(bench.advance)
     bench.finish()
-
-
-@contextmanager
-def _down(bench: Workbench, node: str) -> Iterator[None]:
-    """The node fails: its daemon dies with the jobs' daemons, and Slurm is told that it is down."""
-    bench.harm(bench.cluster.kill, f"slurmd.{node}")
-    command("scontrol", "update", f"nodename={node}", DOWN, "reason=chaos")
-    try:
-        yield
-    finally:
-        wait_for(lambda: "down" in command("sinfo", "-h", "-n", node, "-o", "%T"))
-        command("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-        bench.cluster.restore()
 
 
 @contextmanager

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import random
+import multiprocessing
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from benchmarks.chaos.job_on_node import quick_job
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import REFUSALS, Workbench
+from launcher.cancel import cancel_sweep
+from launcher.control.orders import pause, resume, retry_failed_trials
+from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
 HOUR = 3600.0
+NUM_COMMANDS = 25
+"""Rounds of one to three commands."""
+
 NUM_KILLS, LONGEST_LIFE_SECONDS = 50, 3.0
 
 
 @CATALOGUE.add("kill -9 of the controller at 50 random instants", num_trials=20, repetitions=1)
 def controller_killed(bench: Workbench) -> None:
     bench.order(seconds=6)
-    chance = random.Random(0)
     for _ in range(NUM_KILLS):
         controller = _controller(bench)
         assert controller.stdout is not None
         controller.stdout.readline()  # its imports are done; what follows is its work
-        time.sleep(chance.uniform(0, LONGEST_LIFE_SECONDS))
+        time.sleep(bench.chance.uniform(0, LONGEST_LIFE_SECONDS))
         bench.harm(controller.send_signal, signal.SIGKILL)
         controller.wait()
     bench.finish()
@@ -34,12 +40,11 @@ def controller_killed(bench: Workbench) -> None:
 @CATALOGUE.add("kill -9 of the controller while it submits", num_trials=8, repetitions=3)
 def controller_killed_while_it_submits(bench: Workbench) -> None:
     bench.order(seconds=3)
-    chance = random.Random(time.time_ns())
     for _ in range(5):
         controller = _controller(bench)
         assert controller.stdout is not None
         controller.stdout.readline()
-        time.sleep(chance.uniform(0, 0.3))
+        time.sleep(bench.chance.uniform(0, 0.3))
         bench.harm(controller.send_signal, signal.SIGKILL)
         controller.wait()
     bench.finish()
@@ -57,6 +62,39 @@ def several_controllers(bench: Workbench) -> None:
             controller.kill()
             controller.wait()
     bench.finish()
+
+
+@CATALOGUE.add("50 commands at random instants, up to three at once: cancel, pause, resume, retry, sweep", num_trials=6)
+def commands_race(bench: Workbench) -> None:
+    bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=3)
+    bench.start()
+    fork, orders = multiprocessing.get_context("fork"), (cancel_sweep, pause, resume, retry_failed_trials, None)
+    for _ in range(NUM_COMMANDS):
+        at_once = [
+            fork.Process(target=_give, args=(bench, bench.chance.choice(orders), bench.chance.uniform(0, 0.5)))
+            for _ in range(bench.chance.randint(1, 3))
+        ]
+        for process in at_once:
+            bench.harm(process.start)
+        for process in at_once:
+            process.join()
+        assert not any(process.exitcode for process in at_once), "a command ended in a traceback"
+    bench.order(seconds=1)
+    resume(Sweep.stored_in(bench.sweep.folder))
+    bench.advance(retry_failed=True)
+    bench.finish()
+
+
+def _give(bench: Workbench, order: Callable[[Sweep], object] | None, seconds: float) -> None:
+    """Give a command, after a while; None is the sweep's own. What it refuses with a reason is no fault."""
+    time.sleep(seconds)
+    try:
+        if order is None:
+            bench.advance()
+        else:
+            order(Sweep.stored_in(bench.sweep.folder))
+    except REFUSALS as refusal:
+        print(f"refused: {refusal}", flush=True)
 
 
 @CATALOGUE.add("the controller's clock is an hour behind, then an hour ahead", repetitions=1)

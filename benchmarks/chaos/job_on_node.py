@@ -6,6 +6,7 @@ end is written. The module travels to the nodes by value, because the snapshot o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -27,6 +28,8 @@ def made_up_training(folder: str) -> None:
     order: dict[str, Any] = orders["default"] | orders.get(trial.name, {})
     if skew := order.get("clock_ahead_seconds"):
         _put_clock_ahead(skew)
+    if order.get("without_links"):
+        take_away_links()
     _replace_torch(trial, order)
     from launcher.job import run_in_slurm
 
@@ -56,6 +59,15 @@ def note(trial: Path, event: str) -> None:
     descriptor = os.open(trial.parents[1] / EXECUTIONS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(descriptor, line.encode())
     os.close(descriptor)
+
+
+def take_away_links() -> None:
+    """In this process the file system has no hard links, as FAT and some object stores have none."""
+
+    def refuse(*arguments: object, **further: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    os.link = refuse
 
 
 def _put_clock_ahead(seconds: float) -> None:

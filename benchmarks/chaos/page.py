@@ -18,27 +18,28 @@ made up: it sleeps, and counts its executions; a job's start, its claim on the f
 written are the real ones. After each fault the sweep is carried on by its own command until nothing more is to come.
 
 "Lost" are trials that have no end although nothing more will be done, "run twice" those that ran to completion more
-than once, "wrong" those whose outcome, or row in the report, is not what was done to them. `make chaos` writes this
-page anew.
+than once, "wrong" those whose outcome, or row in the report, is not what was done to them; a traceback counts as one
+more. "Broken off" are repetitions in which the harm itself could not be done, which say nothing of the sweep. The harms
+come in an order that a seed shuffles, each on a cluster whose daemons run and whose nodes are all up. `make chaos`
+writes this page anew, with a new seed; `make chaos OPTIONS="--seed N"` repeats one.
 
 Not done here: network file systems, cgroups, real GPUs, power failures of a whole machine.
 """
-COLUMNS = ("harm", "repetitions", "faults", "trials", "lost", "run twice", "wrong")
+COLUMNS = ("harm", "repetitions", "faults", "trials", "lost", "run twice", "wrong", "broken off")
+NUMBERS = ("num_faults", "num_trials", "lost", "twice", "wrong", "broken_off")
 
 
-def page(done: Sequence[tuple[Scenario, Sequence[Found]]], slurm: str, date: str) -> str:
-    """The whole page, ending in a newline."""
-    lines = [HEADING, f"Run on {date} with {slurm}.\n", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
+def page(done: Sequence[tuple[Scenario, Sequence[Found]]], circumstances: str) -> str:
+    """The whole page, ending in a newline; the circumstances are when, of which commit and with what it was run."""
+    lines = [HEADING, f"{circumstances}\n", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
     lines += [_line((scenario.harm, *counts(found))) for scenario, found in done]
     total = counts([each for _, found in done for each in found])
     return "\n".join([*lines, _line(("**all**", *total))]) + "\n"
 
 
 def counts(found: Sequence[Found]) -> tuple[str, ...]:
-    """Repetitions, faults, trials, lost, run twice, wrong."""
-    sums = [
-        sum(getattr(each, name) for each in found) for name in ("num_faults", "num_trials", "lost", "twice", "wrong")
-    ]
+    """Repetitions, and the sums of `NUMBERS`."""
+    sums = [sum(getattr(each, name) for each in found) for name in NUMBERS]
     return tuple(f"{number:,}" for number in (len(found), *sums))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from benchmarks.chaos.cluster import Cluster, wait_for
 from benchmarks.chaos.job_on_node import EXECUTIONS, ORDERS, made_up_training
 from benchmarks.chaos.scenario import Found, Scenario
 from conf.errors import TrisweepError
-from conf.load import compose
+from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.schema import Value
 from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
+from conf.tree import Tree, with_values
 from launcher.control.orders import Command
 from launcher.control.retries import RetryRule
 from launcher.slurm.executor import SlurmJob
@@ -47,6 +49,12 @@ PERFORMANCE: dict[str, Any] = {
     **{"num_timed_steps": 1, "num_devices": 1, "num_parameters": 1, "final_loss": 1.0, "losses": [1.0]},
     **{"flops_formula": "made up", "peak_source": "made up", "peak_memory_bytes": [1]},
 }
+KINDS = (
+    *("slurm.constraint=a100", "+slurm.extra_sbatch.gres=gpu:a100:1"),
+    "+slurm.components.h100-nodes={constraint: h100, extra_sbatch: {gres: 'gpu:h100:1'}}",
+)
+"""The nodes of the test cluster are of two kinds; the first component of a job asks for the second of them."""
+TWO_STAGES = {"model.num_layers": 4, "parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
 RANKS = ((1, 1), (2, 2), (4, 2), (6, 2), (8, 2))
 """Ranks and tensor-parallel size of each shape: with two devices each, jobs of one, one, two, three and four nodes."""
 
@@ -64,11 +72,13 @@ class Workbench:
         sweep: half of its trials are jobs of one rank, the others of two.
         expected: the outcome of each trial that is not to end COMPLETED.
         num_faults: how often harm was done.
+        chance: what a scenario draws; the same seed draws the same.
     """
 
-    def __init__(self, sweep: Sweep, cluster: Cluster) -> None:
+    def __init__(self, sweep: Sweep, cluster: Cluster, seed: str = "", overrides: Sequence[str] = ()) -> None:
         self.sweep, self.cluster = sweep, cluster
-        settings = compose(Overrides.parse([*OVERRIDES, *NODES])).settings
+        self.chance = random.Random(seed)
+        settings = compose(Overrides.parse([*OVERRIDES, *NODES, *overrides])).settings
         self.slurm: SlurmSpec = settings.slurm
         self.poll_seconds = settings.controller.poll_seconds
         self.names = [trial.trial_id for trial in sweep.record.trials]
@@ -79,14 +89,32 @@ class Workbench:
         self._forgotten = 0
 
     @classmethod
-    def new(cls, folder: Path, cluster: Cluster, num_trials: int, num_shapes: int = 2) -> Workbench:
+    def new(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str = "", num_shapes: int = 2) -> Workbench:
         folder.mkdir(parents=True, exist_ok=True)
-        return cls(Sweep(SweepFolder(folder), _record(num_trials, num_shapes)), cluster)
+        points = [_point(index, num_shapes) for index in range(num_trials)]
+        return cls(Sweep(SweepFolder(folder), _record(points, _composition().tree)), cluster, seed)
+
+    @classmethod
+    def mixed(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str) -> Workbench:
+        """Every trial is a heterogeneous job, with its first stage on an h100 node and its last on an a100 node."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tree = _composition().tree
+        names = ("h100-nodes", "local")
+        blocks = [{"cluster": tree["cluster"] | {"name": name}, "num_devices": 1} for name in names]
+        points: list[dict[str, Value]] = [{"training.seed": index} for index in range(num_trials)]
+        record = _record(points, with_values(tree, {**TWO_STAGES, "mixed": blocks}))
+        return cls(Sweep(SweepFolder(folder), record), cluster, seed, KINDS)
 
     @classmethod
     def of(cls, folder: Path, cluster: Cluster) -> Workbench:
         """Of a sweep that was begun."""
         return cls(Sweep.stored_in(SweepFolder(folder)), cluster)
+
+    def take(self, sweep: Sweep) -> None:
+        """Judge this sweep from now on, of which every trial that is to run is to end COMPLETED."""
+        runnable = tuple(trial for trial in sweep.record.trials if trial.selected)
+        self.sweep = sweep._replace(record=sweep.record.model_copy(update={"trials": runnable}))
+        self.names = [trial.trial_id for trial in runnable]
 
     def order(self, orders: Orders | None = None, *, seconds: float = 2.0, **default: Any) -> None:
         """Say how long the training of every trial takes, and of single ones how they end."""
@@ -157,9 +185,9 @@ class Workbench:
         assert submission.job_id is not None
         return submission.job_id
 
-    def harm(self, action: Callable[..., object], *arguments: Any) -> None:
+    def harm(self, action: Callable[..., object], *arguments: Any, **further: Any) -> None:
         self.num_faults += 1
-        action(*arguments)
+        action(*arguments, **further)
 
     def measurement_of(self, name: str) -> Measurement:
         told = self.sweep.folder.trial(name).read_measurement()
@@ -216,12 +244,15 @@ def _said(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
 
 
-def _record(num_trials: int, num_shapes: int) -> SweepRecord:
-    composition = compose(Overrides.parse([*OVERRIDES, *NODES]))
+def _composition() -> Composition:
+    return compose(Overrides.parse([*OVERRIDES, *NODES]))
+
+
+def _record(points: Sequence[dict[str, Value]], tree: Tree) -> SweepRecord:
+    composition = _composition()
     assert composition.settings.sweep is not None
-    points = [_point(index, num_shapes) for index in range(num_trials)]
     point_set = PointSet(axes={}, points=tuple(points), baseline=dict(points[0]))
-    trials = make_trials(composition.tree, point_set, {})
+    trials = make_trials(tree, point_set, {})
     return SweepRecord(
         name="chaos",
         mode="cluster",
