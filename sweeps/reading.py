@@ -61,6 +61,9 @@ class JobState(Protocol):
     def is_waiting(self) -> bool: ...
 
     @property
+    def given_up(self) -> str: ...
+
+    @property
     def cause(self) -> str: ...
 
 
@@ -269,7 +272,8 @@ class Reading:
             return self._as_steps_tell, self.job.cause
         # A job that was requeued waits beside the failures of its earlier run, which say nothing about the coming one.
         if self.job is not None and self.job.is_waiting:
-            return Outcome.PENDING, ""
+            why = self.job.given_up
+            return Outcome.PENDING, f"Slurm could not start its job, and holds it ({why})" if why else ""
         # While a job lives, a rank's failure is not yet the end: the ranks that it takes along may still say more.
         if self._is_live:
             return Outcome.RUNNING, self.failure.cause if self.failure else ""

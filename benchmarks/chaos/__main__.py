@@ -91,7 +91,7 @@ def _run_all(
 ) -> Iterator[tuple[Scenario, list[Found]]]:
     """Those that disturb nobody side by side, then the others one by one, in the order that the seed gives."""
     found: dict[str, list[Found]] = {scenario.name: [] for scenario in chosen}
-    with tempfile.TemporaryDirectory(prefix="trisweep-chaos-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trisweep-chaos-", ignore_cleanup_errors=True) as folder:
         for alone in (False, True):
             group = [scenario for scenario in chosen if scenario.alone is alone]
             each_time = [(scenario, number) for scenario in group for number in range(_repetitions(scenario, once))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.chaos.cluster import command, wait_for
@@ -30,21 +31,25 @@ def controller_job_harmed(bench: Workbench) -> None:
     _begin(bench)
     for harm in (["scancel", "--signal=KILL", "--full"], ["scontrol", "requeue"], ["scancel"]):
         _wait_for_a_controller(bench)
-        job = live_controller(bench.sweep.folder)
-        assert job is not None
+        time.sleep(bench.chance.uniform(0, 3))
+        if (job := live_controller(bench.sweep.folder)) is None:
+            break  # the sweep has ended
         bench.harm(command, *harm, job.job_id, check=False)
         if harm[0] == "scancel":
             wait_for(lambda: live_controller(bench.sweep.folder) is None)
     _finish(bench)
 
 
-@CATALOGUE.add("controller=slurm: the real time limit of its job", repetitions=1)
+@CATALOGUE.add("controller=slurm: its job hangs, and comes to its time limit", repetitions=1)
 def controller_out_of_time(bench: Workbench) -> None:
     _begin(bench)
     _wait_for_a_controller(bench)
     job = live_controller(bench.sweep.folder)
     assert job is not None
+    # Stopped, it cannot do what it does when Slurm warns it, and Slurm ends it.
+    bench.harm(command, "scancel", "--signal=STOP", "--full", job.job_id)
     bench.harm(command, "scontrol", "update", f"jobid={job.job_id}", "TimeLimit=1")
+    wait_for(lambda: live_controller(bench.sweep.folder) is None, SECONDS)
     _finish(bench)
 
 

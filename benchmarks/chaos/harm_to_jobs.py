@@ -171,7 +171,7 @@ def mixed_rank_killed(bench: Workbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True)
+@CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True, repetitions=1)
 def mixed_cancelled_and_requeued(bench: Workbench) -> None:
     bench.order(seconds=4)
     bench.start()

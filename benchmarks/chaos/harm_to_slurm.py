@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,10 +40,11 @@ def slurmctld_killed_while_jobs_run(bench: Workbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmctld right after it took the jobs, and its return", repetitions=2, alone=True)
+@CATALOGUE.add("kill -9 of slurmctld in the second after it took the jobs, and its return", repetitions=2, alone=True)
 def slurmctld_killed_after_submission(bench: Workbench) -> None:
     bench.order(seconds=2)
     bench.start()
+    time.sleep(bench.chance.uniform(0, 1))
     bench.harm(bench.cluster.kill, "slurmctld")
     bench.cluster.restore()
     bench.finish()

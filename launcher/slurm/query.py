@@ -28,8 +28,8 @@ TELLING = (
 )
 """Of several components' ends, the earlier here says more: Slurm cancels the others of a job whose component failed."""
 
-LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)\|\n")
-"""The last `|` proves that the line is whole; a state may go on, as in `CANCELLED by 1000`."""
+LINE = re.compile(r"(\d+(?:\+\d+|_\d+|_\[[^]|]*\])?)\|([A-Z_]+)([^|]*)\|([^|]*)\|([^|]*)\|(.*)\|\n")
+"""The last `|` proves that the line is whole; a state may go on: `CANCELLED by 1000`, `PENDING Resources`."""
 
 BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
 """A line that begins like one about a job; if it is not whole, the tool was cut off while it wrote."""
@@ -37,6 +37,9 @@ BROKEN_LINE = re.compile(r"\d+([_+]|\||$)")
 NO_NODES = ("(null)", "None assigned")
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
+
+GIVEN_UP = ("launch failed requeued held", "JobHoldMaxRequeue")
+"""Why Slurm itself holds a job that it could not start, or that was requeued too often: for an administrator."""
 
 UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
 """Slurm has no such states: another cluster may run the job, and the job never came to be."""
@@ -51,6 +54,7 @@ class JobState(NamedTuple):
         job_name: empty where Slurm was not asked for it.
         nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
         cause: why Slurm cannot say more, in words for people; empty where it can.
+        reason: why a job waits, as Slurm says it.
     """
 
     name: str
@@ -59,6 +63,7 @@ class JobState(NamedTuple):
     job_name: str = ""
     cause: str = ""
     nodes: str = ""
+    reason: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -68,6 +73,11 @@ class JobState(NamedTuple):
     @property
     def is_waiting(self) -> bool:
         return self.name in WAITING_STATES
+
+    @property
+    def given_up(self) -> str:
+        """Why Slurm holds the job for good, so that it will not start by itself; empty where it does not."""
+        return self.reason if self.is_waiting and self.reason in GIVEN_UP else ""
 
 
 class SlurmSilent(Exception):
@@ -121,7 +131,7 @@ def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, JobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
-    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T|%e|%N|%j|"]
+    columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
     answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
     if answer.failed and "Invalid job id" not in answer.complained:
@@ -162,9 +172,10 @@ def _parsed(lines: str) -> dict[str, JobState]:
         if found is None and BROKEN_LINE.match(line):
             raise SlurmSilent
         if found is not None:
-            job_id, name, end, nodes, job_name = found.groups()
+            job_id, name, reason, end, nodes, job_name = found.groups()
             ended = _seconds(end) if name in ENDED_STATES else None
-            state = JobState(name, ended, job_name=job_name, nodes="" if nodes in NO_NODES else nodes)
+            nodes = "" if nodes in NO_NODES else nodes
+            state = JobState(name, ended, job_name=job_name, nodes=nodes, reason=reason.strip())
             job_id, plus, _ = job_id.partition("+")
             if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
                 state = of_components(states[job_id], state)

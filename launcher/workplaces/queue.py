@@ -38,9 +38,15 @@ class SlurmQueue(Workplace):
         self._ended: dict[str, TrialReading] = {}
 
     def standing(self, sweep: Sweep) -> list[TrialReading]:
-        """Trials whose end is known are not read again: there may be thousands, and the look comes twice a minute."""
+        """Trials whose end is known are not read again: there may be thousands, and the look comes twice a minute.
+
+        A job that Slurm could not start, and holds for good, is ended: another one may take its place.
+        """
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         told = {each.name: each for each in reconciled(sweep.read_trial(trial) for trial in open_trials)}
+        for each in [each for each in told.values() if each.awaits_slurm and each.job and each.job.given_up]:
+            self.end(sweep, [each], Outcome.NODE_FAILED, each.cause)
+            told[each.name] = sweep.read_trial(each.trial)
         self._ended |= {name: each for name, each in told.items() if each.measurement is not None}
         return [told.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
 

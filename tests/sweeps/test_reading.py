@@ -33,6 +33,7 @@ class Job(NamedTuple):
     is_live: bool
     is_waiting: bool = False
     cause: str = ""
+    given_up: str = ""
 
 
 @pytest.fixture
