@@ -32,7 +32,8 @@ WEIGHT_REMEDY = (
     "Every update so far had a finite gradient, so suspect the device of rank {rank}, or the checkpoint that it began"
     " with, and not the learning rate: leave its node out, and start again."
 )
-Look = Callable[[int, str, Tensor], None]
+Look = Callable[[int, int, str, Tensor], None]
+"""Is told of a phase, of the part of the model in the order in which passes reach it, of a name and of its values."""
 
 
 class Finding(NamedTuple):
@@ -41,7 +42,7 @@ class Finding(NamedTuple):
     Attributes:
         phase: MASTER, WEIGHT, OUTPUT or GRADIENT. Masters come first, because under ZeRO one rank updates what all
             replicas then hold.
-        stage: the stage of the pipeline, negative in backward, where the last stage comes first.
+        stage: the part of the model, chunk after chunk and in it stage after stage, negative in backward.
         order: how many tensors the rank had looked at before; the ranks of a stage look at the same ones.
     """
 
@@ -144,14 +145,14 @@ def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) ->
     findings: list[Finding] = []
     looks = count()
 
-    def look(phase: int, name: str, values: Tensor) -> None:
+    def look(phase: int, part: int, name: str, values: Tensor) -> None:
         number = next(looks)
         # The first finding of a rank is enough, since such values spread to all that is computed from them.
         if findings or torch.isfinite(values).all():
             return
-        micro_batch, passed = mesh.clock.micro_batch, mesh.pipeline.rank
-        # A forward pass reaches the last stage last, a backward pass the first one, so that their orders are opposite.
-        kind, order = ("output", passed) if phase == OUTPUT else ("gradient", -passed)
+        micro_batch = mesh.clock.micro_batch
+        # A forward pass reaches the last part last, a backward pass the first one, so that their orders are opposite.
+        kind, order = ("output", part) if phase == OUTPUT else ("gradient", -part)
         when = "sum over micro-batches" if micro_batch is None else f"micro-batch {micro_batch}"
         findings.append(
             Finding(
@@ -164,25 +165,27 @@ def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) ->
             )
         )
 
-    with _observed(stage, look), torch.compiler.set_stance("force_eager"):
+    with _observed(stage, mesh, look), torch.compiler.set_stance("force_eager"):
         is_finite = is_finite_again()
     for name, parameter in stage.named_parameters():
         if parameter.grad is not None:  # ZeRO-3's rows of it, summed over the replicas
-            look(GRADIENT, name, _local(parameter.grad))
+            look(GRADIENT, 0, name, _local(parameter.grad))
     return (findings[0] if findings else None), is_finite
 
 
 @contextmanager
-def _observed(stage: Stage, look: Look) -> Iterator[None]:
+def _observed(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
     """Inside the block, `look` sees what every module puts out, the gradient that reaches it, and every weight's."""
     with ExitStack() as stack:
         # Hooks on modules without children: those around them would only see the same values again.
-        for chunk in stage.chunks:
+        for index, chunk in enumerate(stage.chunks):
+            # A micro-batch goes round all stages once for each chunk.
+            part = index * mesh.pipeline.size + mesh.pipeline.rank
             for name, module in chunk.named_modules():
                 if name and not list(module.children()):
-                    stack.callback(module.register_forward_hook(_hook(look, name)).remove)
-        for name, parameter in stage.named_parameters():
-            stack.enter_context(looked_at(parameter, partial(look, GRADIENT, name)))
+                    stack.callback(module.register_forward_hook(_hook(look, part, name)).remove)
+            for name, parameter in chunk.named_parameters():
+                stack.enter_context(looked_at(parameter, partial(look, GRADIENT, part, name)))
         yield
 
 
@@ -192,14 +195,14 @@ def _local(values: Tensor) -> Tensor:
     return to_local() if to_local else values
 
 
-def _hook(look: Look, name: str) -> Callable[[nn.Module, Any, Any], None]:
+def _hook(look: Look, part: int, name: str) -> Callable[[nn.Module, Any, Any], None]:
     """A hook that looks at what a module puts out, and in backward at the gradient that reaches it."""
 
     def forward_hook(module: nn.Module, inputs: Any, out: Any) -> None:
         if not isinstance(out, Tensor):
             return
-        look(OUTPUT, name, out.detach())
+        look(OUTPUT, part, name, out.detach())
         if out.requires_grad:
-            out.register_hook(partial(look, GRADIENT, name))
+            out.register_hook(partial(look, GRADIENT, part, name))
 
     return forward_hook

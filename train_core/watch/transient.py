@@ -23,10 +23,15 @@ def suspects(layout: Layout, shares: Sequence[OwnShare]) -> list[int]:
 
 
 def _of_gradients(layout: Layout, bad: list[int]) -> list[int]:
-    """The stage that backward passes reach first, on every replica: gradients are summed before they are looked at."""
-    stages = [layout.coordinates(rank)[0] for rank in bad]
-    last = max(stages, default=0)
-    first_hit = [rank for rank, stage in zip(bad, stages, strict=True) if stage == last]
+    """The stage that backward passes reach first, on every replica: gradients are summed before they are looked at.
+
+    With several chunks on a rank that may be any stage, as a share does not say of which chunk it is.
+    """
+    if layout.pipeline_is_ring:
+        first_hit = [stage for rank in bad for stage in layout.pipeline_group(rank)]
+    else:
+        stages = [layout.coordinates(rank)[0] for rank in bad]
+        first_hit = [rank for rank, stage in zip(bad, stages, strict=True) if stage == max(stages)]
     return sorted({other for rank in first_hit for other in layout.data_group(rank)})
 
 

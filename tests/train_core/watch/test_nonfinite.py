@@ -24,6 +24,12 @@ FOUR: dict[str, object] = {
     "training.num_steps": 4,
     "cluster.device.peak_source": "as declared",  # spares each of these trainings measuring the peak
 }
+INTERLEAVED: dict[str, object] = {
+    "parallel.pipeline_parallel_size": 2,
+    "parallel.virtual_pipeline_size": 2,
+    "parallel.schedule": "interleaved",
+    "model.num_layers": 4,
+}
 BF16: dict[str, object] = {"precision.dtype": "bf16"}
 LAYOUTS: dict[str, dict[str, object]] = {
     "dp4": FOUR,
@@ -35,9 +41,9 @@ LAYOUTS: dict[str, dict[str, object]] = {
 Injure = Callable[[Trainer], None]
 
 
-def up_of(trainer: Trainer) -> tuple[str, Any]:
-    """The first feed-forward matrix of this rank's last chunk: its name, and the module."""
-    chunk = trainer.stage.chunks[-1]
+def up_of(trainer: Trainer, index: int = -1) -> tuple[str, Any]:
+    """The first feed-forward matrix of a chunk of this rank, by default its last: its name, and the module."""
+    chunk = trainer.stage.chunks[index]
     name = f"layers.{next(iter(chunk.layers))}.feed_forward.up"
     return name, chunk.get_submodule(name)
 
@@ -53,6 +59,10 @@ def injure_master(trainer: Trainer) -> None:
 
 def injure_output(trainer: Trainer) -> None:
     up_of(trainer)[1].register_forward_hook(lambda _, __, out: out * float("inf"))
+
+
+def injure_output_of_first_chunk(trainer: Trainer) -> None:
+    up_of(trainer, 0)[1].register_forward_hook(lambda _, __, out: out * float("inf"))
 
 
 def injure_gradient(trainer: Trainer) -> None:
@@ -79,7 +89,7 @@ def verdict_of(experiment: Experiment, world: World, cache: Path) -> tuple[str, 
 
 
 def verdicts(
-    world: World, experiments: list[Experiment], cache: Path, rank: int, where: str
+    world: World, experiments: list[Experiment], cache: Path, rank: int, injure: Injure
 ) -> list[tuple[str, int | None]]:
     """What every rank says, and whom it blames, when one rank's values go wrong before its second step."""
     told = []
@@ -87,7 +97,7 @@ def verdicts(
 
     def disturbed(trainer: Trainer, step: int, *rest: Any) -> Any:
         if (world.rank, step) == (rank, 2):
-            INJURIES[where](trainer)
+            injure(trainer)
         return undisturbed(trainer, step, *rest)
 
     for experiment in experiments:
@@ -102,7 +112,7 @@ def test_the_rank_where_a_value_first_is_not_finite_is_blamed_by_all(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, where: str
 ) -> None:
     experiments = [experiment_of(values) for values in LAYOUTS.values()]
-    told, *others = worlds(4).run(verdicts, experiments, tmp_path, 2, where)
+    told, *others = worlds(4).run(verdicts, experiments, tmp_path, 2, INJURIES[where])
     assert all(other == told for other in others)
     for name, (words, blamed) in zip(LAYOUTS, told, strict=True):
         assert blamed == 2, f"{name}: {words}"
@@ -112,6 +122,20 @@ def test_the_rank_where_a_value_first_is_not_finite_is_blamed_by_all(
             layer = 2 if name == "pp4" else 0
             assert f"first in the {where} " in words
             assert f"layers.{layer}.feed_forward.up" in words
+
+
+@pytest.mark.parametrize(
+    ("injure", "first_in"), [(injure_output_of_first_chunk, "output"), (injure_gradient, "gradient")]
+)
+def test_a_micro_batch_that_goes_round_the_stages_more_than_once_is_followed_chunk_after_chunk(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, injure: Injure, first_in: str
+) -> None:
+    """The value then reaches a lower stage in the next chunk, and in backward a higher one."""
+    stages = {"parallel.pipeline_parallel_size": 4, "model.num_layers": 8}
+    (told,), *_ = worlds(4).run(verdicts, [experiment_of(FOUR | INTERLEAVED | stages)], tmp_path, 2, injure)
+    words, blamed = told
+    assert blamed == 2, words
+    assert f"first in the {first_in} of " in words
 
 
 def diverged(world: World, experiments: list[Experiment], cache: Path) -> list[tuple[str, int | None]]:
@@ -175,6 +199,7 @@ def injured_once(
         ("gradient", {"parallel.pipeline_parallel_size": 2}, "rank 1"),
         ("gradient", {"parallel.tensor_parallel_size": 2}, "rank 1"),
         ("backward", {}, "one of ranks 0-1"),
+        ("gradient", INTERLEAVED, "one of ranks 0-1"),
     ],
 )
 def test_a_value_that_does_not_come_again_accuses_the_hardware_of_those_that_may_have_made_it(
