@@ -103,8 +103,8 @@ class Optimizer:
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
         if overflowed:
             self.loss_scale.overflowed()
-        # Where the norm is not finite the weights stay, so that the passes can be run again to find the origin.
-        elif math.isfinite(gradient_norm):
+        # Where loss or norm is not finite the weights stay, so that the passes can be run again to find the origin.
+        elif math.isfinite(gradient_norm) and math.isfinite(loss):
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
             self.loss_scale.succeeded()

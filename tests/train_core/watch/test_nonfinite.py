@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from conf.errors import TrainingError
@@ -212,3 +213,31 @@ def test_a_value_that_does_not_come_again_accuses_the_hardware_of_those_that_may
     assert f"which did not come again when the passes were repeated; its source is {source}. " in words
     assert "learning rate: leave" in words
     assert blamed == (1 if source == "rank 1" else None)
+
+
+def weights_beside_a_bad_loss(world: World, experiment: Experiment, cache: Path) -> tuple[list[Tensor], list[Tensor]]:
+    """The weights before and after a step whose loss alone is not finite."""
+    before, after = list[Tensor](), list[Tensor]()
+    undisturbed = Trainer.passes
+
+    def disturbed(trainer: Trainer, step: int) -> Tensor:
+        if step < 2:
+            return undisturbed(trainer, step)
+        after[:] = [weight.data for _, weight in trainer.stage.named_parameters()]
+        before[:] = before or [weight.clone() for weight in after]
+        return undisturbed(trainer, step) * NAN
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "passes", disturbed)
+        verdict_of(experiment, world, cache)
+    return before, after
+
+
+def test_a_loss_that_is_not_finite_leaves_the_weights_as_they_were(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """Gradients may be finite beside it, as where a log overflows."""
+    experiment = experiment_of(FOUR | {"parallel.world_size": 1, "training.clip_gradient_norm": None})
+    ((before, after),) = worlds(1).run(weights_beside_a_bad_loss, experiment, tmp_path)
+    assert before
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
