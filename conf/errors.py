@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 """Exit codes of every command and rank: the work went wrong, the request was wrong, somebody pressed Ctrl-C (128 plus
 the number of SIGINT, as shells report it)."""
@@ -58,16 +61,25 @@ class UsageError(TrisweepError):
         self.problem, self.remedy = problem, remedy
         super().__init__(f"{problem}. {remedy}")
 
-    def __reduce__(self) -> tuple[type[UsageError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., UsageError], tuple[object, ...]]:
         return type(self), (self.problem, self.remedy)
 
 
 class TrainingError(UsageError):
-    """A training has gone wrong while it ran, such as by diverging; `blamed` is None unless one rank is at fault."""
+    """A training has gone wrong while it ran, such as by diverging.
 
-    def __init__(self, problem: str, remedy: str, blamed: int | None = None) -> None:
+    Attributes:
+        blamed: the rank at fault; None unless it is one.
+        suspects_device: the remedy is another device or node, and no other setting.
+        node: on which the blamed rank runs; empty where that is not known.
+    """
+
+    def __init__(
+        self, problem: str, remedy: str, blamed: int | None = None, *, suspects_device: bool = False, node: str = ""
+    ) -> None:
         super().__init__(problem, remedy)
-        self.blamed = blamed
+        self.blamed, self.suspects_device, self.node = blamed, suspects_device, node
 
-    def __reduce__(self) -> tuple[type[TrainingError], tuple[str, str, int | None]]:
-        return type(self), (self.problem, self.remedy, self.blamed)
+    def __reduce__(self) -> tuple[Callable[..., TrainingError], tuple[str, str, int | None]]:
+        made = partial(type(self), suspects_device=self.suspects_device, node=self.node)
+        return made, (self.problem, self.remedy, self.blamed)

@@ -12,8 +12,9 @@ from pathlib import Path
 from conf.trainer_spec import LogSpec
 from launcher.command_trainer.step_book import StepBook
 from sweeps.folder.logs import tail
-from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes, this_node
+from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
 from train_core.measurement import Fault, Outcome, RankFailure
+from train_core.process.machine import this_node
 
 MAX_LINES, MAX_CAUSE = 40, 300
 OUTCOME_OF_FAULT = {Fault.MEMORY: Outcome.OUT_OF_MEMORY, Fault.TIME: Outcome.TIMED_OUT}

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrainingError, TrisweepError
 from train_core.job.faults import (
     OUT_OF_MEMORY,
     PEER_LOST,
     fault_of,
     fault_of_signal,
     over_capacity_bytes,
-    this_node,
 )
 from train_core.measurement import Fault, Measurement, Outcome, RankFailure
+from train_core.process.machine import this_node
 from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
 
@@ -84,7 +84,8 @@ def failure_of(rank: int, error: BaseException) -> RankFailure:
         # Where all ranks end together, such as by a loss that is not finite, the error knows whose fault it is.
         blamed=getattr(error, "blamed", rank),
         fault=fault,
-        node=this_node(),
+        # Such an error is raised by all ranks together, also by those on other nodes than the one that is blamed.
+        node=error.node if isinstance(error, TrainingError) else this_node(),
         over_capacity_bytes=over_capacity_bytes(str(error)) if fault is Fault.MEMORY else None,
     )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import traceback
 
-from conf.errors import TrisweepError
+from conf.errors import TrainingError, TrisweepError
 from train_core.measurement import Fault
 
 # Matched by words and not by type: torch, NCCL, glibc and the kernel each say it in their own way, some in logs only.
@@ -44,17 +43,14 @@ OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DATA_CODE = os.path.join("train_core", "data", "")  # noqa: PTH118 (a part of a path, with its last separator)
 
 
-def this_node() -> str:
-    """The name by which Slurm knows this machine, else its own."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
 def fault_of(error: BaseException) -> Fault:
     text = f"{type(error).__name__}: {error}"
     if OUT_OF_MEMORY.search(text):
         return Fault.MEMORY
     if isinstance(error, KeyboardInterrupt):
         return Fault.KILLED
+    if isinstance(error, TrainingError) and error.suspects_device:
+        return Fault.HARDWARE
     if isinstance(error, TrisweepError):
         return Fault.INPUT
     if HARDWARE.search(text) or PEER_LOST.search(text):

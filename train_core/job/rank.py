@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from conf.errors import TrainingError
 from train_core.checkpoints.checkpoint_folder import require_start
 from train_core.data.tokens import token_folder
 from train_core.measurement import Environment, Measurement, Outcome, StepMetrics
@@ -58,6 +59,9 @@ def run_rank(
             performance = train(experiment, world, token_folder(trial, experiment), report, stop_asked, trial)
         except Stopped:
             leave(world)
+            raise
+        except TrainingError as error:
+            error.node = world.node_of(error.blamed)
             raise
     # After any other failure nobody leaves: taking groups apart waits for operations that will never end.
     leave(world)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -11,3 +13,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def machine_id() -> str:
     """Equal for all processes of one machine, and different on another."""
     return BOOT_ID.read_text().strip() if BOOT_ID.exists() else "this"
+
+
+def this_node() -> str:
+    """The name by which Slurm knows this machine, else its own."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

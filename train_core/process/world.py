@@ -7,13 +7,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from conf.errors import UsageError
 from train_core.parallel.clock import Clock, DeviceClock
 from train_core.process.gpu_settings import set_defaults
+from train_core.process.machine import this_node
 from train_core.process.meeting import port_of_step, reachable_host
 
 MEETING_SECONDS = 600.0
@@ -44,6 +47,7 @@ class World:
     Attributes:
         clock: is told of every wait of this rank.
         timeout: after this time torch gives up waiting in a collective; None where nobody waits.
+        nodes: on which each rank runs, in rank order.
     """
 
     rank: int
@@ -52,6 +56,11 @@ class World:
     backend: str
     clock: Clock = field(default_factory=Clock)
     timeout: datetime.timedelta | None = None
+    nodes: tuple[str, ...] = ()
+
+    def node_of(self, rank: int | None) -> str:
+        """The node of the rank that is blamed; empty where none is."""
+        return "" if rank is None or rank >= len(self.nodes) else self.nodes[rank]
 
 
 def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
@@ -118,14 +127,28 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         set_defaults(os.environ, is_hip=torch.version.hip is not None)
+    nodes: tuple[str, ...] = (this_node(),)
     if seat.size > 1:
+        store, _, _ = next(rendezvous(seat.rendezvous, seat.rank, seat.size, timeout=timeout))
+        store.set_timeout(timeout)
         # Without a device_id, with which NCCL would split all groups off the world's communicator. For each split every
         # rank of the world has to come, so that a hang would not be that of the group's own ranks.
-        dist.init_process_group(
-            backend, init_method=seat.rendezvous, world_size=seat.size, rank=seat.rank, timeout=timeout
-        )
+        dist.init_process_group(backend, store=store, world_size=seat.size, rank=seat.rank, timeout=timeout)
+        nodes = _nodes_of_all(store, seat)
     clock = DeviceClock() if device.type == "cuda" else Clock()
-    return World(seat.rank, seat.size, device, backend, clock, timeout)
+    return World(seat.rank, seat.size, device, backend, clock, timeout, nodes)
+
+
+def _nodes_of_all(store: Any, seat: Seat) -> tuple[str, ...]:
+    """The node of every rank, over the store at which they met: a hang or a bad value of one is to name its node.
+
+    One rank asks for all names and hands them on, as the store would else answer the square of as many questions.
+    """
+    keys = [f"node-of-rank-{rank}" for rank in range(seat.size)]
+    store.set(keys[seat.rank], this_node())
+    if seat.rank == 0:
+        store.set("nodes", "\n".join(name.decode() for name in store.multi_get(keys)))
+    return tuple(store.get("nodes").decode().split("\n"))
 
 
 def leave(world: World) -> None:

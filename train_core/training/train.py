@@ -141,6 +141,7 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
             f" {scale:g}, {origin.words}",
             origin.remedy or "Lower training.learning_rate, or use precision=bf16.",
             origin.blamed,
+            suspects_device=origin.remedy is not None,
         )
     if not result.overflowed and not result.is_finite:
         origin = _origin(trainer, step, result)
@@ -149,6 +150,7 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
             f" {origin.words}",
             origin.remedy or "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
             origin.blamed,
+            suspects_device=origin.remedy is not None,
         )
     return result
 

@@ -98,6 +98,7 @@ def _diverged(differences: Sequence[Difference], step: int) -> TrainingError:
         f"Suspect a device or link of {ranks_text(suspected)}: leave"
         f" {'its node' if len(suspected) == 1 else 'their nodes'} out, and go on from a checkpoint before this step.",
         blamed,
+        suspects_device=True,
     )
 
 

@@ -146,4 +146,5 @@ class Watchdog(threading.Thread):
             time=time.time(),
             blamed=hang.blamed,
             fault=Fault.HANG,
+            node=self.world.node_of(hang.blamed),
         )

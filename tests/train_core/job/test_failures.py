@@ -47,9 +47,10 @@ def test_a_message_for_people_is_told_as_it_is() -> None:
 
 @pytest.mark.parametrize("blamed", [2, None])
 def test_what_all_ranks_raise_together_knows_whom_to_blame(blamed: int | None) -> None:
-    error = pickle.loads(pickle.dumps(TrainingError("it diverged", "Mend it.", blamed)))
-    told = failure_of(0, error)
+    raised = TrainingError("it diverged", "Mend it.", blamed, suspects_device=True, node="n2")
+    told = failure_of(0, pickle.loads(pickle.dumps(raised)))
     assert (told.rank, told.blamed, told.cause) == (0, blamed, "it diverged. Mend it.")
+    assert (told.fault, told.node) == (Fault.HARDWARE, "n2")
     assert failure_of(0, UsageError("this node lacks it", "Mend it.")).blamed == 0
 
 
