@@ -242,12 +242,22 @@ class CheckpointPlan(Frozen):
         asynchronous: write checkpoints while the training continues.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
             weights. An interrupted trial continues from its own last checkpoint, whatever is given here.
+        resume: go on after the step of the checkpoint that `load` names, with its schedule and data; else training
+            begins with step 1. False in folders written before there was a choice.
     """
 
     every_steps: Count | None
     keep_last: Count
     asynchronous: bool
     load: str | None
+    resume: bool = False
+
+    @model_validator(mode="after")
+    def _something_is_resumed(self) -> CheckpointPlan:
+        if self.resume and self.load is None:
+            problem = "goes on from nothing, as checkpoint.load = null"
+            raise ConfigError("checkpoint.resume", True, problem, "Give checkpoint.load=FOLDER, or leave it out.")
+        return self
 
 
 class WatchPlan(Frozen):
