@@ -27,7 +27,8 @@ Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
 """The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
 NORM_EPSILON = 1e-5
-"""What every norm adds to a mean square or a variance. Source: the config.json of GPT-2, Llama 2 and Llama 3.1."""
+"""What norms add to a mean square or a variance unless the model says otherwise. Source: the config.json of GPT-2,
+Llama 2 and Llama 3.1."""
 
 
 class Frozen(BaseModel):
