@@ -6,7 +6,7 @@ nothing else is needed for the same losses in any layout. The schedule may chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,9 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
     if (saved := facts.training) is None:
         problem = f"needs to know the data of {checkpoint}, which an earlier version wrote and which does not say it"
         raise ConfigError(RESUME, True, problem, f"Let its own training save another one, {instead}.")
-    differing = [key for key in ORDER if saved[key] != wanted[key]]
-    if saved[TOKENS] != wanted[TOKENS]:
-        differing += [key for key in TEXT if saved[key] != wanted[key]]
+    differing = _differing(ORDER, saved, wanted)
+    if _differing((TOKENS,), saved, wanted):
+        differing += _differing(TEXT, saved, wanted)
         if not differing:
             problem = f"holds other text than when {checkpoint} was written ({wanted[TOKENS]}, not {saved[TOKENS]})"
             raise ConfigError("data.path", wanted["data.path"], problem, f"Give the text of then, {instead}.")
@@ -80,7 +80,12 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
 def how_it_goes_on(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> str:
     """For people: after which step a training goes on, and what of its schedule is not what it was."""
     saved = facts.training or {}
-    changed = [key for key in SCHEDULE if saved[key] != wanted[key]]
+    changed = _differing(SCHEDULE, saved, wanted)
     values = ", ".join(f"{key} = {written(wanted[key])}, which was {written(saved[key])}" for key in changed)
     with_what = f" with {values}" if changed else ""
     return f"going on after step {facts.step} of {checkpoint}{with_what}"
+
+
+def _differing(keys: Sequence[str], saved: Mapping[str, Value], wanted: Mapping[str, Value]) -> list[str]:
+    """The keys of which a checkpoint says another value; one of another version may not say all of them."""
+    return [key for key in keys if key in saved and saved[key] != wanted[key]]
