@@ -143,8 +143,6 @@ class Checkpoints:
 
     def _read(self, checkpoint: Path, wanted: Mapping[str, Value] | None) -> Facts:
         facts, metadata = found_by_first(partial(said_by, checkpoint, self.experiment.model, wanted), self.world)
-        if wanted is not None and self.world.rank == 0:
-            LOGGER.warning(how_it_goes_on(checkpoint, facts, wanted))
         states, replicas = self.optimizer.states, self.replicas
         is_checked = facts.metadata_crc32 is not None
         if not is_checked and self.world.rank == 0:
@@ -156,6 +154,8 @@ class Checkpoints:
         replicas.share_weights()
         self.optimizer.num_updates = facts.num_updates
         self.optimizer.loss_scale.restore(facts.loss_scale)
+        if wanted is not None and self.world.rank == 0:  # only now: a damaged one is passed over for the one before it
+            LOGGER.warning(how_it_goes_on(checkpoint, facts, wanted))
         return facts
 
     def is_due(self, step: int) -> bool:

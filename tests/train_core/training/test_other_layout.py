@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,26 @@ def test_it_goes_on_from_its_own_checkpoints_once_it_has_some(
     ((step,), _), _ = worlds(2).run(steps_of, experiment, tmp_path, folder / "tokens")
     assert (step.step, step.learning_rate) == (6, expected[5].learning_rate)
     np.testing.assert_allclose(step.loss, expected[5].loss, rtol=1e-5)
+
+
+def test_a_damaged_checkpoint_of_a_folder_is_passed_over_for_the_one_before_it(
+    unbroken: Any, trial_of: TrialOf, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, expected = unbroken
+    copied = tmp_path / "copied"
+    shutil.copytree(folder / "checkpoints", copied)
+    file = path_of(copied, 6) / "__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    trial = trial_of(resumed(folder, {"checkpoint.load": str(copied), "training.num_steps": 7}))
+    assert run_trial_here(trial.path).outcome is Outcome.COMPLETED
+    assert [metrics.step for metrics in trial.read_metrics()] == [4, 5, 6, 7]
+    np.testing.assert_allclose(trial.read_metrics()[0].loss, expected[3].loss, rtol=1e-5)
+    told = capsys.readouterr().err
+    assert f"checkpoint {file.parent} has a {file.name} that is not as it was written" in told
+    assert told.count("going on after step") == 1
+    assert f"going on after step 3 of {path_of(copied, 3)} with training.num_steps = 7, which was 6\n" in told
 
 
 def test_without_resume_it_begins_with_step_1_of_its_own_schedule(
