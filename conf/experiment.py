@@ -85,7 +85,13 @@ class Experiment(Setup, Parts):
 
 def _leave_out_later_keys(content: dict[str, Any]) -> None:
     """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
-    for group, spec in (("parallel", ParallelPlan), ("precision", PrecisionPlan), ("model", ModelSpec)):
+    later = (
+        ("parallel", ParallelPlan),
+        ("precision", PrecisionPlan),
+        ("model", ModelSpec),
+        ("checkpoint", CheckpointPlan),
+    )
+    for group, spec in later:
         for name, field in spec.model_fields.items():
             if not field.is_required() and content[group].get(name) == field.default:
                 content[group].pop(name, None)

@@ -1,8 +1,7 @@
 """`model_from=PATH`: the shape of a model from a Hugging Face `config.json`, as overrides of group `model`.
 
-Only shapes are taken, so that a plan can be made. What a `ModelSpec` cannot hold is refused by the name of its key;
-biases of projections, norms of queries and keys, and rotary stretching other than llama3's are left out, as in the
-package's own files.
+What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, norms of
+queries and keys, and rotary stretching other than llama3's are left out, as in the package's own files.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.overrides import Override, quoted, written
-from conf.schema import ROTARY_BASE
+from conf.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
 MOST_TOKENS = 8192
@@ -136,6 +135,8 @@ def _gpt2(config: _Config) -> Shape:
         "head_size": None,
         "rotary_base": None,
         "rotary_scaling": None,
+        "norm_epsilon": config.number("layer_norm_epsilon", NORM_EPSILON),
+        "qkv_bias": False,
         "gated_mlp": False,
         "tied_embeddings": config.truth("tie_word_embeddings", True),
         "vocab_size": config.count("vocab_size"),
@@ -163,6 +164,8 @@ def _llama(config: _Config) -> Shape:
         "head_size": head if head and head * heads != hidden else None,
         "rotary_base": config.number("rope_theta", float(rotary.get("rope_theta") or ROTARY_BASE)),
         "rotary_scaling": scaling,
+        "norm_epsilon": config.number("rms_norm_eps", NORM_EPSILON),
+        "qkv_bias": config.text("model_type") == "qwen2",
         "gated_mlp": True,
         "tied_embeddings": config.truth("tie_word_embeddings", False),
         "vocab_size": config.count("vocab_size"),

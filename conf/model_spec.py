@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
 from conf.remedies import nearest_divisor
-from conf.schema import Count, Family, Frozen, Name, Positive
+from conf.schema import NORM_EPSILON, Count, Family, Frozen, Name, Positive
 
 
 class RotaryScaling(Frozen):
@@ -100,7 +100,8 @@ class ModelSpec(Frozen):
 
     Attributes:
         name: the name of its file; it changes no measurement.
-        family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases.
+        family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases, but
+            for those of `qkv_bias`.
         num_layers: transformer layers.
         hidden_size: width of the hidden state.
         ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
@@ -110,6 +111,10 @@ class ModelSpec(Frozen):
         rotary_base: base of the frequencies of rotary positions; null means 10,000.
         rotary_scaling: how rotary positions are stretched; null leaves them as they are, as do folders written before
             there was a choice.
+        norm_epsilon: what every norm adds to a variance or a mean square; 1e-5 in folders written before there was a
+            choice.
+        qkv_bias: queries, keys and values have biases where the family has none, as in Qwen2; false in folders written
+            before there was a choice.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
@@ -128,6 +133,8 @@ class ModelSpec(Frozen):
     head_size: Count | None
     rotary_base: Annotated[float, Field(gt=1)] | None
     rotary_scaling: RotaryScaling | None = None
+    norm_epsilon: Positive = NORM_EPSILON
+    qkv_bias: bool = False
     gated_mlp: bool
     tied_embeddings: bool
     vocab_size: Count
@@ -157,6 +164,11 @@ class ModelSpec(Frozen):
         """Width of what the attention core puts out: a head of values for every head of queries."""
         latent = self.latent_attention
         return self.query_size if latent is None else self.num_attention_heads * latent.value_head_size
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases: as the family has them, or by themselves."""
+        return self.family == "gpt" or self.qkv_bias
 
     @property
     def num_dense_layers(self) -> int:
@@ -198,6 +210,16 @@ class ModelSpec(Frozen):
                 " and values for every head",
                 f"Use model.num_query_groups={self.num_attention_heads}.",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _biases_are_of_a_family_without(self) -> ModelSpec:
+        if self.qkv_bias and self.family == "gpt":
+            problem = "is no choice for model.family = gpt, which has biases everywhere"
+            raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false, or model.family=llama.")
+        if self.qkv_bias and self.latent_attention is not None:
+            problem = "does not go with model.latent_attention, which has no such biases"
+            raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
         return self
 
     @model_validator(mode="after")

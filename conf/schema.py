@@ -27,7 +27,8 @@ Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
 """The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
 NORM_EPSILON = 1e-5
-"""What every norm adds to a mean square or a variance. Source: the config.json of GPT-2, Llama 2 and Llama 3.1."""
+"""What norms add to a mean square or a variance unless the model says otherwise. Source: the config.json of GPT-2,
+Llama 2 and Llama 3.1."""
 
 
 class Frozen(BaseModel):
@@ -242,12 +243,22 @@ class CheckpointPlan(Frozen):
         asynchronous: write checkpoints while the training continues.
         load: a checkpoint folder, or Hugging Face weights (`*.safetensors`), to start from; null starts from random
             weights. An interrupted trial continues from its own last checkpoint, whatever is given here.
+        resume: go on after the step of the checkpoint that `load` names, with its schedule and data; else training
+            begins with step 1. False in folders written before there was a choice.
     """
 
     every_steps: Count | None
     keep_last: Count
     asynchronous: bool
     load: str | None
+    resume: bool = False
+
+    @model_validator(mode="after")
+    def _something_is_resumed(self) -> CheckpointPlan:
+        if self.resume and self.load is None:
+            problem = "goes on from nothing, as checkpoint.load = null"
+            raise ConfigError("checkpoint.resume", True, problem, "Give checkpoint.load=FOLDER, or leave it out.")
+        return self
 
 
 class WatchPlan(Frozen):

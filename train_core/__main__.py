@@ -99,9 +99,11 @@ def _say_where(training: Training) -> None:
 def _how_to_go_on(training: Training) -> str:
     if (last := last_whole(training.folder.checkpoints)) is not None:
         return f"The same command goes on after step {step_of(last)}, from {last}."
-    if training.experiment.checkpoint.every_steps is not None:
-        return "The same command starts again with step 1, as no checkpoint had been written."
-    return "The same command starts again with step 1; checkpoint=regular saves a training as it goes."
+    plan = training.experiment.checkpoint
+    start = f"after {plan.load}" if plan.resume else "with step 1"
+    if plan.every_steps is not None:
+        return f"The same command starts again {start}, as no checkpoint had been written."
+    return f"The same command starts again {start}; checkpoint=regular saves a training as it goes."
 
 
 def _write_trial(training: Training, *, is_writer: bool) -> None:
@@ -151,7 +153,7 @@ def _summary(measurement: Measurement) -> str:
 
 def _unrecorded_line(performance: Performance) -> str:
     steps = performance.unrecorded_steps
-    return f"\nthe metrics of {counted_text('step', steps)} were lost when an earlier run ended" if steps else ""
+    return f"\nno metrics here of {counted_text('step', steps)}, which an earlier run did" if steps else ""
 
 
 def _breakdown_line(performance: Performance) -> str:

@@ -198,7 +198,8 @@ class Performance(Frozen):
         model_flops_utilization: model_flops_per_second_per_device over the peak (MFU); `hardware_...` is HFU.
         peak_memory_bytes: per rank, in rank order: device memory allocated, on a CPU the resident set.
         losses: the loss of every step, warm-up included, but for those that left no record.
-        unrecorded_steps: steps of an earlier run whose metrics it could not keep, as when the machine lost its power.
+        unrecorded_steps: steps of an earlier run whose metrics it could not keep, as when the machine lost its power,
+            or of the training that was resumed.
         breakdown: where each rank's step goes; null unless profile.breakdown asks for it.
         stragglers: ranks whose own work takes more than watch.straggler_ratio times that of the median rank.
         tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over

@@ -120,6 +120,16 @@ def test_a_mistral_has_no_longer_sequences_than_its_window(tmp_path: Path) -> No
     assert model_in(written(tmp_path, {**mistral, "sliding_window": None}))["seq_length"] == 8192
 
 
+def test_a_qwen2_has_biases_of_queries_keys_and_values_and_its_own_epsilon(tmp_path: Path) -> None:
+    qwen2 = {**LLAMA, "model_type": "qwen2", "rope_scaling": None, "rms_norm_eps": 1e-6, "use_sliding_window": False}
+    found = load(expanded([f"model_from={written(tmp_path, qwen2)}"])).model
+    assert (found.qkv_bias, found.norm_epsilon) == (True, 1e-6)
+    plain = ModelSpec.model_validate(model_in(written(tmp_path, LLAMA)))
+    assert (plain.qkv_bias, plain.norm_epsilon) == (False, 1e-5)
+    gpt = ModelSpec.model_validate(model_in(written(tmp_path, {**GPT2, "layer_norm_epsilon": 1e-6})))
+    assert (gpt.qkv_bias, gpt.norm_epsilon) == (False, 1e-6)
+
+
 def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: Path) -> None:
     folder = tmp_path / "My Llama, é"
     folder.mkdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import train_core.__main__
+from conf.errors import EXIT_FAILED
 from tests.composed import compose_tree
 from tests.forked_command import run_forked
 
@@ -44,6 +45,22 @@ def test_hydra_prints_the_configuration(tmp_path: Path) -> None:
     completed = run(tmp_path, "--cfg", "job")
     assert "tensor_parallel_size: 1" in completed.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_another_layout_goes_on_after_the_checkpoint_that_is_named(tmp_path: Path) -> None:
+    assert run(tmp_path, *TENSOR_2, "checkpoint.every_steps=2").returncode == 0
+    (trial,) = (tmp_path / "runs" / "train").iterdir()
+    saved = trial / "checkpoints" / "step-000002"
+    load = [f"checkpoint.load={saved}", "checkpoint.resume=true"]
+    completed = run(tmp_path, *load)
+    assert completed.stderr == f"going on after step 2 of {saved}\n"
+    assert "step    3/3" in completed.stdout
+    assert "step    2/3" not in completed.stdout
+    assert "\nno metrics here of steps 1-2, which an earlier run did" in completed.stdout
+    refused = run(tmp_path, *load, "batch.global_batch_size=16")
+    assert refused.returncode == EXIT_FAILED
+    assert "FAILED: batch.global_batch_size = 16: is not the 8 of the training in the checkpoint" in refused.stdout
+    assert f"The same command starts again after {saved}; checkpoint=regular saves" in refused.stdout
 
 
 def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:

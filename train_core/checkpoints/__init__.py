@@ -2,7 +2,8 @@
 
 checkpoint           `Checkpoints`: saves and restores one rank's share
 checkpoint_folder    which checkpoints a folder holds, and which are whole; no torch
-what_to_read         which of them `checkpoint.load` means; `same_model` refuses one of another model
+what_to_read         which of them `checkpoint.load` means; `same_model` refuses one of another model, `same_training`
+                     one that `checkpoint.resume` cannot go on from
 pieces               what a rank has of the model's tensors; `host_copies` what it copies to write it later
 writer, reader       the files, with their checksums; `metadata` what lies where in them
 progress             how far a save is, for the clock; `not_written` why it failed; `writers_group` how writers talk

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from conf.experiment import Experiment
+from conf.schema import Value
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
     Unreadable,
@@ -36,6 +37,7 @@ from train_core.checkpoints.not_written import free_bytes, not_written
 from train_core.checkpoints.pieces import pieces_of
 from train_core.checkpoints.progress import Progress
 from train_core.checkpoints.reader import Reader, read
+from train_core.checkpoints.same_training import facts_of_training, how_it_goes_on
 from train_core.checkpoints.what_to_read import asked_for, said_by
 from train_core.checkpoints.writer import Writer
 from train_core.checkpoints.writers_group import group_of_writers
@@ -62,15 +64,18 @@ class Checkpoints:
         world: Axis,
         folder: Path | None,
         require_current: Callable[[], None] = lambda: None,
+        tokens: str | None = None,
     ) -> None:
         """`folder` gets the checkpoints; None saves none.
 
         Args:
+            tokens: the name of the token file; None where tokens are drawn at random.
             require_current: raises where this process may write nothing more; see `TrialFolder.require_current`.
         """
         self.optimizer, self.replicas = optimizer, replicas
         self.experiment, self.world, self.folder = experiment, world, folder
         self.plan, self.require_current = experiment.checkpoint, require_current
+        self.training = facts_of_training(experiment, tokens)
         # The writer has a group of its own, because its collectives run beside those of the training.
         self.group = group_of_writers(world.size) if folder is not None and world.size > 1 else None
         self.progress = Progress(world.line or Line("world", (world.rank,), Clock()))
@@ -91,25 +96,36 @@ class Checkpoints:
     def restore(self) -> int:
         """Go on from the folder's last whole checkpoint, else start from `checkpoint.load`; returns the last step done.
 
+        With `checkpoint.resume` a training goes on after the step of that checkpoint, too.
+
         Raises:
-            ConfigError: `checkpoint.load` is no whole checkpoint of this model.
+            ConfigError: `checkpoint.load` is no whole checkpoint of this model, or cannot be resumed by this training.
             UsageError: the folder has checkpoints, and all of them are damaged.
         """
         own = self._read_last(self._last_of_folder)
         if own is not None:
             return own.step
         given = found_by_first(self._given, self.world)
-        if given is not None:
-            self._read_last(partial(asked_for, given))
-        return 0  # a training that starts from another one's state still does all of its own steps
+        if given is None:
+            return 0
+        wanted = self.training if self.plan.resume else None
+        loaded = self._read_last(partial(asked_for, given), wanted)
+        # Unless it resumes another one, a training that starts from its state still does all of its own steps.
+        return loaded.step if loaded is not None and wanted is not None else 0
 
-    def _read_last(self, find: Callable[[Mapping[Path, str]], Path | None]) -> Facts | None:
-        """Read what `find` finds; where that is damaged, what it finds when it is told so. None where it finds none."""
+    def _read_last(
+        self, find: Callable[[Mapping[Path, str]], Path | None], wanted: Mapping[str, Value] | None = None
+    ) -> Facts | None:
+        """Read what `find` finds; where that is damaged, what it finds when it is told so. None where it finds none.
+
+        Args:
+            wanted: see `said_by`.
+        """
         unreadable: dict[Path, str] = {}
         # One rank looks for all, or ranks might restore different steps where a folder is just being changed.
         while (found := found_by_first(partial(find, unreadable), self.world)) is not None:
             try:
-                return self._read(found)
+                return self._read(found, wanted)
             except Unreadable as problem:  # raised on all ranks alike
                 unreadable[found] = str(problem)
         return None
@@ -125,8 +141,8 @@ class Checkpoints:
         load = self.plan.load
         return None if load is None or is_weights(load) else Path(load).expanduser()
 
-    def _read(self, checkpoint: Path) -> Facts:
-        facts, metadata = found_by_first(partial(said_by, checkpoint, self.experiment.model), self.world)
+    def _read(self, checkpoint: Path, wanted: Mapping[str, Value] | None) -> Facts:
+        facts, metadata = found_by_first(partial(said_by, checkpoint, self.experiment.model, wanted), self.world)
         states, replicas = self.optimizer.states, self.replicas
         is_checked = facts.metadata_crc32 is not None
         if not is_checked and self.world.rank == 0:
@@ -138,6 +154,8 @@ class Checkpoints:
         replicas.share_weights()
         self.optimizer.num_updates = facts.num_updates
         self.optimizer.loss_scale.restore(facts.loss_scale)
+        if wanted is not None and self.world.rank == 0:  # only now: a damaged one is passed over for the one before it
+            LOGGER.warning(how_it_goes_on(checkpoint, facts, wanted))
         return facts
 
     def is_due(self, step: int) -> bool:
@@ -187,6 +205,7 @@ class Checkpoints:
             model=experiment.model,
             loss_scale=scale,
             file_bytes={},
+            training=self.training,
         )
 
     def _write(self, pieces: dict[str, Any], wait: Wait, facts: Facts) -> None:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.model_spec import ModelSpec
-from conf.schema import Frozen
+from conf.schema import Frozen, Value
 
 FACTS, METADATA, KEY = "checkpoint.json", ".metadata", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Facts(Frozen):
         label: the layout that wrote it, for people.
         loss_scale: see `loss_scale.LossScale.state`; empty where it is constant.
         file_bytes: size of every other file.
+        training: what its losses follow from besides model and step, by dotted key, and the name of its tokens: see
+            `same_training`. None in checkpoints that were written before it was kept.
         metadata_crc32: checksum of `.metadata`; None in checkpoints that were written before there were checksums.
         crc32: checksum of all that is said here besides.
     """
@@ -53,6 +55,7 @@ class Facts(Frozen):
     model: ModelSpec
     loss_scale: dict[str, float]
     file_bytes: dict[str, int]
+    training: dict[str, Value] | None = None
     metadata_crc32: int | None = None
     crc32: int | None = None
 

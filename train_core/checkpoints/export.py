@@ -15,9 +15,10 @@ from torch import Tensor
 
 from conf.errors import UsageError
 from conf.model_spec import ModelSpec
-from conf.schema import NORM_EPSILON, ROTARY_BASE, Dtype
+from conf.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
+from train_core.checkpoints.huggingface_config import QWEN2
 from train_core.checkpoints.metadata import read_metadata
 from train_core.checkpoints.reader import Reader, read
 from train_core.model.dtypes import DTYPES
@@ -143,13 +144,14 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
             "n_head": spec.num_attention_heads,
             "n_inner": spec.ffn_hidden_size,
             "activation_function": "gelu_new",
-            "layer_norm_epsilon": NORM_EPSILON,
+            "layer_norm_epsilon": spec.norm_epsilon,
         }
     if spec.rotary_scaling is not None:
         shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
+    name, kind = ("Qwen2ForCausalLM", QWEN2) if spec.qkv_bias else ("LlamaForCausalLM", "llama")
     return shared | {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [name],
+        "model_type": kind,
         "max_position_embeddings": spec.seq_length,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.ffn_hidden_size,
@@ -158,6 +160,6 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
         "num_key_value_heads": spec.num_query_groups,
         "head_dim": spec.query_size // spec.num_attention_heads,
         "hidden_act": "silu",
-        "rms_norm_eps": NORM_EPSILON,
+        "rms_norm_eps": spec.norm_epsilon,
         "rope_theta": spec.rotary_base or ROTARY_BASE,
     }

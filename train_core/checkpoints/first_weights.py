@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from conf.errors import ConfigError
 from conf.experiment import Experiment
 from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences
 from train_core.parallel.collectives import Axis, found_by_first
@@ -16,12 +17,18 @@ def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) ->
     """The Hugging Face weights that `checkpoint.load` names; None where it names none. All ranks call it.
 
     A checkpoint of this trainer is not read here: it holds the optimizer's state too, and is restored later.
+
+    Raises:
+        ConfigError: they were to be resumed, or are of another model.
     """
     path = experiment.checkpoint.load
     if path is None:
         return None
     if not found_by_first(partial(is_weights, path), world):
         return None
+    if experiment.checkpoint.resume:
+        problem = f"has no step to go on after: checkpoint.load = {path} holds weights alone"
+        raise ConfigError("checkpoint.resume", True, problem, "Name a checkpoint, or use checkpoint.resume=false.")
     from train_core.checkpoints import huggingface  # here, because it imports a reader of the files' format
 
     if world.rank == 0:  # once for the job, and not once for each rank

@@ -1,4 +1,5 @@
-"""Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family.
+"""Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
+biases of queries, keys and values make it that of Qwen2.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:

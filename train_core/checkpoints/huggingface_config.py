@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from conf.errors import ConfigError
 from conf.model_spec import ModelSpec, RotaryScaling
 from conf.overrides import for_a_shell
-from conf.schema import NORM_EPSILON, ROTARY_BASE, Family
+from conf.schema import ROTARY_BASE, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 
 LOGGER = logging.getLogger(__name__)
@@ -59,14 +59,17 @@ class HuggingFaceConfig(BaseModel):
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     sliding_window: int | None = None
+    use_sliding_window: bool | None = None
     partial_rotary_factor: float | None = None
     rope_theta: float | None = None
     rope_parameters: RopeParameters | None = None
     rope_scaling: RopeParameters | None = None
 
 
-FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llama"}
-"""The types of models that are computed as a family here; a Mistral is a Llama with a window."""
+QWEN2 = "qwen2"
+FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llama", QWEN2: "llama"}
+"""The types of models that are computed as a family here; a Mistral is a Llama with a window, a Qwen2 one with biases
+of queries, keys and values."""
 
 MISTRAL_WINDOW = 4096
 """What a Mistral's file means that does not name its window. Source: transformers, MistralConfig."""
@@ -112,6 +115,7 @@ def require_config(weights: Path, spec: ModelSpec) -> None:
         config = _read(path)
         _require_architecture(config, path, spec)
         _require_heads(config, path, spec)
+        _require_epsilon(config, path, spec)
         _require_positions(config, path, spec)
 
 
@@ -145,6 +149,8 @@ def _read(path: Path) -> HuggingFaceConfig:
         raise _unreadable(path, f"config.json: {f'{where}: ' if where else ''}{first['msg']}") from None
     if config.model_type == "mistral" and "sliding_window" not in config.model_fields_set:
         config.sliding_window = MISTRAL_WINDOW
+    if config.model_type == QWEN2 and not config.use_sliding_window:
+        config.sliding_window = None  # its files name one all the same
     return config
 
 
@@ -166,6 +172,9 @@ def _require_architecture(config: HuggingFaceConfig, path: Path, spec: ModelSpec
     if kind is not None and (family := FAMILIES[kind]) != spec.family:
         problem = f'is not that of {path}, which names model_type = "{kind}"'
         raise ConfigError("model.family", spec.family, problem, f"Use model.family={family}, or other weights.")
+    if kind is not None and spec.family == "llama" and (biased := kind == QWEN2) != spec.qkv_bias:
+        problem, shown = f'is not that of {path}, which names model_type = "{kind}"', str(biased).lower()
+        raise ConfigError("model.qkv_bias", spec.qkv_bias, problem, f"Use model.qkv_bias={shown}, or other weights.")
     if config.quantization_config is not None:
         remedy = "Use the weights that were not quantized, or convert these to bf16."
         method = config.quantization_config.get("quant_method")
@@ -191,6 +200,13 @@ def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> No
         if there is not None and there != value:
             problem = f"is not the {str(there).lower()} that {path} names as {theirs}"
             raise ConfigError(f"model.{ours}", value, problem, f"Use model.{ours}={str(there).lower()}.")
+
+
+def _require_epsilon(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
+    name = "layer_norm_epsilon" if spec.family == "gpt" else "rms_norm_eps"
+    if (epsilon := getattr(config, name)) is not None and epsilon != spec.norm_epsilon:
+        problem = f"is not the {epsilon:g} that {path} names as {name}"
+        raise ConfigError("model.norm_epsilon", spec.norm_epsilon, problem, f"Use model.norm_epsilon={epsilon}.")
 
 
 def _require_positions(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
@@ -232,9 +248,6 @@ def _scaling(rotary: RopeParameters, path: Path) -> RotaryScaling | None:
 def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
     """What a file names that is taken although it differs, in words that follow `names`."""
     found = []
-    eps = "layer_norm_epsilon" if spec.family == "gpt" else "rms_norm_eps"
-    if (epsilon := getattr(config, eps)) is not None and epsilon != NORM_EPSILON:
-        found.append(f"{eps} = {epsilon:g}; the norms of this trainer have {NORM_EPSILON:g}")
     if (rows := config.vocab_size) is not None and rows < spec.vocab_size:
         found.append(
             f"vocab_size = {rows}, and model.vocab_size = {spec.vocab_size}; the {spec.vocab_size - rows} rows beyond"

@@ -9,9 +9,11 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from conf.errors import ConfigError
 from conf.model_spec import ModelSpec
+from conf.schema import Value
 from train_core.checkpoints.checkpoint_folder import KEY, Facts, checkpoints_in, damage, last_whole, read_facts
 from train_core.checkpoints.metadata import read_metadata, saved_shapes
 from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
+from train_core.checkpoints.same_training import require_same_training
 
 
 def asked_for(path: Path, unreadable: Mapping[Path, str]) -> Path:
@@ -37,15 +39,21 @@ def asked_for(path: Path, unreadable: Mapping[Path, str]) -> Path:
     raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
 
 
-def said_by(checkpoint: Path, model: ModelSpec) -> tuple[Facts, Metadata]:
+def said_by(checkpoint: Path, model: ModelSpec, training: Mapping[str, Value] | None = None) -> tuple[Facts, Metadata]:
     """What a checkpoint says of itself and of its tensors.
+
+    Args:
+        training: what `same_training.facts_of_training` says of one that is to go on after the checkpoint's step; None
+            where its weights and moments are all that is taken.
 
     Raises:
         Unreadable: it is damaged.
-        ConfigError: it is of another model.
+        ConfigError: it is of another model, or of another training.
     """
     facts = read_facts(checkpoint)
     require_same_spec(checkpoint, facts.model, model)
+    if training is not None:
+        require_same_training(checkpoint, facts, training)
     metadata = read_metadata(checkpoint, facts)
     require_same_shapes(checkpoint, saved_shapes(metadata), model)
     return facts, metadata

@@ -23,6 +23,11 @@ class TokenFile:
     num_tokens: int
     dtype: str | None = None
 
+    @property
+    def name(self) -> str:
+        """What tells tokens apart wherever they lie: a text's file is named by its content, a dataset's by people."""
+        return f"{self.path.stem} ({self.num_tokens:,} tokens)"
+
     def read(self) -> Ids:
         """The ids (num_tokens), memory-mapped.
 

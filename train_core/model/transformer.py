@@ -1,6 +1,7 @@
 """GPT and Llama in plain modules; a `ModelSpec` says which parts a model has.
 
-The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU.
+The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU,
+and biases of queries, keys and values alone where the model has them.
 Both may share keys and values among heads, gate their feed-forward layer, and tie the output head to the embedding.
 
 Nothing here knows that it may run in parallel: `parallel.parallelize` replaces modules by their names, also those
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from conf.model_spec import ModelSpec
-from conf.schema import NORM_EPSILON
 from train_core.attention_rules import flash_runs
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
 from train_core.model.rotary import rotary_frequencies
@@ -67,16 +67,17 @@ class Embedding(nn.Module):
 class RMSNorm(nn.Module):
     """Scales every vector to unit mean square: (..., h) -> (..., h)."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, epsilon: float) -> None:
         super().__init__()
+        self.epsilon = epsilon
         self.weight = nn.Parameter(torch.ones(hidden_size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, NORM_EPSILON)
+        return rms_norm(x, self.weight, self.epsilon)
 
 
 def norm_of(spec: ModelSpec) -> nn.Module:
-    return nn.LayerNorm(spec.hidden_size, NORM_EPSILON) if spec.family == "gpt" else RMSNorm(spec.hidden_size)
+    return (nn.LayerNorm if spec.family == "gpt" else RMSNorm)(spec.hidden_size, spec.norm_epsilon)
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
@@ -116,10 +117,10 @@ class Attention(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        biased = spec.family == "gpt"
+        biased, width = spec.family == "gpt", spec.query_size + 2 * spec.key_value_size
         self.head_size = spec.query_size // spec.num_attention_heads
         self.queries_per_group = spec.num_attention_heads // spec.num_query_groups
-        self.qkv: nn.Module = nn.Linear(spec.hidden_size, spec.query_size + 2 * spec.key_value_size, bias=biased)
+        self.qkv: nn.Module = nn.Linear(spec.hidden_size, width, bias=spec.has_qkv_bias)
         self.core = CausalAttention()
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = nn.Identity()

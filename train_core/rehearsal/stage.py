@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from conf.experiment import Experiment
 from train_core.costs.counts.traffic import GroupTraffic
+from train_core.data.token_file import TokenFile
 from train_core.model.dropout import DroppingAttention
 from train_core.model.transformer import causal_attention
 from train_core.parallel.collectives import Pending
@@ -41,13 +42,14 @@ class AnyTokens:
     """Micro-batches of tokens that are all zero: what they are does not matter to what is computed."""
 
     def __init__(self, experiment: Experiment, mesh: Mesh, device: torch.device, cache_dir: Path) -> None:
+        self.tokens: TokenFile | None = None  # no file holds them
         self.shape = experiment.model.seq_length, experiment.batch.micro_batch_size
-        self.tokens: Tensor | None = None
+        self.zeros: Tensor | None = None
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
-        if self.tokens is None:  # made in the step, so that it does not count as the rank's state
-            self.tokens = torch.zeros(self.shape, dtype=torch.long)
-        return MicroBatch(self.tokens, self.tokens)
+        if self.zeros is None:  # made in the step, so that it does not count as the rank's state
+            self.zeros = torch.zeros(self.shape, dtype=torch.long)
+        return MicroBatch(self.zeros, self.zeros)
 
     def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
         return self.micro_batch(batch, index)

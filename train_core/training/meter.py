@@ -83,8 +83,13 @@ class Meter:
         axis: Axis,
         stop_asked: StopAsked = never,
         history: Sequence[StepMetrics] = (),
+        done: int = 0,
     ) -> None:
-        """`history` was measured before an interruption, after which the first steps are warm-up steps once more."""
+        """`history` was measured before an interruption, after which the first steps are warm-up steps once more.
+
+        Args:
+            done: the last step that was done before, here or in the training that is resumed.
+        """
         self.experiment, self.world, self.axis = experiment, world, axis
         self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
@@ -92,7 +97,7 @@ class Meter:
         self._forget_peak_memory()
         self.steps = list(history)
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
-        self.num_warmup_steps = (history[-1].step if history else 0) + experiment.training.num_warmup_steps
+        self.num_warmup_steps = done + experiment.training.num_warmup_steps
         self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), LatestSteps()
         self.energy = EnergyMeter(world.device)
         self.energy.measure_idle(experiment.watch.idle_power_seconds)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from conf.errors import TrainingError
 from conf.experiment import Experiment
-from train_core.data.batches import Batches
 from train_core.data.tokenizer_file import keep_tokenizer
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult
@@ -67,7 +66,7 @@ def train(
                 f" {trial.metrics.name} does not say how its steps went",
                 "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
             )
-        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history)
+        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
             with traced(trial, world.rank, experiment.profile, step):
@@ -99,12 +98,11 @@ def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContext
 
 def _keep_tokenizer(trainer: Trainer, trial: TrialFolder | None) -> None:
     """Put the tokenizer beside the checkpoints, whose weights mean nothing without it."""
-    experiment, batches = trainer.experiment, trainer.batches
+    experiment = trainer.experiment
     if trial is None or experiment.checkpoint.every_steps is None or trainer.mesh.world.rank != 0:
         return
     trial.require_current()
-    if isinstance(batches, Batches):
-        keep_tokenizer(experiment.data, batches.tokens, trial.tokenizer)
+    keep_tokenizer(experiment.data, trainer.batches.tokens, trial.tokenizer)
 
 
 def _compare_replicas(trainer: Trainer, step: int) -> None:

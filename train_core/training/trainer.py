@@ -14,6 +14,7 @@ from torch import Tensor
 from conf.experiment import Experiment
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches
+from train_core.data.token_file import TokenFile
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import Optimizer, StepResult
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 class MicroBatches(Protocol):
     """Where a trainer's tokens come from; see `data.batches.Batches`."""
+
+    tokens: TokenFile | None
 
     def micro_batch(self, step: int, index: int) -> MicroBatch: ...
 
@@ -120,7 +123,9 @@ class Trainer:
         """
         from train_core.checkpoints.checkpoint import Checkpoints
 
-        return Checkpoints(self.optimizer, self.replicas, self.experiment, self.mesh.world, folder, require_current)
+        tokens, world = self.batches.tokens, self.mesh.world
+        name = None if tokens is None else tokens.name
+        return Checkpoints(self.optimizer, self.replicas, self.experiment, world, folder, require_current, name)
 
     @property
     def num_summands(self) -> int:

@@ -77,6 +77,8 @@ num_query_groups: {heads} # fewer than heads: grouped-query attention
 head_size: null # null: hidden_size over num_attention_heads
 rotary_base: {rotary}
 rotary_scaling: null
+norm_epsilon: 1.0e-5
+qkv_bias: false # true: queries, keys and values of a Llama have biases, as in Qwen2
 gated_mlp: {gated}
 tied_embeddings: true
 vocab_size: {vocab}

@@ -109,6 +109,22 @@ def test_megatron_lms_flags_say_the_plan() -> None:
     assert has(llama, "--rotary-base", "500000", "--use-rope-scaling", "--rope-scaling-factor", "8.0")
 
 
+def test_programs_are_told_of_biases_and_epsilons_or_refuse_them() -> None:
+    other = ("model.norm_epsilon=1e-6", "model.qkv_bias=true")
+    megatron = words("megatron-lm", *LLAMA, *other)
+    assert has(megatron, "--norm-epsilon", "1e-06")
+    assert {"--add-qkv-bias", "--disable-bias-linear"} <= set(megatron)
+    assert not {"--norm-epsilon", "--add-qkv-bias"} & set(words("megatron-lm", *LLAMA))
+    llama_2 = ["model=llama-2-7b", *LLAMA[1:]]
+    assert has(words("deepspeed", *llama_2, other[0]), "--layernorm-epsilon", "1e-06")
+    assert "--layernorm-epsilon" not in words("deepspeed", *llama_2)
+    with pytest.raises(InfeasiblePlan, match=r"^model\.qkv_bias = True: trainer deepspeed: "):
+        experiment_of("deepspeed", *llama_2, other[1])
+    for override, key in zip(other, ("norm_epsilon = 1e-06", "qkv_bias = True"), strict=True):
+        with pytest.raises(InfeasiblePlan, match=rf"^model\.{key}: trainer torchtitan: "):
+            experiment_of("torchtitan", *LLAMA, override)
+
+
 def test_megatron_lm_can_start_with_the_whole_vocabulary_and_without_a_distributed_optimizer() -> None:
     """Its trainer divides by the interval of evaluations; its tokenizer of no text adds no token of its own."""
     found = words("megatron-lm", *LLAMA)

@@ -42,10 +42,13 @@ LLAMA = GPT | {
 SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA_3_1: dict[str, Any] = LLAMA | {"model.rotary_scaling": SCALING}
 """Of the frequencies of its heads some stay, some are blended and some are divided."""
-FAMILIES = pytest.mark.parametrize("values", [GPT, LLAMA, LLAMA_3_1], ids=["gpt-2", "llama", "llama-3.1"])
+QWEN2: dict[str, Any] = LLAMA | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3, "model.tied_embeddings": True}
+FAMILIES = pytest.mark.parametrize(
+    "values", [GPT, LLAMA, LLAMA_3_1, QWEN2], ids=["gpt-2", "llama", "llama-3.1", "qwen2"]
+)
 
 
-def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "Llama", **more: Any) -> Any:
+def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more: Any) -> Any:
     """A random model of `transformers`, of the same shape."""
     import transformers
 
@@ -53,6 +56,7 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "Llama", **
     if values.get("model.family") == "llama":
         scaling = values.get("model.rotary_scaling")
         rope = {"rope_type": "default"} if scaling is None else {"rope_type": "llama3", **scaling}
+        kind = kind or ("Qwen2" if values.get("model.qkv_bias") else "Llama")
         config = getattr(transformers, f"{kind}Config")(
             vocab_size=vocab_size,
             hidden_size=32,
@@ -61,18 +65,24 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "Llama", **
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=16,
-            rms_norm_eps=1e-5,
+            rms_norm_eps=values.get("model.norm_epsilon", 1e-5),
+            tie_word_embeddings=values["model.tied_embeddings"],
             rope_parameters=rope | {"rope_theta": values["model.rotary_base"]},
             initializer_range=0.2,
             **more,
         )
-        return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        return _with_random_vectors(getattr(transformers, f"{kind}ForCausalLM")(config).eval())
     gpt = transformers.GPT2Config(
         vocab_size=vocab_size, n_positions=16, n_embd=32, n_inner=64, n_layer=2, n_head=4, initializer_range=0.2
     )
-    model = transformers.GPT2LMHeadModel(gpt).eval()
-    for parameter in model.parameters():  # biases too
-        torch.nn.init.normal_(parameter, std=0.2)
+    return _with_random_vectors(transformers.GPT2LMHeadModel(gpt).eval())
+
+
+def _with_random_vectors(model: Any) -> Any:
+    """Biases and the weights of norms too, which would else be zero and one."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, std=0.2)
     return model
 
 
@@ -122,6 +132,18 @@ def test_a_mistral_whose_window_holds_every_sequence_is_a_llama(experiment_of: E
     with torch.no_grad():
         expected = model(tokens().T).logits.transpose(0, 1)
     torch.testing.assert_close(logits_of(imported), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_qwen2_names_a_window_that_it_does_not_use(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    said = {"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": False, "rope_theta": 500.0}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    require_config(tmp_path, experiment_of(QWEN2).model)
+
+
+def test_weights_alone_have_no_step_to_go_on_after(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    theirs(LLAMA).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"checkpoint\.resume = True: has no step .* Name a checkpoint, or use"):
+        ours(experiment_of(LLAMA | {"checkpoint.load": str(tmp_path), "checkpoint.resume": True}))
 
 
 def train_and_save(world: World, experiment: Experiment, folder: Path) -> Tensor | None:
@@ -290,7 +312,7 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
 @pytest.mark.parametrize(
     ("here", "said", "message"),
     [
-        (LLAMA, {"model_type": "gemma"}, r'model_type = "gemma", .*computes gpt2, llama, mistral alone'),
+        (LLAMA, {"model_type": "gemma"}, r'model_type = "gemma", .*computes gpt2, llama, mistral, qwen2 alone'),
         (LLAMA, {"hidden_act": "gelu"}, 'hidden_act = "gelu", .*SiLU.*Use weights with hidden_act = "silu"'),
         (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
@@ -300,6 +322,7 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
             r"window = 4, .*all of the model\.seq_length = 16.*seq_length=4 or less",
         ),
         (LLAMA | {"model.seq_length": 4097}, {"model_type": "mistral"}, "sliding_window = 4096, "),
+        (QWEN2, {"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": True}, "window = 4, "),
         (LLAMA, {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5, .*whole heads"),
         (LLAMA, {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}, r"factor = 0\.5, "),
         (LLAMA, {"rope_scaling": {"type": "linear"}, "rope_theta": 500.0}, 'rope_type = "linear", .*llama3 alone'),
@@ -325,6 +348,10 @@ def test_weights_of_another_architecture_are_refused_by_the_key_that_says_so(
     [
         (GPT, {"model_type": "llama"}, r"family = 'gpt': .*model_type = \"llama\"\. Use model\.family=llama"),
         (LLAMA, {"model_type": "gpt2"}, r"family = 'llama': .*Use model\.family=gpt"),
+        (LLAMA, {"model_type": "qwen2"}, r'qkv_bias = False: .*"qwen2"\. Use model\.qkv_bias=true, or other weights'),
+        (QWEN2, {"model_type": "mistral"}, r'qkv_bias = True: .*"mistral"\. Use model\.qkv_bias=false, or other'),
+        (LLAMA, {"rms_norm_eps": 1e-6}, r"norm_epsilon = 1e-05: is not the 1e-06 .*Use model\.norm_epsilon=1e-06"),
+        (GPT, {"layer_norm_epsilon": 1e-6}, r"norm_epsilon = 1e-05: .* as layer_norm_epsilon\. Use model\.norm_eps"),
         (LLAMA_3_1, {"rope_theta": 500.0}, r"rotary_scaling = {'factor': 8\.0, .*Use model\.rotary_scaling=null"),
         (
             LLAMA,
@@ -353,11 +380,10 @@ def test_differences_that_are_taken_are_said(
     experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "model.safetensors").touch()
-    there = {"rms_norm_eps": 1e-6, "vocab_size": 90, "sliding_window": 32, "rope_theta": 500.0}
+    there = {"rms_norm_eps": 1e-5, "vocab_size": 90, "sliding_window": 32, "rope_theta": 500.0}
     (tmp_path / "config.json").write_text(json.dumps(there))
     warn_of_differences(str(tmp_path), experiment_of(LLAMA).model)
-    epsilon, rows, window = caplog.messages
-    assert epsilon.endswith("config.json names rms_norm_eps = 1e-06; the norms of this trainer have 1e-05")
+    rows, window = caplog.messages
     assert "the 6 rows beyond start as the mean of the others, and an export keeps them" in rows
     assert "sliding_window = 32" in window
 

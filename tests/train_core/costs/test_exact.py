@@ -24,6 +24,7 @@ from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import unscaled, with_links, with_trainer
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
+from train_core.costs.counts.buckets import parameters_of
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.primitives.collectives import ring
 from train_core.costs.stages import StageGroup
@@ -67,6 +68,13 @@ def test_parameters_and_model_flops_equal_the_real_model(name: str) -> None:
         for num_layers in (1, 2):
             short = spec.model_copy(update={"num_layers": num_layers})
             assert_exact(Transformer(short), short)
+
+
+def test_parameters_follow_the_biases_of_queries_keys_and_values() -> None:
+    spec = load(["model=llama-3.1-8b", "model.num_layers=2", "model.qkv_bias=true"]).model
+    with torch.device("meta"):
+        assert_exact(Transformer(spec), spec)
+    assert num_parameters(spec) - num_parameters(spec.model_copy(update={"qkv_bias": False})) == 2 * (4096 + 2 * 1024)
 
 
 @pytest.mark.parametrize("name", ["gpt-1.4b", "llama-3.1-8b"])
@@ -145,6 +153,14 @@ def test_parameters_of_first_middle_and_last_stage_equal_the_trainers(model: str
     for stage in sorted({0, pipeline // 2, pipeline - 1}):
         with fake_stage(experiment, rank=stage * tensor) as built:
             assert sum(p.numel() for p in built.chunks[0].parameters()) == stages[stage].parameters
+
+
+def test_parameters_in_the_order_of_the_trainers_buckets_have_its_biases() -> None:
+    experiment = experiment_of("llama-3.1-8b", 2, 1, "model.num_layers=2", "model.qkv_bias=true")
+    with fake_stage(experiment, rank=0) as built:
+        shapes = [tuple(parameter.shape) for _, parameter in built.named_parameters()]
+    listed = [(one.rows,) if one.columns == 1 else (one.rows, one.columns) for one in parameters_of(experiment, 0)]
+    assert sorted(listed) == sorted(shapes)
 
 
 def layer_shape(experiment: Experiment) -> tuple[int, int, int]:

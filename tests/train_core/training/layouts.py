@@ -32,6 +32,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model.num_query_groups": 4,
     },
 }
+BIASED_LLAMA = FAMILIES["llama"] | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3}
+"""As Qwen2 is, whose rows of biases are cut as those of the weights are."""
 RECOMPUTATIONS = (("none", 1), ("selective", 1), ("full", 1), ("pointwise", 1), ("full", 2))
 Choice = tuple[tuple[str, int], str]
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
@@ -80,7 +82,8 @@ class Layout(NamedTuple):
 
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
-        return {"model.num_layers": self.num_layers} | FAMILIES[self.family] | groups
+        family = BIASED_LLAMA if self.family == "qwen2" else FAMILIES[self.family]
+        return {"model.num_layers": self.num_layers} | family | groups
 
     def values(self, dtype: str = "fp32") -> dict[str, Any]:
         num_micro_batches = self.num_micro_batches or max(2, self.pipeline)

@@ -235,6 +235,27 @@ def test_uneven_chunks_train_like_one_rank(num_ranks: int, assert_like_one_rank:
     assert_like_one_rank([one for one in UNEVEN_CHUNKS if one.num_ranks == num_ranks], "fp32", **FP32)
 
 
+BIASED = [
+    Layout(2, 1, 1, sequence_parallel=True, recompute=("pointwise", 1), family="qwen2"),
+    Layout(1, 2, 1, "zero-bubble", recompute=("full", 1), family="qwen2"),
+    Layout(1, 1, 2, zero_stage=3, family="qwen2"),
+    Layout(2, 1, 2, zero_stage=2, family="qwen2"),
+    Layout(2, 2, 1, "interleaved", sequence_parallel=True, recompute=("selective", 1), family="qwen2"),
+    Layout(4, 1, 1, family="qwen2"),
+]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_biases_of_queries_keys_and_values_train_like_those_of_one_rank(
+    num_ranks: int, assert_like_one_rank: Any, one_rank: Any
+) -> None:
+    layouts = [one for one in BIASED if one.num_ranks == num_ranks]
+    assert_like_one_rank(layouts, "fp32", **FP32)
+    biases = [value for name, value in one_rank(layouts[0], "fp32").weights.items() if name.endswith("bias")]
+    assert len(biases) == layouts[0].num_layers
+    assert all(np.abs(bias).max() > 1e-4 for bias in biases), "they start at zero, and did not move"
+
+
 IN_BF16 = [
     Layout(1, 1, 1, recompute=("full", 1)),
     Layout(2, 1, 1, sequence_parallel=True),

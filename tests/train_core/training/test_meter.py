@@ -60,7 +60,7 @@ def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Ex
 def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of({"training.num_steps": 6})
     history = [STEP.model_copy(update={"step": step, "num_steps": 6}) for step in (1, 4)]
-    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=history)
+    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=history, done=4)
     for step in (5, 6):
         meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
     performance = meter.performance()
@@ -81,7 +81,7 @@ def test_an_extended_training_is_timed_by_the_steps_that_were_added(
 ) -> None:
     before = [STEP.model_copy(update={"step": step, "num_steps": 4, "step_seconds": 1.0}) for step in range(1, 5)]
     experiment = experiment_of({"training.num_steps": 4 + len(added), "training.num_warmup_steps": 1})
-    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=before)
+    meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=before, done=4)
     for step in range(5, 5 + len(added)):
         meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
     meter.steps[4:] = [

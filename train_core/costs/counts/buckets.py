@@ -60,12 +60,14 @@ def layer_parameters_of(experiment: Experiment) -> Iterator[Parameter]:
     model, t = experiment.model, experiment.parallel.tensor_parallel_size
     h, q, f = model.hidden_size, model.query_size // t, model.ffn_hidden_size // t
     columns = (q + 2 * model.key_value_size // t, (2 if model.gated_mlp else 1) * f)
-    for column, row in zip(columns, (q, f), strict=True):
+    is_gpt = model.family == "gpt"
+    for column, row, is_biased in zip(columns, (q, f), (model.has_qkv_bias, is_gpt), strict=True):
         yield from _norm(experiment)
         yield Parameter(_split(decays=True), column, h)
         yield Parameter(_split(decays=True), h, row)
-        if model.family == "gpt":
+        if is_biased:
             yield Parameter(_split(decays=False), column)
+        if is_gpt:
             yield Parameter(_whole(experiment, decays=False), h)
 
 

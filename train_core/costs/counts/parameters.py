@@ -24,7 +24,7 @@ def num_parameters(model: ModelSpec) -> int:
 
 
 def dense_layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
-    """One layer with an ordinary feed-forward layer on one tensor rank: matrices, norms, biases of the GPT family."""
+    """One layer with an ordinary feed-forward layer on one tensor rank: matrices, norms and biases."""
     return _shared_parameters(model, model.ffn_hidden_size, tensor_parallel_size)
 
 
@@ -47,12 +47,14 @@ def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tens
 
 
 def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
-    """Attention, a feed-forward layer of this width and the norms."""
+    """Attention with its biases, a feed-forward layer of this width and the norms."""
     matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
     latent, norms = model.latent_attention, 2 * final_norm_parameters(model)
     if latent is not None:  # the short vectors have norms of their own
         norms += (latent.query_rank or 0) + latent.key_value_rank
-    held: Size = _split(model, matrices, t) + norms
+    # Those of the GPT family are counted beside its matrices.
+    biases = model.query_size + 2 * model.key_value_size if model.qkv_bias else 0
+    held: Size = _split(model, matrices, t) + biases // t + norms
     return held
 
 

@@ -152,12 +152,14 @@ def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: Float
     """What is left of a collective beside which computation runs.
 
     Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory
-    bandwidth from the computation.
+    bandwidth from the computation. On a CPU nothing covers it, because the ranks' own cores carry it out.
 
     Args:
         hiding: seconds of the computation that can run beside it.
         overlap: share of the collective that the trainer starts early enough for that.
     """
+    if setting.cluster.device.kind == "cpu":
+        return comm
     return comm - overlap * (1.0 - setting.own_scale.shown) * np.minimum(comm, hiding)
 
 

@@ -21,6 +21,7 @@ from train_core.costs.step.replicas import (
 )
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.step.sharded_seconds import sharded_seconds
+from train_core.costs.step.update_bytes import update_bytes
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work, dense_layers, of_equal_layers, of_layers
 
@@ -206,7 +207,7 @@ def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup
     """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's."""
     whole, experts = held_parameters(setting, plans, work, group)
     owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, whole, experts), whole)
-    moved = owned * setting.implementation.optimizer_bytes_per_parameter
+    moved = update_bytes(setting, plans, whole, owned)
     if setting.offload_optimizer:
         return moved / setting.cluster.host_bytes_per_second
     return memory_bound_seconds(setting, moved, 1)

@@ -13,11 +13,10 @@ FSDP = TRISWEEP.model_copy(
         "attention_rate": 0.679,
         "attention_since_hopper": 0.566,
         "memory_traffic": 1.75,
-        "sharded_overlap": 1.0,
-        "data_overlap": 1.0,
         "stops_recompute_early": True,
         "norm_statistics": 0,
         "keeps_narrow_inputs": True,
+        "optimizer_bytes_per_parameter": 34.0,  # gradient read for the norm and the update 8, state 24, weight 2
     }
 )
 """PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. Rates and traffic are

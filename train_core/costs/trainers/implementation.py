@@ -75,7 +75,8 @@ class Implementation(Frozen):
             that hand collectives a list of one tensor a rank, each of which is cut out and copied on its own.
         copies_shards: gathers and reductions of ZeRO-2 and ZeRO-3 copy each parameter, whose rows are shared out alone.
             Not counted for this package's own trainer, which does the same and was never measured on GPUs.
-        optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter.
+        optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter; null: as many as this
+            package's own trainer moves (`update_bytes`).
     """
 
     name: Name
@@ -123,7 +124,7 @@ class Implementation(Frozen):
     scattered_messages: Count
     listed_rank_seconds: float
     copies_shards: bool
-    optimizer_bytes_per_parameter: float
+    optimizer_bytes_per_parameter: float | None
 
     def dropping(self, probability: float) -> Implementation:
         """The trainer in a training that drops values with this probability."""

@@ -37,8 +37,8 @@ TRISWEEP = Implementation(
     gathers_narrow_weights=False,
     transfers_overlap=0.0,
     overlaps_chunk_transfers=False,
-    data_overlap=0.0,
-    sharded_overlap=0.0,
+    data_overlap=1.0,
+    sharded_overlap=1.0,
     stops_recompute_early=False,  # its own products save their input after they ran
     loss_passes=(3, 1),
     launch_seconds=20e-6,  # assumed: half of what an older host and Megatron's layers take
@@ -50,7 +50,8 @@ TRISWEEP = Implementation(
     scattered_messages=1,
     listed_rank_seconds=0.0,
     copies_shards=False,
-    optimizer_bytes_per_parameter=34.0,  # gradient read for the norm and the update 8, state 24, weight 2
+    optimizer_bytes_per_parameter=None,
 )
-"""This trainer. Gradients are reduced after the last backward, and transfers wait for the receiver; the only overlap is
-that inside the backward passes of train_core/parallel/tensor_parallel.py."""
+"""This trainer. Gradients of a bucket are reduced while backward makes those of the next, and new weights are gathered
+beside the next forward pass (train_core/parallel/data_parallel.py; FSDP2 does both). The backward passes of
+train_core/parallel/tensor_parallel.py overlap their own collectives. Transfers wait for the receiver."""

@@ -247,6 +247,19 @@ def test_transfers_show_in_part_beside_the_computation_of_another_chunk_which_on
     assert term(priced(beside, **chunks), "pipeline") == pytest.approx(shown)
 
 
+@pytest.mark.parametrize(("cluster", "hides"), [("dgx-h100", True), ("local", False)])
+def test_this_trainers_sums_over_replicas_run_beside_its_passes_but_not_on_the_cores_that_make_them(
+    cluster: str, hides: bool
+) -> None:
+    setting = setting_of("gpt-1.4b", cluster, trainer="trisweep")
+    after = with_trainer(setting, data_overlap=0.0, sharded_overlap=0.0)
+    for zero_stage in range(4):
+        plan = {"data_parallel_size": 8, "zero_stage": zero_stage}
+        beside, alone = (term(priced(one, **plan), "data") for one in (setting, after))
+        assert 0 < beside <= alone
+        assert (beside < alone) == hides
+
+
 def test_ranks_that_share_a_core_take_turns() -> None:
     """Eight ranks on two cores: four times the work for each, and nobody waits while another one works."""
     setting = setting_of("gpt-175b-proxy", "local", "fp32", "trisweep")
