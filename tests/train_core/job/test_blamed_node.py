@@ -10,7 +10,6 @@ import pytest
 
 from conf.errors import TrainingError
 from tests.train_core.conftest import TrialOf
-from train_core.job import rank as rank_module
 from train_core.job.failures import failure_of
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Fault, Outcome
@@ -30,13 +29,11 @@ At = Callable[[int, Callable[[Trainer], None]], None]
 @pytest.fixture(autouse=True)
 def a_node_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are forked, so they inherit the patch."""
-    undisturbed = rank_module.join
-
     def join(seat: Seat, *rest: Any) -> World:
         monkeypatch.setattr(world_module, "this_node", lambda: f"node{seat.rank}")
-        return undisturbed(seat, *rest)
+        return world_module.join(seat, *rest)
 
-    monkeypatch.setattr(rank_module, "join", join)
+    monkeypatch.setattr("train_core.job.rank.join", join)
 
 
 @pytest.fixture
