@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +39,38 @@ def shared_as_usual() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def require_own_folders(path: Path) -> None:
+    """Refuse a folder that somebody else could put another one in the place of: jobs run what lies in it as the user.
+
+    Of it and all folders above, the owner has to be the user or root, and nobody else may write there, as sshd asks of
+    the folders above its keys (StrictModes). In a folder with the sticky bit others may write, and rename nothing.
+
+    Raises:
+        UsageError: names the first folder that is not so, and what to do.
+    """
+    folder = path.resolve()
+    elsewhere = "or choose a folder that only you may write to with output_dir=PATH"
+    for above in (folder, *folder.parents):
+        status = above.stat()
+        if status.st_uid not in (os.geteuid(), 0):
+            problem = f"{above} belongs to user {status.st_uid}, who could replace what jobs would run as you"
+            raise UsageError(problem, f"Have it given to you, {elsewhere}.")
+        others_write = status.st_mode & (stat.S_IWOTH if _is_alone_in(status.st_gid) else WRITABLE_BY_OTHERS)
+        if others_write and not status.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(status.st_mode)
+            problem = f"others may write {above} (mode {mode:03o}), and so replace what jobs would run as you"
+            raise UsageError(problem, f"Look at what is there, then: chmod go-w {above}, {elsewhere}.")
+
+
+def _is_alone_in(group: int) -> bool:
+    """Whether the group is the user's own, which many systems give each user, so that it lets in nobody else."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
 
 
 def read_own(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import py_compile
 import struct
 import tempfile
@@ -18,6 +19,9 @@ PACKAGES = ("conf", "train_core", "sweeps", "launcher")
 ALL_PACKAGES = (*PACKAGES, "results", "calibrate", "cli")
 UNCHECKED = struct.pack("<L", 0b01)
 """How a compiled file says that it has its source's hash, which is not to be compared (PEP 552)."""
+
+CHECKSUM_OF_FILES = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1"
+"""For a shell in the folder. A job's own script asks so, before any of the code runs, with what every node has."""
 
 SUFFIXES = (".py", ".yaml", ".csv", ".html", ".js", ".css", ".md")
 
@@ -48,6 +52,18 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
         Path(draft, "code", RECORDED).write_text(git_sha() + "\n")
         Path(draft, "code").replace(target)
     return target
+
+
+def checksum_of_files(folder: Path) -> str:
+    """The SHA-256 over the paths and contents of all files below a folder, as `CHECKSUM_OF_FILES` prints it.
+
+    It covers what Python has compiled, which Python itself does not compare with the sources.
+    """
+    whole, names = hashlib.sha256(), (f"./{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file())
+    for name in sorted(names, key=os.fsencode):
+        content = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        whole.update(f"{content}  {name}\n".encode())
+    return whole.hexdigest()
 
 
 def _compile(source: Path, copy: Path, content: bytes) -> None:

@@ -20,7 +20,7 @@ from launcher.allocation.nodes import Allocation
 from launcher.allocation.packing import Placement
 from launcher.executor import Work
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.executor import TOKEN_BYTES, SlurmJob
+from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from train_core.whole_files import replacing
@@ -107,8 +107,7 @@ class StepExecutor:
         ]
         # A step knows itself by its name, which not every version of Slurm tells it.
         program = ["env", f"SLURM_JOB_NAME={submission.job_name}", *shlex.split(python_command(self.slurm))]
-        task_words = ["-u", "-m", "launcher.slurm.task", str(task), "0"]
-        srun = ["srun", *srun_args(self.slurm, shape), *step, *program, *task_words]
+        srun = ["srun", *srun_args(self.slurm, shape), *step, *program, "-u", *words_of_task(task), "0"]
         if not (self.runs_setup and self.slurm.setup):
             return srun
         return ["bash", "-c", "\n".join([*self.slurm.setup, 'exec "$@"']), "bash", *srun]

@@ -16,6 +16,8 @@ from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
 
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+OF_OUR_OWN_CODE = ("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
+"""What a job sets so that it runs the snapshot, and the snapshot alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _environment(
     inherited: Mapping[str, str], call: Call, experiment: Experiment, seat: Seat, devices: tuple[int, ...]
 ) -> dict[str, str]:
     """The job's environment without what is there for our own code, and with what torch reads of a rank."""
-    environment = {name: value for name, value in inherited.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    environment = {name: value for name, value in inherited.items() if name not in OF_OUR_OWN_CODE}
     # Our packages have names such as `conf`, which would hide the program's own ones.
     ours = str(ROOT)
     theirs = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours]

@@ -8,6 +8,7 @@ asks Slurm for the job of that name.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import re
 import secrets
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from conf.private_files import read_own
+from conf.private_files import read_own, require_own_folders
 from conf.sites import SlurmSpec
 from launcher.executor import Executor, Work
 from launcher.slurm.cluster import this_cluster
@@ -34,7 +35,8 @@ from train_core.whole_files import replacing
 
 SlurmJob = Callable[[str], object]
 TOKEN, TOKEN_BYTES = "TOKEN", 4
-"""`TOKEN` stands for the random token where the text of a job is only shown."""
+SHA256 = "SHA256"
+"""`TOKEN` and `SHA256` stand for the random token and a checksum where the text of a job is only shown."""
 
 TOO_MANY_JOBS = re.compile(r"SubmitJobs?(Per\w+)?Limit|temporarily unable to accept job")
 """Slurm's words for a limit on how many jobs may be queued at once."""
@@ -94,7 +96,7 @@ class SlurmExecutor(Executor):
         return parameters if self.uses_srun else parameters | {"use_srun": False}
 
     def _command(self, job_name: str) -> str:
-        return f"{python_command(self.slurm)} -u -m launcher.slurm.task {shlex.quote(str(self._pickle(job_name)))}"
+        return f"{python_command(self.slurm)} -u {shlex.join(words_of_task(self._pickle(job_name)))}"
 
     def submit(self, function: SlurmJob, work: Sequence[Work], shape: JobShape) -> str:
         """Submit one job array in which every task of element i calls the function with folder i, and return its id.
@@ -104,13 +106,14 @@ class SlurmExecutor(Executor):
             UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
         """
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
-        heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
-        assert heterogeneous is None or len(work) == 1, "a heterogeneous job is no array"
+        assert not shape.parts or len(work) == 1, "a heterogeneous job is no array"
         parameters = self._parameters(job_name, shape)
         require_plain_path(self.logs)
         intents = self._intents(job_name, work, shape)
         self.logs.mkdir(parents=True, exist_ok=True)
+        require_own_folders(self.logs)
         self._write_pickle(job_name, function, work)
+        heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
         for (folder, *_), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
@@ -194,6 +197,12 @@ class SlurmExecutor(Executor):
             )
             for element, (_, attempt, lost_nodes) in enumerate(work)
         ]
+
+
+def words_of_task(work: Path) -> list[str]:
+    """What Python is to run for a file that names a function and its folders, with the checksum of that file."""
+    sha256 = hashlib.sha256(work.read_bytes()).hexdigest() if work.exists() else SHA256
+    return ["-m", "launcher.slurm.task", str(work), sha256]
 
 
 def require_sbatch() -> None:

@@ -13,6 +13,7 @@ from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
 from conf.sites import SlurmSpec
+from launcher.snapshot import CHECKSUM_OF_FILES, checksum_of_files
 from sweeps.folder.submission import JobShape
 
 KILL_ON_BAD_EXIT = "--kill-on-bad-exit=1"
@@ -132,11 +133,27 @@ def _require_plain(slurm: SlurmSpec) -> None:
 def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
     """The site's lines first: a module may set the variables that follow.
 
-    PYTHONSAFEPATH keeps the folder of submission, perhaps a checkout being edited, from hiding the snapshot.
+    PYTHONSAFEPATH keeps the folder of submission, perhaps a checkout being edited, from hiding the snapshot, and
+    PYTHONDONTWRITEBYTECODE keeps the snapshot as it is checked, where nodes have another Python.
     """
-    exported = {"PYTHONSAFEPATH": "1", **slurm.environment}
+    exported = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", **slurm.environment}
     path = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
-    return [*slurm.setup, path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]
+    variables = [path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]
+    return [*slurm.setup, *_check_of(code), *variables]
+
+
+def _check_of(code: Path) -> list[str]:
+    """Lines that end the job where the snapshot is not what it was at submission: somebody may have replaced it.
+
+    Slurm keeps the script, and with it the checksum. Where the code is only shown, its place stands for the checksum.
+    """
+    expected = checksum_of_files(code) if code.is_dir() else "SHA256"
+    message = f"{code} is not the code that was submitted: somebody has changed or replaced it. Give the command again."
+    return [
+        f'if [ "$(cd {shlex.quote(str(code))} && {CHECKSUM_OF_FILES})" != {expected} ]; then',
+        f"  echo {shlex.quote(message)} >&2; exit 1",
+        "fi",
+    ]
 
 
 def _cpus_per_task(slurm: SlurmSpec, shape: JobShape) -> int | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from conf.errors import UsageError
-from conf.private_files import read_own
+from conf.private_files import read_own, require_own_folders
 
 
 @pytest.fixture
@@ -45,3 +47,38 @@ def test_a_file_of_another_user_is_refused(program: Path) -> None:
     os.chown(program, 12345, -1)
     with pytest.raises(UsageError, match="belongs to user 12345"):
         read_own(program)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
+def test_a_folder_above_in_which_nobody_else_may_rename_is_taken(program: Path, mode: int) -> None:
+    (program.parent / "runs").mkdir()
+    program.parent.chmod(mode)
+    require_own_folders(program.parent / "runs")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to any group")
+def test_a_folder_above_in_which_a_group_may_rename_is_refused(program: Path) -> None:
+    project = program.parent / "project"
+    (project / "runs").mkdir(parents=True)
+    os.chown(project, -1, 12345)
+    project.chmod(0o2775)
+    with pytest.raises(UsageError, match=f"others may write {project} .mode 2775.*output_dir=PATH"):
+        require_own_folders(project / "runs")
+
+
+def test_the_users_own_group_lets_in_nobody_else(program: Path) -> None:
+    """Many systems give every user such a group, and a umask that lets it write."""
+    program.parent.chmod(0o770)
+    own = grp.getgrgid(os.getegid()).gr_name == pwd.getpwuid(os.geteuid()).pw_name
+    os.chown(program.parent, -1, os.getegid())
+    if own:
+        require_own_folders(program.parent)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_folder_of_another_user_above_is_refused(program: Path) -> None:
+    runs = program.parent / "runs"
+    runs.mkdir()
+    os.chown(program.parent, 12345, -1)
+    with pytest.raises(UsageError, match=f"{program.parent} belongs to user 12345"):
+        require_own_folders(runs)

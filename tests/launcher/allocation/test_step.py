@@ -62,7 +62,7 @@ def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
         "--error=/logs/trisweep-x-0badcafe_%t_log.err",
     ]
     assert command[command.index("env") + 1] == "SLURM_JOB_NAME=trisweep-x-0badcafe"
-    assert command[-3:] == ["launcher.slurm.task", "/logs/a.pkl", "0"]
+    assert command[-3:] == ["/logs/a.pkl", "SHA256", "0"]
 
 
 def test_a_step_of_whole_nodes_takes_all_that_they_have(slurm_of: SlurmOf) -> None:

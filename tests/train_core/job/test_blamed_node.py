@@ -29,6 +29,7 @@ At = Callable[[int, Callable[[Trainer], None]], None]
 @pytest.fixture(autouse=True)
 def a_node_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are forked, so they inherit the patch."""
+
     def join(seat: Seat, *rest: Any) -> World:
         monkeypatch.setattr(world_module, "this_node", lambda: f"node{seat.rank}")
         return world_module.join(seat, *rest)
