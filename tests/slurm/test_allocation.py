@@ -32,6 +32,9 @@ from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
+STATE_SAVED_SECONDS = 8
+"""After so long slurmctld has written down what it has started."""
+
 GPU_NODES = ("cluster=frontier", "cluster.devices_per_node=2", "cluster.num_nodes=4", "batch.global_batch_size=16")
 
 
@@ -220,14 +223,26 @@ def test_after_the_loss_of_a_node_every_trial_ends_elsewhere(
 def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_trial(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil, slurm_cluster: Path
 ) -> None:
-    record = build_record(points(*((2, 60_000 + 2 * number) for number in range(5))), GPU_NODES)
-    submitted(folder, record, slurm, num_nodes=2)
-    wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 2)
+    """It comes back with the steps that have ended meanwhile, and refuses others the memory that those had."""
+    record = build_record(points(*((1, 60_000 + 2 * number) for number in range(9))), GPU_NODES)
+    submitted(folder, record, slurm, num_nodes=2, step_patience_seconds=5)
+    running = wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 4)
+    time.sleep(STATE_SAVED_SECONDS)
     os.kill(int((slurm_cluster / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
+    let_all_go(running)
+    wait_for_ends(running)
     subprocess.run([SCRIPT, "up"], env={**os.environ, "SLURM_TEST_DIR": str(slurm_cluster)}, check=True)
     ended = wait_until(folder, record, let_all_go, 100)
     assert {each.outcome for each in ended} == {Outcome.COMPLETED}
     assert {each.submission.attempt for each in ended if each.submission} == {1}
+
+
+def wait_for_ends(readings: Sequence[TrialReading], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while any(has_begun(each) and each.folder.read_measurement() is None for each in readings):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    time.sleep(4)
 
 
 def nodes_of(job_id: str) -> list[str]:
