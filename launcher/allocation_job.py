@@ -20,7 +20,7 @@ from launcher.folder_lock import holder, locked, wait_until_free
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.requeue import requeue
-from launcher.workplaces.in_allocation import CLOSING_SECONDS, AllocationRoom
+from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS, AllocationRoom
 from launcher.workplaces.submission import logs_folder
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -34,9 +34,9 @@ PATIENCE_SECONDS = 120.0
 """For so long Slurm may keep silent when the controller starts."""
 
 LOCK_SECONDS = 600.0
-"""For so long another command may work on the sweep; the wait in the queue is not lost meanwhile."""
 
 ENDED = "the allocation in which it ran was ended"
+GIVEN_UP = "Slurm makes no steps in this allocation any more ({said}); the trials go back to the queue."
 NOTHING_ENDED = "No trial ended in this allocation, so it is not run again. Raise launcher.time_limit_minutes."
 
 
@@ -49,6 +49,8 @@ class AllocationJob:
         overrides: with which the sweep was begun; None carries out the listed points, whatever they cost.
         job: what each task of a step calls with the trial folder.
         closing_seconds: so long before the allocation's time limit, its trials are ended.
+        step_patience_seconds: after which a step is given up that Slurm does not make.
+        lock_seconds: for so long another command may work on the sweep; the wait in the queue is not lost meanwhile.
     """
 
     slurm: SlurmSpec
@@ -56,6 +58,8 @@ class AllocationJob:
     overrides: tuple[str, ...] | None = None
     job: SlurmJob = RUN_IN_SLURM
     closing_seconds: float = CLOSING_SECONDS
+    step_patience_seconds: int = STEP_PATIENCE_SECONDS
+    lock_seconds: float = LOCK_SECONDS
 
     def __call__(self, folder: str) -> None:
         """Carry the sweep out in this allocation. If trials are left when its time is over, have Slurm run it again."""
@@ -63,7 +67,8 @@ class AllocationJob:
         sweep = Sweep(files, files.read_record())
         code = Path(__file__).parents[1]  # the snapshot that this job runs
         room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.closing_seconds)
-        wait_until_free(sweep.folder, LOCK_SECONDS)
+        room.patience_seconds = self.step_patience_seconds
+        wait_until_free(sweep.folder, self.lock_seconds)
         if (other := holder(sweep.folder)) is not None:
             print(
                 f"Process {other.pid} on {other.hostname} works on the sweep; Slurm runs this allocation again later."
@@ -78,15 +83,20 @@ class AllocationJob:
                 room.interrupt_all(conductor.sweep, ENDED)
                 print(f"Stopped by signal {stop.args[0]}.")
                 return
-        self._leave(step, room.num_ended)
+        self._leave(step, room)
 
-    def _leave(self, step: Step, num_ended: int) -> None:
+    def _leave(self, step: Step, room: AllocationRoom) -> None:
         """Say why nothing more is done here, and have Slurm run the job again where that gets any further."""
         print(step.finished or step.held or f"left: {step.num_waiting} trials", flush=True)
         if step.finished or step.held == PAUSED:
             return
-        if num_ended:
+        if room.given_up:
+            print(GIVEN_UP.format(said=room.given_up))
+        # Where no trial gets to its end, starting anew is worth a few tries on other nodes, and no more.
+        if room.num_ended or (room.given_up and room.allocation.restarts < self.slurm.max_resubmits):
             requeue()
+        elif room.given_up:
+            print(f"Not run again: slurm.max_resubmits = {self.slurm.max_resubmits}, and no trial has ended in it.")
         else:
             print(NOTHING_ENDED)
 

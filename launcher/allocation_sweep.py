@@ -10,7 +10,7 @@ from conf.credentials import recorded
 from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.folder import allocation_folder, live_allocation
-from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
+from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.by_name import RUN_IN_SLURM
 from launcher.control.advance import Rules, Step
 from launcher.control.loop import go_on
@@ -22,7 +22,7 @@ from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begun, slurm_rules, union_for
 from launcher.workplaces.elsewhere import Elsewhere
-from launcher.workplaces.in_allocation import CLOSING_SECONDS
+from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
@@ -82,6 +82,8 @@ def submit_allocation(
     command: Command = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
     closing_seconds: float = CLOSING_SECONDS,
+    step_patience_seconds: int = STEP_PATIENCE_SECONDS,
+    lock_seconds: float = LOCK_SECONDS,
 ) -> SubmittedAllocation:
     """Submit the job in which the sweep is carried out, unless one lives or nothing is left to run, and return.
 
@@ -107,7 +109,9 @@ def submit_allocation(
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
         overrides = None if rules is None else recorded(command.overrides)
-        function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, closing_seconds)
+        function = AllocationJob(
+            slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
+        )
         job_id = executor.submit(function, [Work(folder, 1, 0)], shape)
     return SubmittedAllocation(job_id, True, step)
 

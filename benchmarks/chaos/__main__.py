@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import benchmarks.chaos.harm_to_allocations
 import benchmarks.chaos.harm_to_controllers
 import benchmarks.chaos.harm_to_files
 import benchmarks.chaos.harm_to_jobs

@@ -14,6 +14,7 @@ from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.measurement import Measurement, Outcome
 
 NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
+NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm allocation) .*)")
 NOT_STARTED = re.compile(r"srun: error: (Unable to create step.*|.*Invalid .*specification.*)")
 TASK_ENDED = re.compile(r"srun: error: \S+: tasks? \d")
 STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )")
@@ -48,6 +49,12 @@ def ended_by_itself(
     if (words := NOT_STARTED.search(log)) and told.outcome is Outcome.FAILED:
         return told.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
     return told
+
+
+def why_not_created(submission: Submission) -> str:
+    """What srun says where Slurm did not make the step at all, so that nothing of it ran; empty where it did."""
+    found = NOT_CREATED.search(tail(submission.error_of(0)))
+    return found[1] if found else ""
 
 
 def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> JobState:

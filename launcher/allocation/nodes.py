@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,6 +20,10 @@ ANSWER_SECONDS = 15
 DAY, HOUR, MINUTE = 86400, 3600, 60
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
 GPUS = re.compile(r"gpu(?::[^,:(]+)*:(\d+)\(")
+STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)
+UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
+"""In a node's state: Slurm, or whoever looks after the cluster, wants nothing more to start there."""
+
 TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
@@ -46,7 +50,7 @@ class Allocation:
         job_id: as squeue calls it: `12`, or `12_3` for an element of an array.
         job_name: which no other job has, if we submitted it.
         restarts: how often Slurm has started it again.
-        nodes: those that Slurm still counts among it.
+        nodes: those that Slurm still counts among it, without any that is down, failing or being drained.
         num_nodes: that it had at its start.
         is_running: Slurm does not say that it ends, is suspended, or is started again.
         ends: when its time is over, by `time.monotonic`; infinite without a limit.
@@ -73,7 +77,7 @@ def is_inside(environment: Mapping[str, str]) -> bool:
 
 
 def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
-    """The allocation in which this process runs, with those of its nodes that Slurm still counts among it.
+    """The allocation in which this process runs, with those of its nodes that it still has and that are up.
 
     Raises:
         SlurmSilent: Slurm does not answer.
@@ -82,7 +86,12 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
     found = _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
-    return replace(found, num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(found.nodes))))
+    unfit = _unfit(found.nodes)
+    return replace(
+        found,
+        nodes=tuple(node for node in found.nodes if node.name not in unfit),
+        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(found.nodes))),
+    )
 
 
 def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
@@ -97,6 +106,14 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
 
 def _shown(job_id: str) -> str:
     return _answer(["scontrol", "show", "job", "--detail", job_id])
+
+
+def _unfit(nodes: Sequence[Node]) -> set[str]:
+    """Those that are to be given nothing more. Slurm counts a node that is being drained among a job to its end."""
+    if not nodes:
+        return set()
+    shown = _answer(["scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes)])
+    return {found["node"] for found in STATE.finditer(shown) if UNFIT.search(found["state"])}
 
 
 def _parsed(shown: str, job_id: str) -> Allocation:

@@ -50,6 +50,7 @@ class StepExecutor:
         logs: where they find what they are to do, and write their output.
         slots: how many trials of one device each node has room for; each gets that share of its cores and memory.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
+        patience_seconds: after which srun gives up a step that Slurm does not make.
     """
 
     allocation: Allocation
@@ -59,6 +60,7 @@ class StepExecutor:
     logs: Path
     slots: Mapping[str, int]
     runs_setup: bool
+    patience_seconds: int
 
     def start(
         self, function: SlurmJob, work: Work, shape: JobShape, placement: Placement
@@ -96,6 +98,7 @@ class StepExecutor:
         memory = min(int(node.memory_mb * share) for node, share in zip(nodes, shares, strict=True))
         step = [
             *("--exact", f"--nodes={shape.num_nodes}", f"--nodelist={','.join(placement.nodes)}"),
+            f"--immediate={self.patience_seconds}",  # else srun asks for ever where the allocation has lost a node
             f"--ntasks={shape.num_nodes * shape.tasks_per_node}",
             f"--ntasks-per-node={shape.tasks_per_node}",
             f"--cpus-per-task={(self.slurm.cpus_per_task or max(1, cores)) * shape.devices_per_task}",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation
+from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation, why_not_created
 from launcher.allocation.nodes import Allocation, own_allocation, running_steps
 from launcher.allocation.packing import Candidate, Placement, Room, choose
 from launcher.allocation.running_step import Step, end_all, ended_among
@@ -40,6 +41,15 @@ CLOSING_SECONDS = 60.0
 ASK_SECONDS = 2.0
 """Slurm is asked no more often how the allocation stands."""
 
+STEP_PATIENCE_SECONDS = 60
+"""For so long Slurm may take to make a step for which there is room."""
+
+PAUSE_SECONDS = 10.0
+"""So long nothing is started after Slurm has not made a step; it may have been started again just now."""
+
+MOST_REFUSALS = 3
+"""An allocation in which Slurm makes no step so many times, one after another, is given up."""
+
 NEW_SECONDS = 60.0
 """An allocation that has run for less is a new one."""
 
@@ -57,6 +67,7 @@ class AllocationRoom(Workplace):
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
         job: what each task of a step calls with the trial folder.
         ask: asks Slurm how the allocation stands.
+        patience_seconds: after which a step is given up that Slurm does not make.
         num_ended: trials that ended by themselves here, well or not.
     """
 
@@ -68,6 +79,7 @@ class AllocationRoom(Workplace):
     job: SlurmJob
     runs_setup: bool = False
     closing_seconds: float = CLOSING_SECONDS
+    patience_seconds: int = STEP_PATIENCE_SECONDS
     ask: Callable[[], Allocation] = own_allocation
     running: dict[str, Step] = field(default_factory=dict)
     num_ended: int = 0
@@ -81,11 +93,20 @@ class AllocationRoom(Workplace):
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
         self._asked = 0.0
+        self._refusals = Refusals()
+        self._has_made_steps = False
 
     @cached_property
     def executor(self) -> StepExecutor:
         return StepExecutor(
-            self.allocation, self.slurm, self.name, self.snapshot(), self.logs, self._slots, self.runs_setup
+            self.allocation,
+            self.slurm,
+            self.name,
+            self.snapshot(),
+            self.logs,
+            self._slots,
+            self.runs_setup,
+            self.patience_seconds,
         )
 
     @property
@@ -108,6 +129,8 @@ class AllocationRoom(Workplace):
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
+        if self.given_up or self._refusals.are_recent or not self._lives_on():
+            return []
         offered = [each for each in readings if not self._is_refused(each)]
         expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
         candidates = [self._candidate(each, expected) for each in offered]
@@ -139,8 +162,13 @@ class AllocationRoom(Workplace):
         due = may_ask and any(step.is_settled for step in self._silent.values())
         return ended or due or (self.is_closing and bool(self.running))
 
+    @property
+    def given_up(self) -> str:
+        """Why Slurm makes no steps here any more, though there is room; empty where it does."""
+        return self._refusals.said if self._refusals.count >= MOST_REFUSALS else ""
+
     def is_over(self) -> bool:
-        return (self.is_closing or self._is_stuck) and not self.running and not self._silent
+        return (self.is_closing or self._is_stuck or bool(self.given_up)) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
@@ -215,6 +243,12 @@ class AllocationRoom(Workplace):
             step = self._forget(name)
             assert step is not None
             step.ended = time.monotonic()
+            said = why_not_created(step.submission)
+            if said and self._is_at_fault(step, said):
+                sweep.folder_of(step.trial).submission.unlink()  # nothing ran, so this was no attempt of the trial's
+                print(f"{name} goes back to the queue: {said}", flush=True)
+                continue
+            self._refusals.count, self._has_made_steps = 0, self._has_made_steps or not said
             self._silent[name] = step
             self.num_ended += 1
         silent = {name: sweep.read_trial(step.trial) for name, step in self._silent.items()}
@@ -228,6 +262,23 @@ class AllocationRoom(Workplace):
                 lost = [node for node in step.placement.nodes if node not in self._room.devices]
                 ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
+
+    def _is_at_fault(self, step: Step, said: str) -> bool:
+        """Whether the allocation is, for a step that Slurm has not made, and not what `slurm` asks of every step.
+
+        It is where Slurm has made others, or where a node has been lost: then Slurm 22.05 never frees the cores of the
+        steps that ran, says `step creation still disabled`, and one such refusal is enough.
+        """
+        self._lives_on()
+        if any(node not in self._room.devices for node in step.placement.nodes):
+            return True
+        has_lost_nodes = len(self._room.devices) < len(self._slots)
+        with suppress(SlurmSilent):
+            names = running_steps(self.allocation.job_id)
+            self._has_made_steps |= any(other.submission.job_name in names for other in self.running.values())
+        if has_lost_nodes or self._has_made_steps:
+            self._refusals.add(step, said, MOST_REFUSALS if has_lost_nodes else 1)
+        return has_lost_nodes or self._has_made_steps
 
     def _lives_on(self) -> bool:
         """Whether the allocation goes on, so that a step's end is its own; nodes that it has lost are left out.
@@ -246,6 +297,29 @@ class AllocationRoom(Workplace):
     def _forget(self, name: str) -> Step | None:
         self._room.give_back(name)
         return self.running.pop(name, None)
+
+
+@dataclass
+class Refusals:
+    """How often Slurm has not made a step, one after another; those that were asked for together count once.
+
+    Attributes:
+        said: by srun, the last time.
+        last: when that was, by `time.monotonic`.
+    """
+
+    count: int = 0
+    said: str = ""
+    last: float = float("-inf")
+
+    @property
+    def are_recent(self) -> bool:
+        return time.monotonic() - self.last < PAUSE_SECONDS
+
+    def add(self, step: Step, said: str, weight: int) -> None:
+        if step.began > self.last:
+            self.count, self.last = self.count + weight, time.monotonic()
+        self.said = said
 
 
 def slots_of(allocation: Allocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:

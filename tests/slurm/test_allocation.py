@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,17 +16,24 @@ import pytest
 from conf.control import LauncherSpec
 from conf.schema import Frozen, Value
 from conf.sites import SlurmSpec
+from launcher.allocation.folder import live_allocation
+from launcher.allocation.nodes import own_allocation
+from launcher.allocation_job import LOCK_SECONDS
 from launcher.allocation_sweep import submit_allocation
-from launcher.folder_lock import holder
+from launcher.folder_lock import holder, locked
+from launcher.workplaces.in_allocation import STEP_PATIENCE_SECONDS
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import BuildRecord
-from tests.slurm.conftest import WaitUntil, has_ended
+from tests.slurm.conftest import SCRIPT, WaitUntil, has_ended
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
+
+STATE_SAVED_SECONDS = 8
+"""After so long slurmctld has written down what it has started."""
 
 GPU_NODES = ("cluster=frontier", "cluster.devices_per_node=2", "cluster.num_nodes=4", "batch.global_batch_size=16")
 
@@ -80,7 +89,13 @@ def points(*trials: tuple[int, int]) -> list[dict[str, Value]]:
 
 
 def submitted(
-    folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec, num_nodes: int, seconds: float = 600.0
+    folder: SweepFolder,
+    record: SweepRecord,
+    slurm: SlurmSpec,
+    num_nodes: int,
+    seconds: float = 600.0,
+    step_patience_seconds: int = STEP_PATIENCE_SECONDS,
+    lock_seconds: float = LOCK_SECONDS,
 ) -> str:
     """Submit an allocation that ends its trials after so many seconds, and return its id."""
     minutes = math.ceil(seconds / 60)
@@ -92,6 +107,8 @@ def submitted(
         load(GPU_NODES).cluster,
         job=make_job(),
         closing_seconds=60 * minutes - seconds,
+        step_patience_seconds=step_patience_seconds,
+        lock_seconds=lock_seconds,
     )
     assert done.is_new
     assert done.job_id is not None
@@ -176,3 +193,109 @@ def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
     submitted(folder, record, slurm, num_nodes=1)
     both = wait_until(folder, record, lambda states: states[1].outcome is Outcome.COMPLETED)
     assert [each.submission.attempt for each in both if each.submission] == [1, 2]
+
+
+@pytest.fixture
+def mended(slurm_cluster: Path) -> Iterator[None]:
+    """Nodes that the test set down come back, and daemons that it killed are started."""
+    yield
+    subprocess.run(["scontrol", "update", "nodename=ALL", "state=resume"], capture_output=True, check=False)
+    subprocess.run([SCRIPT, "up"], env={**os.environ, "SLURM_TEST_DIR": str(slurm_cluster)}, check=True)
+
+
+@pytest.mark.usefixtures("mended")
+def test_after_the_loss_of_a_node_every_trial_ends_elsewhere(
+    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    """No trial waits for a step that Slurm does not make, and none is started on the node that was lost."""
+    record = build_record(points(*((2, 60_000 + 2 * number) for number in range(5))), GPU_NODES)
+    job_id = submitted(folder, record, slurm, num_nodes=3, step_patience_seconds=5)
+    wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 3)
+    lost = nodes_of(job_id)[1]  # the first runs the controller
+    subprocess.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"], check=True)
+    ended = wait_until(folder, record, let_all_go, 100)
+    assert {each.outcome for each in ended} == {Outcome.COMPLETED}
+    attempts = [each.submission.attempt for each in ended if each.submission]
+    assert sorted(attempts) == [1, 1, 1, 1, 2]
+
+
+@pytest.mark.usefixtures("mended")
+def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_trial(
+    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil, slurm_cluster: Path
+) -> None:
+    """It comes back with the steps that have ended meanwhile, and refuses others the memory that those had."""
+    record = build_record(points(*((1, 60_000 + 2 * number) for number in range(9))), GPU_NODES)
+    submitted(folder, record, slurm, num_nodes=2, step_patience_seconds=5)
+    running = wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 4)
+    time.sleep(STATE_SAVED_SECONDS)
+    os.kill(int((slurm_cluster / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
+    let_all_go(running)
+    wait_for_ends(running)
+    subprocess.run([SCRIPT, "up"], env={**os.environ, "SLURM_TEST_DIR": str(slurm_cluster)}, check=True)
+    ended = wait_until(folder, record, let_all_go, 100)
+    assert {each.outcome for each in ended} == {Outcome.COMPLETED}
+    assert {each.submission.attempt for each in ended if each.submission} == {1}
+
+
+def wait_for_ends(readings: Sequence[TrialReading], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while any(has_begun(each) and each.folder.read_measurement() is None for each in readings):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    time.sleep(4)
+
+
+def nodes_of(job_id: str) -> list[str]:
+    return [node.name for node in own_allocation({"SLURM_JOB_ID": job_id}).nodes]
+
+
+def let_all_go(states: list[TrialReading]) -> bool:
+    """Let every trial end at once that runs, until none is left."""
+    for each in states:
+        if has_begun(each):
+            (each.folder.path / "go").touch()
+    return all(each.outcome is Outcome.COMPLETED for each in states)
+
+
+def test_after_scancel_of_an_allocation_only_a_further_command_goes_on(
+    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    record = build_record(points((1, 60_000), (2, 60_002)), GPU_NODES)
+    job_id = submitted(folder, record, slurm, num_nodes=1)
+    wait_until(folder, record, lambda states: has_begun(states[0]))
+    subprocess.run(["scancel", job_id], check=True)
+    interrupted, waiting = wait_until(folder, record, lambda states: has_ended(states[0]) and not is_live(folder))
+    assert interrupted.outcome in (Outcome.PREEMPTED, Outcome.CANCELLED)
+    assert waiting.submission is None
+    again = submitted(folder, record, slurm, num_nodes=1)
+    both = wait_until(folder, record, let_all_go)
+    assert {each.submission.inside.job_id for each in both if each.submission and each.submission.inside} == {again}
+    assert [each.submission.attempt for each in both if each.submission] == [2, 1]
+
+
+def test_an_allocation_that_meets_another_command_is_run_again_and_goes_on(
+    folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    record = build_record(points((1, 100)), GPU_NODES)
+    job_id = submitted(folder, record, slurm, num_nodes=1, lock_seconds=1)
+    with locked(folder):
+        wait_for_restart(job_id)
+    (done,) = wait_until(folder, record, lambda states: states[0].outcome is Outcome.COMPLETED)
+    assert done.submission is not None
+    assert done.submission.attempt == 1
+
+
+def wait_for_restart(job_id: str, seconds: float = 60.0) -> None:
+    """Until Slurm has started the job again, or is about to."""
+    until = time.monotonic() + seconds
+    while own_restarts(job_id) == 0:
+        assert time.monotonic() < until
+        time.sleep(0.3)
+
+
+def own_restarts(job_id: str) -> int:
+    return own_allocation({"SLURM_JOB_ID": job_id}).restarts
+
+
+def is_live(folder: SweepFolder) -> bool:
+    return live_allocation(folder) is not None

@@ -64,3 +64,12 @@ def test_outside_of_any_allocation_it_says_so() -> None:
         own_allocation({})
     with pytest.raises(UsageError):
         own_allocation({**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})
+
+
+def test_a_node_that_is_down_or_being_drained_is_not_counted(tools: Callable[..., None]) -> None:
+    states = ("node1 Arch=x State=ALLOCATED", "node2 Arch=x State=MIXED+DRAIN", "node3 Arch=x State=DOWN*")
+    nodes = "\n".join(f"NodeName={state} ThreadsPerCore=1" for state in states)
+    job = SHOWN.format(state="RUNNING", limit="01:00:00")
+    tools(scontrol=f'if [ "$2" = node ]; then cat <<END\n{nodes}\nEND\nelse cat <<END\n{job}END\nfi')
+    found = own_allocation(INSIDE)
+    assert ([node.name for node in found.nodes], found.num_nodes) == (["node1"], 3)

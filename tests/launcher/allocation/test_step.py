@@ -20,7 +20,7 @@ WITHOUT_GPUS = tuple(node._replace(gpus=0) for node in NODES)
 def executor(slurm: SlurmSpec, nodes: tuple[Node, ...] = NODES) -> StepExecutor:
     allocation = Allocation("12", "trisweep-x-allocation-1a2b3c4d", 0, nodes, 2, True, float("inf"), float("inf"))
     slots = {node.name: 8 for node in nodes}
-    return StepExecutor(allocation, slurm, "trisweep-x", Path("/code"), Path("/logs"), slots, runs_setup=False)
+    return StepExecutor(allocation, slurm, "trisweep-x", Path("/code"), Path("/logs"), slots, False, 60)
 
 
 def submission(num_nodes: int, tasks_per_node: int, *, uses_gpus: bool = True) -> Submission:
@@ -48,6 +48,7 @@ def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
         "--exact",
         "--nodes=1",
         "--nodelist=n2",
+        "--immediate=60",
         "--ntasks=2",
         "--ntasks-per-node=2",
         "--cpus-per-task=8",
