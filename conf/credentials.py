@@ -1,7 +1,7 @@
 """Secrets of the configuration: used, but neither kept nor shown.
 
-They are the user names and passwords inside addresses, such as `https://user:password@host`, and the whole address of a
-webhook (`notify.url`), whose path is its password.
+They are the user names and passwords inside addresses, such as `https://user:password@host`, the whole address of a
+webhook (`notify.url`), whose path is its password, and the values of `slurm.environment`, of which the names are shown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
 WEBHOOK = re.compile(r"(notify\.url=)\S+")
 """The override that names a webhook, wherever a text quotes it."""
 
+OF_ENVIRONMENT = re.compile(r"(\+{0,2}slurm\.environment(?:\.[^=\s]+)?)=(.*)", re.DOTALL)
+"""An override of one variable of jobs, or of all of them."""
+
+PAIR = re.compile(r"([\w\"']+)\s*:\s*(\"[^\"]*\"|'[^']*'|[^,{}]*)")
+SHOWN_PAIR = rf"\1: {HIDDEN}"
 WEB_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*")
 
 
@@ -29,6 +34,11 @@ def hide_credentials(text: str) -> str:
     return WEBHOOK.sub(rf"\1{HIDDEN}", USER_INFO.sub(f"{HIDDEN}@", text))
 
 
+def has_hidden_variables(override: str) -> bool:
+    """Whether it gives variables of jobs what stands for values that are hidden."""
+    return OF_ENVIRONMENT.fullmatch(override) is not None and HIDDEN in override
+
+
 def without_credentials(address: str) -> str:
     """The address as anybody may see it."""
     return USER_INFO.sub("", address)
@@ -39,13 +49,25 @@ def is_web_address(text: str) -> bool:
 
 
 def recorded(overrides: Iterable[str]) -> tuple[str, ...]:
-    """The overrides as records keep them: without the webhook, and without passwords in addresses."""
-    return tuple(without_credentials(text) for text in overrides if not WEBHOOK.search(text))
+    """The overrides as records keep them: without the webhook, passwords in addresses, and values of variables."""
+    return tuple(without_credentials(hide_variables(text)) for text in overrides if not WEBHOOK.search(text))
+
+
+def hide_variables(override: str) -> str:
+    """The override with `***` in place of what it gives variables of jobs; any other is returned as it is."""
+    found = OF_ENVIRONMENT.fullmatch(override)
+    if found is None:
+        return override
+    key, value = found.groups()
+    is_mapping = value.lstrip().startswith("{")
+    return f"{key}={PAIR.sub(SHOWN_PAIR, value) if is_mapping else HIDDEN}"
 
 
 def shown_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A composed configuration as it may be shown: the address of a webhook is hidden."""
-    notify = tree.get("notify")
-    if not isinstance(notify, dict) or notify.get("url") is None:
-        return dict(tree)
-    return {**tree, "notify": {**notify, "url": HIDDEN}}
+    """A composed configuration as it may be shown: the address of a webhook and values of variables are hidden."""
+    shown, notify, slurm = dict(tree), tree.get("notify"), tree.get("slurm")
+    if isinstance(notify, dict) and notify.get("url") is not None:
+        shown["notify"] = {**notify, "url": HIDDEN}
+    if isinstance(slurm, dict) and slurm.get("environment"):
+        shown["slurm"] = {**slurm, "environment": dict.fromkeys(slurm["environment"], HIDDEN)}
+    return shown

@@ -14,6 +14,7 @@ from conf.settings import Settings
 from conf.sites import SlurmSpec
 from launcher.by_name import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.control.advance import Conductor, Step
+from launcher.control.private_overrides import begun_with
 from launcher.control.rules import rules_for, time_limit_here
 from launcher.control.workplace import Workplace
 from launcher.executor import Work
@@ -59,17 +60,17 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
     begun = History.kept_in(folder).begun
     if begun is None:
         raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
-    asked = _composed_again(begun, further)
+    asked = _composed_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
     place = _in_slurm(asked.settings) if begun.on_slurm else _this_machine(sweep)
     return TakenUp(asked, Conductor(sweep, place, rules))
 
 
-def _composed_again(begun: Begun, further: Overrides | None = None) -> Composition:
+def _composed_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
     """The configuration of the command, wherever this process runs, with further overrides."""
     keep_folders(begun.config_dirs, "config_dirs")
-    return compose(Overrides.parse(begun.overrides) + (further or Overrides()))
+    return compose(begun_with(folder, begun) + (further or Overrides()))
 
 
 def _in_slurm(settings: Settings) -> Workplace:
@@ -138,7 +139,7 @@ def resume_controller(sweep: Sweep) -> str | None:
         return None
     if (live := live_controller(sweep.folder)) is not None:
         return live.job_id
-    settings = _composed_again(begun).settings
+    settings = _composed_again(sweep.folder, begun).settings
     with locked(sweep.folder):
         return submit_controller(sweep, settings.slurm, settings.controller)
 

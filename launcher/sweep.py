@@ -11,6 +11,7 @@ from launcher.control.advance import Conductor, Rules, Step
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, Command, remeasure_finished, retry_failed_trials
+from launcher.control.private_overrides import keep_private_overrides
 from launcher.control.progress import Progress
 from launcher.control.workplace import Workplace
 from launcher.controller import live_controller, submit_controller
@@ -193,6 +194,7 @@ def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: Command, *,
     sweep.folder.write_record(record)
     conductor = Conductor(sweep._replace(record=record), workplace, rules)
     keep_provenance(sweep.folder, command.overrides)
+    keep_private_overrides(sweep.folder, command.overrides)
     conductor.begin(command.overrides, on_slurm=on_slurm)
     if command.remeasure:
         remeasure_finished(conductor.sweep, lambda trial: trial.role == "asked" and rules.wants(trial))

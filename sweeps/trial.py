@@ -141,6 +141,7 @@ class SweepFolder:
 
     sweep.json      the `SweepRecord`
     journal.jsonl   what was done with it since: which trials were asked for later, what was ordered and what was spent
+    private.json    the overrides of the command whose values the journal does not keep
     sweep.lock      held (flock) by the one process that plans, submits or watches
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
@@ -159,6 +160,7 @@ class SweepFolder:
         self.reports_a_part = report_name != WHOLE
         self.record = self.path / RECORD
         self.journal = self.path / "journal.jsonl"
+        self.private = self.path / "private.json"
         self.lock = self.path / "sweep.lock"
         self.trials = self.path / "trials"
         self.code = self.path / "code"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from conf.credentials import HIDDEN
 from conf.experiment import Experiment
 from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission
@@ -16,6 +18,9 @@ from sweeps.trial import SweepFolder
 from train_core.costs import estimate
 
 REPORTS: tuple[Literal["html", "md", "csv"], ...] = ("html", "md", "csv")
+EXPORTED = re.compile(r"^(export (?!PYTHON)\w+=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*", re.MULTILINE)
+"""What a job's script sets a variable to, quoted for a shell; PYTHONPATH and its like are of this package."""
+
 MAX_RECORD_BYTES = 20_000_000
 """Beyond this the sweep's record, which is in its folder, is not copied: a browser would not show it."""
 
@@ -66,12 +71,15 @@ def _prediction(reading: Reading, experiment: Experiment) -> str:
 
 
 def _sbatch_text(submission: Submission) -> str:
-    """What sbatch was given, which is kept beside the output of the job; empty for a job of this machine."""
+    """What sbatch was given, which is kept beside the output of the job, without what it sets variables to.
+
+    Empty for a job of this machine.
+    """
     if submission.executor != "slurm" or submission.job_id is None:
         return ""
     array = submission.job_id.split("_")[0].split(".")[0]
     script = Path(submission.output).parent / f"{array}_submission.sh"
     try:
-        return script.read_text(errors="replace")
+        return EXPORTED.sub(rf"\1{HIDDEN}", script.read_text(errors="replace"))
     except OSError:
         return ""

@@ -63,3 +63,19 @@ def test_the_configuration_is_shown_without_the_webhook() -> None:
 def test_the_files_of_the_group_hold_no_address() -> None:
     folder = Path(__file__).parents[2] / "conf" / "notify"
     assert all("url: null" in path.read_text() for path in folder.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("override", "kept"),
+    [
+        ("slurm.environment.WANDB_API_KEY=abc d", "slurm.environment.WANDB_API_KEY=***"),
+        ("+slurm.environment.TOKEN='a=b'", "+slurm.environment.TOKEN=***"),
+        ("slurm.environment={TOKEN: abc, 'B': \"x, y\"}", "slurm.environment={TOKEN: ***, 'B': ***}"),
+        ("slurm.environment=abc", "slurm.environment=***"),
+        ("slurm.partition=abc", "slurm.partition=abc"),
+    ],
+)
+def test_of_variables_of_jobs_records_keep_the_names_alone(override: str, kept: str) -> None:
+    assert recorded([override]) == (kept,)
+    tree = compose_tree(["+slurm.environment.TOKEN=abc"])
+    assert shown_tree(tree)["slurm"]["environment"] == {"TOKEN": "***"}
