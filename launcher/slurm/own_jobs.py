@@ -7,7 +7,7 @@ memory gives them out again. A job is ours where the cluster and the job's name 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, Patience
@@ -58,14 +58,28 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
     found = _with_numbers(submissions, query_named(unnumbered, patience))
     states = query_jobs((each.queue_id for each in found if each.queue_id), patience)
+    # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours.
+    strays = [each for each in found if each.queue_id and each.queue_name and not _has_own(each, states)]
+    if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
+        found, states = _with_numbers(found, named, of={each.queue_name for each in strays}), states | named
     return [_standing(submission, states, here) for submission in found]
 
 
-def _with_numbers(submissions: Iterable[Submission], named: dict[str, JobState]) -> list[Submission]:
+def _has_own(submission: Submission, states: dict[str, JobState]) -> bool:
+    state = states.get(submission.queue_id or "")
+    return state is not None and _is_ours(submission, state)
+
+
+def _with_numbers(
+    submissions: Iterable[Submission], named: dict[str, JobState], of: Container[str | None] = ()
+) -> list[Submission]:
+    """The submissions with the numbers of the jobs of their names, where they have none or are among those in `of`."""
     # squeue shows an array element by element; a submission knows which element is its own.
     masters = {state.job_name: job_id.split("_")[0] for job_id, state in named.items()}
     return [
-        each.adopted_by(masters[each.queue_name]) if each.queue_id is None and each.queue_name in masters else each
+        each.adopted_by(masters[each.queue_name])
+        if each.queue_name in masters and (each.queue_id is None or each.queue_name in of)
+        else each
         for each in submissions
     ]
 

@@ -28,10 +28,27 @@ def test_a_number_that_was_given_out_again_is_not_our_job_and_is_never_cancelled
         sacct="true",
         scancel='[ "$*" = 13 ]',
     )
-    foreign, own = slurm_submission("12_0", **OURS), slurm_submission("13", **OURS)
+    lost = {**OURS, "job_name": "trisweep-175b-0000"}
+    foreign, own = slurm_submission("12_0", **lost), slurm_submission("13", **OURS)
     told = standings([foreign, own])
     assert [(job.is_unknown, job.is_live) for job in told] == [(True, False), (False, True)]
     assert cancel_jobs([foreign, own]) == ["13"]
+
+
+@pytest.mark.parametrize("number", ["12", "99"])
+def test_a_job_under_another_number_than_was_written_down_is_found_by_its_name_and_cancelled(
+    tools: Tools, slurm_submission: Submit, number: str
+) -> None:
+    """As where a file came back from a copy: job 12 is another person's, 99 is none, and ours runs on."""
+    tools(
+        scontrol=ON_ALPS,
+        squeue="echo '12|RUNNING|N/A||precious|'; echo '13|RUNNING|N/A||trisweep-175b-1a2b|'",
+        sacct="true",
+        scancel='[ "$*" = 13 ]',
+    )
+    (job,) = standings([slurm_submission(number, **OURS)])
+    assert (job.is_live, job.submission.job_id) == (True, "13")
+    assert cancel_jobs([slurm_submission(number, **OURS)]) == ["13"]
 
 
 def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothing(
