@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
 from launcher.slurm.query import JobState
@@ -11,6 +12,7 @@ from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer, without_numbers
+from train_core.job.faults import fault_of_signal
 from train_core.measurement import Measurement, Outcome
 
 NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
@@ -46,6 +48,10 @@ def ended_by_itself(
     """
     log = tail(submission.error_of(0))
     told = verdict(reading, submission, _state(log, exit_code, nodes, lost))
+    # The controller itself ends a srun with SIGTERM, and does not ask then why it ended.
+    if exit_code < 0 and told.outcome is Outcome.FAILED and told.failing_rank is None:
+        cause = f"its srun was killed by {signal.Signals(-exit_code).name}"
+        return told.model_copy(update={"cause": cause, "fault": fault_of_signal(-exit_code)})
     if (words := NOT_STARTED.search(log)) and told.outcome is Outcome.FAILED:
         return told.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
     return told
@@ -64,7 +70,9 @@ def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) 
     said = outcome_in_words(log)
     failed_as = STATE_IN_WORDS.get(said, "FAILED") if said is not None else "FAILED"
     name = "COMPLETED" if exit_code == 0 else failed_as
-    return JobState("CANCELLED" if _was_cancelled(log) else name, nodes=",".join(nodes))
+    # Slurm cancels a step whose srun has gone, too, and nobody wanted that.
+    is_cancelled = exit_code >= 0 and _was_cancelled(log)
+    return JobState("CANCELLED" if is_cancelled else name, nodes=",".join(nodes))
 
 
 def _was_cancelled(log: str) -> bool:

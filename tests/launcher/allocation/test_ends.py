@@ -58,6 +58,12 @@ def test_the_words_of_the_step_say_why_it_ended(ended: Ended, log: str, outcome:
     assert words in told.cause
 
 
+def test_a_step_whose_srun_was_killed_was_not_cancelled_by_a_person(ended: Ended) -> None:
+    """Slurm cancels its tasks, in the words with which it cancels a step that somebody has ended."""
+    told = ended_by_itself(*ended(CANCELLED), -9, ("n1",))
+    assert (told.outcome, told.why, told.cause) == (Outcome.FAILED, Fault.KILLED, "its srun was killed by SIGKILL")
+
+
 def test_a_failed_node_is_named_and_its_neighbour_is_not(ended: Ended) -> None:
     told = ended_by_itself(*ended(NODE_GONE), 137, ("n2", "n3"))
     assert (told.outcome, told.why, told.nodes) == (Outcome.NODE_FAILED, Fault.NODE, ("n3",))
