@@ -28,9 +28,7 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
 
     Without a sweep, an SQLite store is moved aside and made anew; nothing of it is deleted.
     """
-    from launcher.trainings.begun import trainings_of
     from launcher.where import existing_folder
-    from results.mlflow.sweep_import import move_store_aside
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
 
@@ -44,9 +42,23 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
     if name is not None:
         _write_anew(Sweep.stored_in(existing_folder(asked)), tracking, chosen, root)
         return
-    folders = SweepFolder.started_in(root, "*")
-    if not folders:
+    if not SweepFolder.started_in(root, "*"):
         raise UsageError(f"There is no sweep in {root}", "Name the folder of sweeps with output_dir=PATH.")
+    write_all_anew(tracking, chosen, root)
+
+
+def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> None:
+    """Write the runs of all sweeps and trainings of the folder; an SQLite store that is there is kept beside.
+
+    Args:
+        tracking, chosen: see `_write_anew`.
+    """
+    from launcher.trainings.begun import trainings_of
+    from results.mlflow.sweep_import import move_store_aside
+    from sweeps.sweep import Sweep
+    from sweeps.trial import SweepFolder
+
+    folders = SweepFolder.started_in(root, "*")
     if tracking.kind == "sqlite":
         for path in move_store_aside(root):
             print_unwrapped(f"The store that was there is kept as {shown_path(path)}")
@@ -54,9 +66,8 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
     sweeps = [Sweep.stored_in(folder) for folder in sorted(folders, key=lambda folder: folder.path)]
     for sweep in sweeps:
         written |= _write_anew(sweep, tracking, chosen, root)
-    for (
-        sweep
-    ) in sweeps:  # a training whose sweep no longer knows the trial that it was begun from is there all the same
+    # A training whose sweep no longer knows the trial that it was begun from is there all the same.
+    for sweep in sweeps:
         others = [run for run in trainings_of(root, sweep.record.name) if run.folder.path not in written]
         written |= _write_trainings(others, sweep, chosen or sweep.record.tracking.signed_in_as(tracking), root)
 

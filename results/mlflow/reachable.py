@@ -77,11 +77,16 @@ def require_entry(client: MlflowClient, uri: str) -> None:
         ) from None
 
 
+class DamagedStore(UsageError):
+    """The SQLite store is torn, as after a full disk. All of it can be made anew from the sweeps' folders."""
+
+
 def require_sqlite(path: Path) -> None:
     """Open the file for writing, if there is one.
 
     Raises:
-        UsageError: it is no SQLite database, or may not be written, or another program keeps it locked.
+        DamagedStore: it is no whole SQLite database.
+        UsageError: it may not be written, or another program keeps it locked.
     """
     if not path.exists():
         return
@@ -91,7 +96,8 @@ def require_sqlite(path: Path) -> None:
             store.execute("SELECT count(*) FROM sqlite_master").fetchone()
             store.rollback()
     except sqlite3.Error as error:
-        raise UsageError(
+        # A file that is locked or may not be opened raises an OperationalError, and nothing is wrong with its content.
+        raise (UsageError if isinstance(error, sqlite3.OperationalError) else DamagedStore)(
             f"The MLflow store {path} cannot be opened ({error})",
             f"{KEPT}: move a damaged store aside, and `trisweep reindex` makes it anew.",
         ) from None

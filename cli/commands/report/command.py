@@ -11,6 +11,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
+from cli.commands.reindex import write_all_anew
 from cli.commands.report.comparison import compare, second_sweep
 from cli.commands.report.live import serve_live
 from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
@@ -90,6 +91,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
     """
     from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconciled
+    from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
 
     whole, sweep = sweep, _asked_part(sweep, asked)
@@ -97,7 +99,12 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
     keep_job_records(readings)
     content = _report_into(None, sweep, readings)
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
-    imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
+    try:
+        imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
+    except DamagedStore as damage:
+        print_unwrapped(f"{damage.problem}, so it is made anew from the sweeps' folders:")
+        write_all_anew(tracking, None, root)
+        imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {counted(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")

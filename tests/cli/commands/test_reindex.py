@@ -58,3 +58,16 @@ def test_a_folder_without_sweeps_is_named(trisweep: Command, tmp_path: Path) -> 
     done = trisweep("reindex", cwd=tmp_path)
     assert done.returncode == 2
     assert f"There is no sweep in {tmp_path / 'runs'}" in " ".join(done.stderr.split())
+
+
+def test_a_report_mends_a_store_that_a_full_disk_has_torn(finished: Path, trisweep: Command, tmp_path: Path) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    assert trisweep("report", "smoke", cwd=tmp_path).returncode == 0
+    database = tmp_path / "runs" / "mlflow.db"
+    before = rows(database)
+    database.write_bytes(database.read_bytes()[: database.stat().st_size // 2])
+    done = trisweep("report", "smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "is made anew from the sweeps' folders" in " ".join(done.stdout.split())
+    assert "kept as runs/mlflow.db.old-" in done.stdout
+    assert rows(database) == before
