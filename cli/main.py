@@ -46,7 +46,12 @@ from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private
 
 # These are mistakes of the user's or of the disk. Any other OSError is a defect of ours and keeps its traceback.
-FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)
+FOLDER_ERRORS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
+# A file server that fails or has lost this machine says so; the same folder may serve again in a while.
+SERVER_ERRORS = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN)
 
 app = typer.Typer(
     cls=Group,
@@ -100,11 +105,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        if error.errno not in FOLDER_ERRORS:
+        if error.errno not in (*FOLDER_ERRORS, *SERVER_ERRORS):
             raise
         if error.filename is None and not _stdout_is_written():
             _complain(f"What the command printed could not be written: {error.strerror}.")
-        _complain(f"{error.filename or 'output_dir'}: {error.strerror}. Choose another folder with output_dir=PATH.")
+        again = "Give the command again once the file system works: what is done is not done twice. Or choose"
+        remedy = again if error.errno in SERVER_ERRORS else "Choose"
+        _complain(f"{error.filename or 'output_dir'}: {error.strerror}. {remedy} another folder with output_dir=PATH.")
 
 
 def _stdout_is_written() -> bool:

@@ -88,3 +88,27 @@ def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: 
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "trisweep: What the command printed could not be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("file", ["sweep.json", "trial.json", "private.json"])
+def test_a_file_server_that_fails_while_a_file_gets_its_name_is_one_message(tmp_path: Path, file: str) -> None:
+    """A fault that no file system has at hand is put in where Python would ask it."""
+    broken = (
+        "import errno, os, pathlib, sys\n"
+        "replace = pathlib.Path.replace\n"
+        "def fail(path, target):\n"
+        f"    if str(target).endswith({file!r}):\n"
+        "        raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))\n"
+        "    return replace(path, target)\n"
+        "pathlib.Path.replace = fail\n"
+        "from cli.main import main\n"
+        "main()\n"
+    )
+    words = ["sweep", "smoke", "--here", "sweep.max_trials=1", "+slurm.environment.A=b"]
+    done = subprocess.run(
+        [sys.executable, "-c", broken, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2
+    assert "Traceback" not in said
+    assert f"{file}: Input/output error. Give the command again once the file system works" in said
