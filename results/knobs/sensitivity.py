@@ -114,12 +114,12 @@ def why_untold(table: KnobTable) -> str:
     rated, columns = len(table.rated), len(table.columns)
     if columns < 2:
         return "fewer than two knobs vary"
-    rates = [point.rate or 0.0 for point in table.rated]
-    if rates and max(rates) <= min(rates) * (1 + EQUAL):  # no tree has anything to split, and fANOVA divides by that
-        return f"all {rated} trials have the same rate"
     fewest = max(FEWEST_POINTS, 2 * columns)
-    too_few_words = f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
-    return too_few_words if rated < fewest else ""
+    if rated < fewest:
+        return f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
+    rates = [point.rate or 0.0 for point in table.rated]
+    # No tree has anything to split then, and fANOVA divides by what they split.
+    return f"all {rated} trials have the same rate" if max(rates) <= min(rates) * (1 + EQUAL) else ""
 
 
 def sensitivity(table: KnobTable) -> Sensitivity:

@@ -62,7 +62,8 @@ def _run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     tools.mkdir()
     (tools / "srun").write_text("#!/bin/sh\necho srun was called\n")
     (tools / "srun").chmod(0o755)
-    (folder / "job.sh").write_text(text)
+    # There is no code here that the job could find unchanged; it goes on after it has said so.
+    (folder / "job.sh").write_text(text.replace(">&2; exit 1", ">&2"))
     environment = {"PATH": f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(folder)}
     return subprocess.run(
         ["bash", "job.sh"], cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False

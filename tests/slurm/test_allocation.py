@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos.cluster import Cluster
 from conf.control import LauncherSpec
 from conf.schema import Frozen, Value
 from conf.sites import SlurmSpec
@@ -27,7 +28,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import BuildRecord
-from tests.slurm.conftest import SCRIPT, WaitUntil, has_ended
+from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
@@ -199,8 +200,7 @@ def test_after_the_death_of_its_controller_the_next_allocation_goes_on(
 def mended(slurm_cluster: Path) -> Iterator[None]:
     """Nodes that the test set down come back, and daemons that it killed are started."""
     yield
-    subprocess.run(["scontrol", "update", "nodename=ALL", "state=resume"], capture_output=True, check=False)
-    subprocess.run([SCRIPT, "up"], env={**os.environ, "SLURM_TEST_DIR": str(slurm_cluster)}, check=True)
+    Cluster(slurm_cluster).restore()
 
 
 @pytest.mark.usefixtures("mended")
@@ -228,10 +228,10 @@ def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_tri
     submitted(folder, record, slurm, num_nodes=2, step_patience_seconds=5)
     running = wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 4)
     time.sleep(STATE_SAVED_SECONDS)
-    os.kill(int((slurm_cluster / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
+    Cluster(slurm_cluster).kill("slurmctld")
     let_all_go(running)
     wait_for_ends(running)
-    subprocess.run([SCRIPT, "up"], env={**os.environ, "SLURM_TEST_DIR": str(slurm_cluster)}, check=True)
+    Cluster(slurm_cluster).restore()
     ended = wait_until(folder, record, let_all_go, 100)
     assert {each.outcome for each in ended} == {Outcome.COMPLETED}
     assert {each.submission.attempt for each in ended if each.submission} == {1}
