@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
+from pydantic_core import from_json
 
 from conf.errors import UsageError
 from conf.experiment import Experiment
@@ -15,11 +16,15 @@ from conf.schema import Frozen, Value
 from conf.sites import TrackingSpec
 from conf.sweep_spec import Objective, SweepSpec
 from sweeps.labels import Labels
+from sweeps.shared_parts import PartReader, PartWriter, json_text
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
 
 RECORD = "sweep.json"
+LISTS, PARTS = ("plan", "trials"), "parts"
+"""The lists of trials in a record, and in its text that of what they share."""
+
 WHOLE = "report"
 """The name of the report on all points of a sweep."""
 FEWEST_DIGITS = 6
@@ -136,6 +141,48 @@ class SweepRecord(Frozen):
         return self.plan_labels.of(trial.point, trial.experiment)
 
 
+def text_of(record: SweepRecord) -> str:
+    """The record as JSON, with a line for each trial and for each part that trials share; see `shared_parts`."""
+    parts, lists = PartWriter(), dict[str, list[str]]()
+    for name in LISTS:
+        trials: tuple[Trial, ...] = getattr(record, name)
+        lists[name] = [json_text(_without_parts(trial, parts)) for trial in trials]
+    lists[PARTS] = parts.texts
+    head = record.model_dump_json(exclude=set(LISTS), indent=1).removesuffix("\n}")
+    written = (f' "{name}": [\n  ' + ",\n  ".join(texts) + "\n ]" for name, texts in lists.items())
+    return ",\n".join((head, *written)) + "\n}"
+
+
+def _without_parts(trial: Trial, parts: PartWriter) -> dict[str, Any]:
+    """The trial as JSON values, with numbers in the place of its experiment and its estimate."""
+    content: dict[str, Any] = from_json(
+        trial.model_dump_json(exclude={"experiment", "estimate"}, exclude_defaults=True)
+    )
+    experiment = None if trial.experiment is None else parts.experiment(trial.experiment)
+    estimate = None if trial.estimate is None else parts.estimate(trial.estimate)
+    return content | {"experiment": experiment, "estimate": estimate}
+
+
+def record_of(text: str) -> SweepRecord:
+    """The record that a text says. What is no whole record raises as `PartReader` does."""
+    content = from_json(text)
+    if PARTS not in content:  # each trial holds all of its parts, as a person may have written it
+        return SweepRecord.model_validate_json(text)
+    parts = PartReader(content.pop(PARTS))
+    lists = {name: tuple(_with_parts(each, parts) for each in content[name]) for name in LISTS}
+    head = SweepRecord.model_validate_json(json_text(content | dict.fromkeys(LISTS, ())))
+    return head.model_copy(update=lists)
+
+
+def _with_parts(content: dict[str, Any], parts: PartReader) -> Trial:
+    experiment, estimate = content["experiment"], content["estimate"]
+    made = {
+        "experiment": None if experiment is None else parts.experiment(experiment),
+        "estimate": None if estimate is None else parts.estimate(estimate),
+    }
+    return Trial.model_validate(content | made)
+
+
 class SweepFolder:
     """One sweep on disk.
 
@@ -182,20 +229,25 @@ class SweepFolder:
         return self.path / f"{self._report_name}.{suffix}"
 
     def write_record(self, record: SweepRecord) -> None:
-        write_atomically(self.record, record.model_dump_json(indent=1))
+        write_atomically(self.record, text_of(record))
 
     def read_record(self) -> SweepRecord:
         """Raises:
         UsageError: the file is damaged or cannot be read, or was written by another version.
         """
         try:
-            return SweepRecord.model_validate_json(self.record.read_text(errors="replace"))
-        except ValidationError as error:
-            where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its start"
-            raise UsageError(
-                f"{self.record} cannot be read (at {where})",
-                "Run the sweep again: it writes this file anew, and results stay.",
-            ) from None
+            return record_of(self.record.read_text(errors="replace"))
         except OSError as error:
             problem = f"{self.record} cannot be read ({error.strerror})"
             raise UsageError(problem, "Make it readable, or move it aside and run the sweep again.") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{self.record} cannot be read ({_where(error)})",
+                "Run the sweep again: it writes this file anew, and results stay.",
+            ) from None
+
+
+def _where(error: Exception) -> str:
+    """Where a record is damaged, as far as that is known."""
+    place = ".".join(str(part) for part in error.errors()[0]["loc"]) if isinstance(error, ValidationError) else ""
+    return f"at {place}" if place else "at its start" if isinstance(error, ValueError) else "its parts do not fit"

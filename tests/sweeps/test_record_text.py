@@ -1,0 +1,62 @@
+"""What `sweep.json` takes for a trial, and that it says all of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from conf.errors import UsageError
+from sweeps.trial import SweepFolder, record_of, text_of
+from tests.conftest import BuildRecord
+
+MOST_BYTES_PER_TRIAL = 2000
+
+
+def test_a_record_is_read_as_it_was_written_and_its_trials_share_what_is_equal(build_record: BuildRecord) -> None:
+    record = build_record([{"training.seed": seed} for seed in range(3)], ["cluster=frontier"])
+    plan = build_record([{"parallel.pipeline_parallel_size": 2}], ["cluster=frontier"]).trials
+    record = record.model_copy(update={"plan": plan})
+    read = record_of(text_of(record))
+    assert read == record
+    assert [trial.identity for trial in read.trials] == [trial.identity for trial in record.trials]
+    experiments = [trial.experiment for trial in read.trials if trial.experiment]
+    assert len({id(experiment.model) for experiment in experiments}) == 1
+    assert len({id(trial.estimate) for trial in read.trials}) == 1
+
+
+def test_what_is_not_finite_stays_so(build_record: BuildRecord) -> None:
+    record = build_record([{}], [])
+    trial = record.trials[0].model_copy(update={"expected_gain": math.inf})
+    read = record_of(text_of(record.model_copy(update={"trials": (trial,)})))
+    assert read.trials[0].expected_gain == math.inf
+
+
+def test_a_trial_that_differs_in_its_seed_takes_a_fraction_of_its_experiment(build_record: BuildRecord) -> None:
+    record = build_record([{"training.seed": seed} for seed in range(200)], ["cluster=frontier"])
+    assert len(text_of(record)) / len(record.trials) < MOST_BYTES_PER_TRIAL
+
+
+def test_a_record_of_whole_trials_is_read_too(build_record: BuildRecord) -> None:
+    """As every record was written once, and as a person may write one."""
+    record = build_record([{}], [])
+    assert record_of(record.model_dump_json(indent=1)) == record
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ('"parts": [', '"parts": [[], '),
+        ('"parts": [', '"parts": [{"model": {}}, '),
+        ('"experiment":', '"experiment":99'),
+        ('"trial_id"', '"of"'),
+        ('"mode"', '"manner"'),
+        ("{", "["),
+    ],
+)
+def test_a_damaged_record_is_one_message(build_record: BuildRecord, tmp_path: Path, part: str, other: str) -> None:
+    folder = SweepFolder(tmp_path)
+    folder.record.write_text(text_of(build_record([{}], [])).replace(part, other, 1))
+    with pytest.raises(UsageError, match=r"sweep.json cannot be read \(.*Run the sweep again"):
+        folder.read_record()
