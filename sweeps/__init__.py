@@ -17,4 +17,5 @@ steadiness     whether the steps of a run are those of a steady machine
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
 labels         what a trial is called: by what sets it apart from the others of its sweep
+shared_parts   what trials have in common, written once and made once: model, cluster, estimates
 """
