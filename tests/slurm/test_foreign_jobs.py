@@ -65,7 +65,14 @@ def test_a_number_that_slurm_gave_out_again_is_neither_shown_nor_cancelled_as_ou
     precious = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     (trial,) = held.read()
     assert trial.submission is not None
-    write_submission(trial.folder, trial.submission.model_copy(update={"job_id": precious}))
+    own, wrong = trial.submission.job_id, trial.submission.model_copy(update={"job_id": precious})
+    write_submission(trial.folder, wrong)
+    (trial,) = reconciled(held.read())
+    assert trial.submission is not None
+    assert (trial.submission.job_id, trial.scheduler_state) == (own, "PENDING"), "its name says which job is its own"
+    assert cancel_sweep(held) == 1
+
+    write_submission(trial.folder, wrong.model_copy(update={"job_name": "trisweep-test-of-no-job"}))
     (trial,) = reconciled(held.read())
     assert (trial.outcome, trial.scheduler_state) == (Outcome.PENDING, None)
     assert cancel_sweep(held) == 0

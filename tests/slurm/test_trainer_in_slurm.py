@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from tests.conftest import RecordOf
 from tests.slurm.conftest import WaitUntil
 from train_core.measurement import Outcome
 
+CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 LAYOUTS: list[dict[str, Value]] = [
     {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2},
@@ -114,10 +116,10 @@ def _text_equals_what_was_submitted(folder: SweepFolder, record: SweepRecord, sl
         assert submission.job_id is not None
         assert submission.job_name is not None
         job_id, name = submission.job_id.split("_")[0], submission.job_name
-        submitted = (folder.submitit / f"{job_id}_submission.sh").read_text()
+        submitted = CHECKSUM.sub("SHA256", (folder.submitit / f"{job_id}_submission.sh").read_text())
         shown = request.sbatch.replace("SNAPSHOT", snapshot).replace("TOKEN", name.rsplit("-")[-1])
         assert shown == submitted
         held = subprocess.run(
             ["scontrol", "write", "batch_script", job_id, "-"], capture_output=True, text=True, check=True
         )
-        assert shown.strip() == held.stdout.strip()
+        assert shown.strip() == CHECKSUM.sub("SHA256", held.stdout).strip()
