@@ -88,7 +88,8 @@ def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, 
     """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
-    controller has forgotten; where there is no accounting, those are absent.
+    controller has forgotten; where there is no accounting, those are absent. So are jobs that live only in the books:
+    a controller that is killed loses the jobs of its last seconds, ends them when it is back, and tells nobody.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
@@ -98,7 +99,8 @@ def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, 
         return {}
     states = _told_of(wanted, _squeue("--jobs", _masters(wanted), patience))
     if forgotten := wanted - states.keys():
-        states |= _told_of(forgotten, _sacct(forgotten, patience))
+        booked = _told_of(forgotten, _sacct(forgotten, patience))
+        states |= {job_id: state for job_id, state in booked.items() if not state.is_live}
     return states
 
 

@@ -37,6 +37,14 @@ def test_a_job_is_unknown_only_when_both_tools_answered(tools: Tools) -> None:
     assert query_jobs(["7"]) == {}
 
 
+def test_a_job_that_lives_only_in_the_books_is_unknown(tools: Tools) -> None:
+    tools(
+        squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+        sacct="echo '7|RUNNING|Unknown|node1|sweep|'; echo '8|COMPLETED|2026-11-21T06:12:31|node1|sweep|'",
+    )
+    assert {job_id: state.name for job_id, state in query_jobs(["7", "8"]).items()} == {"8": "COMPLETED"}
+
+
 @pytest.mark.parametrize(
     "scripts",
     [
