@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import random
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,21 +92,29 @@ def _broken_off(scenario: Scenario, why: str, seconds: float) -> Found:
 def _run_all(
     chosen: Sequence[Scenario], cluster: Cluster, seed: int, *, once: bool
 ) -> Iterator[tuple[Scenario, list[Found]]]:
-    """Those that disturb nobody side by side, then the others one by one, in the order that the seed gives."""
+    """Those that disturb nobody side by side, then the others one by one, in the order that the seed gives.
+
+    The folders of those that did not survive stay, for whoever wants to know why.
+    """
     found: dict[str, list[Found]] = {scenario.name: [] for scenario in chosen}
-    with tempfile.TemporaryDirectory(prefix="trisweep-chaos-", ignore_cleanup_errors=True) as folder:
-        for alone in (False, True):
-            group = [scenario for scenario in chosen if scenario.alone is alone]
-            each_time = [(scenario, number) for scenario in group for number in range(_repetitions(scenario, once))]
-            random.Random(seed).shuffle(each_time)
-            with ThreadPoolExecutor(1 if alone else SIDE_BY_SIDE) as threads:
-                pending = [
-                    threads.submit(_in_a_process, scenario, Path(folder, f"{scenario.name}-{number}"), cluster, seed)
-                    for scenario, number in each_time
-                ]
-                for (scenario, _), future in zip(each_time, pending, strict=True):
-                    found[scenario.name].append(future.result())
-                    _print(found[scenario.name][-1])
+    parent = Path(tempfile.mkdtemp(prefix="trisweep-chaos-"))
+    for alone in (False, True):
+        group = [scenario for scenario in chosen if scenario.alone is alone]
+        each_time = [(scenario, number) for scenario in group for number in range(_repetitions(scenario, once))]
+        random.Random(seed).shuffle(each_time)
+        with ThreadPoolExecutor(1 if alone else SIDE_BY_SIDE) as threads:
+            folders = [parent / f"{scenario.name}-{number}" for scenario, number in each_time]
+            pending = [
+                threads.submit(_in_a_process, scenario, folder, cluster, seed)
+                for (scenario, _), folder in zip(each_time, folders, strict=True)
+            ]
+            for (scenario, _), folder, future in zip(each_time, folders, pending, strict=True):
+                found[scenario.name].append(future.result())
+                _print(found[scenario.name][-1], folder)
+                if found[scenario.name][-1].survived:
+                    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it is not empty
+        parent.rmdir()
     yield from ((scenario, found[scenario.name]) for scenario in chosen)
 
 
@@ -132,12 +142,14 @@ def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int)
     )
 
 
-def _print(found: Found) -> None:
+def _print(found: Found, folder: Path) -> None:
     _, *numbers = counts([found])
     said = ", ".join(f"{count} {name}" for name, count in zip(COLUMNS[2:], numbers, strict=True))
     print(f"{found.scenario}: {said} ({found.seconds:.0f} s)", flush=True)
     if found.note:
         print(f"    {found.note}", flush=True)
+    if not found.survived:
+        print(f"    {folder}", flush=True)
 
 
 if __name__ == "__main__":

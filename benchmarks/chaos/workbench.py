@@ -213,9 +213,13 @@ class Workbench:
             self.keep_found()
         assert self._found is not None
         readings, twice, wrong = self._found
-        lost = [each.name for each in readings if each.outcome is None or not each.outcome.is_final]
+        lost = [each for each in readings if each.outcome is None or not each.outcome.is_final]
         wrong = [*wrong, *(f"{each.name} is {each.outcome}: {each.cause}" for each in readings if self._is_wrong(each))]
-        note = "; ".join(filter(None, (_said("lost", lost), _said("twice", twice), _said("wrong", wrong))))
+        note = "; ".join(
+            filter(
+                None, (_said("lost", [_with_job(each) for each in lost]), _said("twice", twice), _said("wrong", wrong))
+            )
+        )
         return Found(
             scenario=scenario.name,
             num_trials=len(readings),
@@ -238,6 +242,11 @@ class Workbench:
         rows = collect(readings)
         told = dict(zip(rows["trial_id"], rows["outcome"], strict=True))
         return [f"the report says {told.get(r.name)} of {r.name}" for r in readings if told.get(r.name) != r.outcome]
+
+
+def _with_job(reading: TrialReading) -> str:
+    job = reading.job
+    return f"{reading.name} (Slurm says {job.name} {job.reason})" if job else f"{reading.name} (unknown to Slurm)"
 
 
 def _said(what: str, names: list[str]) -> str:
