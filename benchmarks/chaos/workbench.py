@@ -246,7 +246,7 @@ class Workbench:
 
 def _with_job(reading: TrialReading) -> str:
     job = reading.job
-    return f"{reading.name} (Slurm says {job.name} {job.reason})" if job else f"{reading.name} (unknown to Slurm)"
+    return f"{reading.name} (Slurm says {job.name})" if job else f"{reading.name} (unknown to Slurm)"
 
 
 def _said(what: str, names: list[str]) -> str:
