@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from conf.experiment import Experiment
 from sweeps.trial import SweepFolder, SweepRecord
 
 
@@ -17,8 +18,14 @@ def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
 
     chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
     chosen = [each for each in chosen if each.trainer.is_own]  # other programs have data of their own
-    # Trials mostly differ in layout alone, and then share their tokens.
-    distinct = {(each.data, each.model, each.training, each.batch.global_batch_size): each for each in chosen}
-    for experiment in distinct.values():
+    # Trials mostly differ in layout or seed alone, and then share their tokens.
+    for experiment in {_what_tokens_depend_on(each): each for each in chosen}.values():
         configured = experiment.data.cache_dir
         prepare(experiment, Path(configured).expanduser() if configured else folder.tokens)
+
+
+def _what_tokens_depend_on(experiment: Experiment) -> tuple[object, ...]:
+    """Of two experiments that are equal in this, the same tokens are made and the same complaints are raised."""
+    training = experiment.training
+    evaluated = training.evaluate_every and training.num_evaluation_batches * experiment.batch.global_batch_size
+    return experiment.data, experiment.model, evaluated

@@ -262,7 +262,8 @@ def _experiment(tree: Tree, point: Point) -> Experiment:
     """
     steps = budgeted_steps(tree, lambda key: value_in(key, point, tree))
     values = point if steps is None else {**point, NUM_STEPS: steps}
-    experiment = settings_of(with_values(tree, values)).experiment()
+    # Without the sweep's own part, whose axes may list thousands of values, to be checked again for each point.
+    experiment = settings_of(with_values(tree, values) | {"sweep": None}).experiment()
     if "loss" in part_at(tree, "search.objective"):
         require_last_step_evaluated(experiment)
     return experiment

@@ -17,6 +17,9 @@ from results.terminal import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
+MOST_ROWS = 500
+"""Of more trials than these, those that only wait are counted and not listed."""
+
 # The line of such a trial in the table says all that there is to say.
 UNEVENTFUL = (None, Outcome.COMPLETED, Outcome.PENDING, Outcome.INFEASIBLE)
 
@@ -28,9 +31,20 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
         by_loss: as for `state_table`.
     """
     shown = [state for state in states if state.outcome is not None]
+    listed = [state for state in shown if not _only_waits(state)] if len(shown) > MOST_ROWS else shown
     details = [_details(state) for state in shown if _has_more_to_say(state)]
     impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]
-    return Group(state_table(shown, width, by_loss=by_loss), *details, *impossible, _counts(states))
+    table = state_table(listed, width, by_loss=by_loss)
+    return Group(table, *_not_listed(len(shown) - len(listed)), *details, *impossible, _counts(states))
+
+
+def _only_waits(state: Reading) -> bool:
+    return state.outcome is Outcome.PENDING and not _has_more_to_say(state)
+
+
+def _not_listed(num_waiting: int) -> list[Text]:
+    said = f"{num_waiting:,} trials that only wait are not listed; `trisweep status --json` lists them."
+    return [Text(said, style="dim")] if num_waiting else []
 
 
 def _has_more_to_say(state: Reading) -> bool:

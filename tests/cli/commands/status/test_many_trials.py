@@ -1,0 +1,29 @@
+"""`trisweep status` of more trials than anybody reads line by line."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cli.commands.status import table
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
+
+
+@pytest.mark.parametrize(("most_rows", "is_listed"), [(2, False), (3, True)])
+def test_of_very_many_trials_those_that_only_wait_are_counted(
+    build_record: BuildRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, is_listed: bool
+) -> None:
+    monkeypatch.setattr(table, "MOST_ROWS", most_rows)
+    record = build_record([{"training.seed": seed} for seed in range(3)], [])
+    trials = tuple(trial.model_copy(update={"selected": True}) for trial in record.trials)
+    readings = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
+    file = StringIO()
+    Console(width=100, file=file).print(table.status_table(readings, 100))
+    assert ("seed=2" in file.getvalue()) is is_listed
+    assert ("3 trials that only wait are not listed" in file.getvalue()) is not is_listed
+    assert "3 PENDING" in file.getvalue()
