@@ -102,7 +102,7 @@ class InSlurm:
 
     def _submit(self, folder: RatesFolder) -> Submission:
         executor = self._executor(folder, snapshot_code(folder.code.absolute()))
-        executor.submit(self.job, [Work(folder, attempt=1, lost_nodes=0)], self.shape)
+        executor.submit(self.job, [Work(folder, attempt=1)], self.shape)
         submission = read_submission(folder)
         assert submission is not None, "it has just been written"
         return submission

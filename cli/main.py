@@ -68,8 +68,6 @@ def _add(command: Callable[..., None], name: str | None = None, **settings: Any)
 _add(plan.plan)
 _add(estimate.estimate)
 _add(rehearse.rehearse)
-# Unknown options are let through here, and below, to reach the command: its own message, or Hydra, deals with them.
-_add(rehearse.dry_run, hidden=True, context_settings={"ignore_unknown_options": True})
 _add(calibrate.calibrate)
 _add(export.export)
 _add(train.train, context_settings={"ignore_unknown_options": True})

@@ -129,14 +129,6 @@ class EfficiencySpec(Frozen):
         stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper", "start")}
         return {name: value for name, value in stated.items() if value is not None}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _jitter_is_no_more(cls, value: object) -> object:
-        """Read old folders: `jitter` was a constant that the waits for the slowest device have replaced."""
-        if not isinstance(value, dict) or "jitter" not in value:
-            return value
-        return {name: constant for name, constant in value.items() if name != "jitter"}
-
 
 class SiteSpec(Frozen):
     """What electricity means where the cluster stands. Nothing is assumed where nothing is declared.

@@ -62,7 +62,7 @@ class Experiment(Setup, Parts):
         )
         content["cluster"] = self.place
         # Null and the value that it stands for measure the same thing. Where no text is read, these values mean
-        # nothing; they are the ones that older folders hold, whose fingerprints must stay the same.
+        # nothing.
         content["data"]["tokenizer"] = self.data.tokenizer or "bytes"
         content["data"]["max_bytes"] = self.data.max_bytes or 1
         content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads

@@ -1,8 +1,9 @@
 """The types that configuration is made of, and the choices: how a model is laid out, trained, saved and watched.
 
-A *Plan* is a choice; a *Spec* is a fact, and those about the world are in `world`, of a site in `sites`, of a sweep in
-`sweep_spec`. Values live in the YAML groups beside this file; nothing here has a default. What follows from several of
-them together is in `setup` and `experiment`.
+A *Plan* is a choice; a *Spec* is a fact, and those of a model are in `model_spec`, of a cluster in `cluster_spec`, of a
+site in `sites`, of a sweep in `sweep_spec`. Values live in the YAML groups beside this file; a field has a default here
+only where records that lack it are to be read. What follows from several of them together is in `setup` and
+`experiment`.
 """
 
 from __future__ import annotations
@@ -163,15 +164,6 @@ class DataSpec(Frozen):
     max_bytes: Count | None
     cache_dir: str | None
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_stands_for_no_text(cls, value: object) -> object:
-        """Read old folders: before these two keys could be null, they held dummy values where no text is read."""
-        if not isinstance(value, dict) or value.get("source") == "text":
-            return value
-        is_dummy = (value.get("tokenizer"), value.get("max_bytes")) == ("bytes", 1)
-        return {**value, "tokenizer": None, "max_bytes": None} if is_dummy else value
 
     @model_validator(mode="after")
     def _text_is_read_somehow(self) -> DataSpec:

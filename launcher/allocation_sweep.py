@@ -112,7 +112,7 @@ def submit_allocation(
         function = AllocationJob(
             slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
         )
-        job_id = executor.submit(function, [Work(folder, 1, 0)], shape)
+        job_id = executor.submit(function, [Work(folder, 1)], shape)
     return SubmittedAllocation(job_id, True, step)
 
 

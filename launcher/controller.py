@@ -123,7 +123,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
     executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
     shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
     last = read_submission(folder)
-    return executor.submit(CONTROL_IN_SLURM, [Work(folder, last.attempt + 1 if last else 1, 0)], shape)
+    return executor.submit(CONTROL_IN_SLURM, [Work(folder, last.attempt + 1 if last else 1)], shape)
 
 
 def resume_controller(sweep: Sweep) -> str | None:

@@ -10,11 +10,10 @@ from train_core.trial_folder import JobFolder
 
 
 class Work(NamedTuple):
-    """A folder to work in, with the number of the coming attempt and how many before it lost a node."""
+    """A folder to work in, with the number of the coming attempt."""
 
     folder: JobFolder
     attempt: int
-    lost_nodes: int
 
 
 class Executor(Protocol):

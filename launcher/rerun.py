@@ -120,7 +120,7 @@ class Rerun:
         has_gpus = this_machine().num_devices > 0
         devices = tuple(range(self.trial.experiment.parallel.world_size)) if has_gpus else ()
         executor = LocalExecutor(self.code, devices, time_limit_seconds=None)
-        executor.submit(RUN_ON_THIS_MACHINE, [Work(self.folder, attempt=1, lost_nodes=0)], self.shape)
+        executor.submit(RUN_ON_THIS_MACHINE, [Work(self.folder, attempt=1)], self.shape)
         assert executor.process is not None
         try:
             while executor.process.poll() is None:
@@ -133,7 +133,7 @@ class Rerun:
 
     def _run_in_slurm(self, slurm: SlurmSpec, tell: Callable[[Reading], None]) -> Reading:
         executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
-        executor.submit(RUN_IN_SLURM, [Work(self.folder, attempt=1, lost_nodes=0)], self.shape)
+        executor.submit(RUN_IN_SLURM, [Work(self.folder, attempt=1)], self.shape)
         watch = SlurmWatch()
         while True:
             (reading,) = watch.told([self._reading()])

@@ -231,13 +231,11 @@ class Reading:
         return last_line(self.log)
 
     @property
-    def next_attempt(self) -> tuple[int, int]:
-        """The number of the coming attempt, and how many before it lost a node."""
+    def next_attempt(self) -> int:
+        """The number of the coming attempt."""
         begun = last_attempt(self.folder.claim)  # where the submission is lost, the job that it named may still write
         told = [attempt.number for attempt in self.earlier_attempts]
-        last = max(self.submission.attempt if self.submission else 0, begun.number if begun else 0, *told, 0)
-        lost = self.measurement is not None and self.measurement.outcome is Outcome.NODE_FAILED
-        return last + 1, self.submission.lost_nodes + lost if self.submission else 0
+        return 1 + max(self.submission.attempt if self.submission else 0, begun.number if begun else 0, *told, 0)
 
     @cached_property
     def earlier_attempts(self) -> tuple[EndedAttempt, ...]:

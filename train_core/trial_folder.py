@@ -156,7 +156,7 @@ class TrialFolder(JobFolder):
     starting.lock       of a long training: held (flock) while it is submitted, and while it trains on this machine
     tracking_id         names a long training in MLflow, wherever the folder is moved; a copy of it gets another
     timeline/           when the passes of one timed step ran: a `StageTimeline` of every stage in `stage-N.json`; the
-                        trainer's own alone, and not in folders of earlier versions
+                        trainer's own alone
     traces/             Chrome traces of torch's profiler, `step-N-rank-N.json.gz`
     ../../tokens/       tokens of all trainings beside each other, so that those over the same text share them
     """

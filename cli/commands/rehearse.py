@@ -5,24 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
-import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, composed, print_config
 from cli.commands.plan.command import Name, sweep_and_overrides
 from cli.output.console import complaints, console, counted, print_json
-from conf.errors import ConfigError, UsageError
-
-FORMATS = ("table", "json")
 
 
 def rehearse(
     name: Name = None,
     overrides: OverrideTexts = None,
     cfg: ShowConfig = False,
-    output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     as_json: AsJson = False,
 ) -> None:
     """Rehearse one step of every pipeline stage with the real trainer, at full size, without devices.
@@ -34,8 +28,6 @@ def rehearse(
     if cfg:
         print_config(asked)
         return
-    if output_format not in FORMATS:
-        raise ConfigError("--format", output_format, "is not known", f"Use one of {', '.join(FORMATS)}.")
     from results.rehearsal_table import comparison, memory_table, predict, work_table
     from train_core.rehearsal.rehearse import rehearse as rehearse_all
 
@@ -43,7 +35,7 @@ def rehearse(
     predicted = predict(experiment)
     with _progress() as on_stage:
         found = rehearse_all(experiment, on_stage)
-    if as_json or output_format == "json":
+    if as_json:
         print_json("rehearsal", comparison(found, predicted))
         return
     console.print(memory_table(found, predicted))
@@ -73,8 +65,3 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=complaints, transient=True) as progress:
         task = progress.add_task("Rehearsing", total=None)
         yield lambda done, total: progress.update(task, description=told(done, total))
-
-
-def dry_run(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-    """The name that `rehearse` once had."""
-    raise UsageError("there is no command `dry-run`", "Use `trisweep rehearse`; `trisweep sweep --dry-run` shows jobs.")

@@ -157,7 +157,6 @@ class StepExecutor:
             inside=SurroundingJob(job_id=self.allocation.job_id, job_name=self.allocation.job_name),
             hostname=socket.gethostname(),
             attempt=work.attempt,
-            lost_nodes=work.lost_nodes,
             submitted=time.time(),
             shape=shape,
             output=str(self.logs / f"{job_name}_%t_log.out"),

@@ -56,10 +56,7 @@ class RetryRule:
     def _tries(self, reading: Reading, why: Fault) -> int:
         """How often the trial was run again for such an end, in all its attempts before the last."""
         alike = RESUBMITTED if why in RESUBMITTED else MOVED
-        counted = sum(attempt.fault in alike for attempt in reading.earlier_attempts)
-        # Folders of earlier versions have no list of attempts, and count only those that lost a node.
-        before = reading.submission.lost_nodes if reading.submission and why in RESUBMITTED else 0
-        return max(counted, before)
+        return sum(attempt.fault in alike for attempt in reading.earlier_attempts)
 
 
 class BadNode(NamedTuple):

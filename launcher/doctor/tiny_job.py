@@ -90,7 +90,7 @@ class TinyJob:
         quick = self.slurm.model_copy(update={"time_limit_minutes": TIME_LIMIT_MINUTES})
         code = snapshot_code(self.folder.code.absolute())
         executor = SlurmExecutor(quick, "trisweep-doctor", code, self._logs)
-        executor.submit(CHECK_NODE_IN_SLURM, [Work(self.folder, attempt=1, lost_nodes=0)], self.shape)
+        executor.submit(CHECK_NODE_IN_SLURM, [Work(self.folder, attempt=1)], self.shape)
         submission = read_submission(self.folder)
         assert submission is not None, "it has just been written"
         wait = _Wait(self.folder, submission, num_ranks, token, tell)

@@ -114,7 +114,7 @@ class SlurmExecutor(Executor):
         require_own_folders(self.logs)
         self._write_pickle(job_name, function, work)
         heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
-        for (folder, *_), intent in zip(work, intents, strict=True):
+        for (folder, _), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
         try:
             if heterogeneous is None:
@@ -128,10 +128,10 @@ class SlurmExecutor(Executor):
             # No job runs, so nothing may look as if one did. A link is the script of jobs that Slurm took: submitit
             # renames such a script and leaves a link in its place.
             refused = (path for path in self.logs.glob(".submission_file_*") if not path.is_symlink())
-            for path in (*refused, self._pickle(job_name), *(folder.submission for folder, *_ in work)):
+            for path in (*refused, self._pickle(job_name), *(folder.submission for folder, _ in work)):
                 path.unlink(missing_ok=True)
             raise
-        for (folder, *_), intent in zip(work, intents, strict=True):
+        for (folder, _), intent in zip(work, intents, strict=True):
             write_submission(folder, intent.adopted_by(job_id))
         return job_id
 
@@ -175,7 +175,7 @@ class SlurmExecutor(Executor):
         import cloudpickle
 
         with replacing(self._pickle(job_name)) as file:
-            cloudpickle.dump((function, [str(folder.path.absolute()) for folder, *_ in work]), file)
+            cloudpickle.dump((function, [str(folder.path.absolute()) for folder, _ in work]), file)
         read_own(self._pickle(job_name))  # what the job would refuse is refused here
 
     def _intents(self, job_name: str, work: Sequence[Work], shape: JobShape) -> list[Submission]:
@@ -189,13 +189,12 @@ class SlurmExecutor(Executor):
                 element=element if len(work) > 1 else None,
                 hostname=hostname,
                 attempt=attempt,
-                lost_nodes=lost_nodes,
                 submitted=now,
                 shape=shape,
                 output=str(self.logs / "%j_%t_log.out"),
                 error=str(self.logs / "%j_%t_log.err"),
             )
-            for element, (_, attempt, lost_nodes) in enumerate(work)
+            for element, (_, attempt) in enumerate(work)
         ]
 
 

@@ -15,9 +15,6 @@ from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import JobState, query_jobs, query_named
 from sweeps.folder.submission import Submission
 
-EARLIER_NAMES = "trisweep-"
-"""Jobs of earlier versions have names that begin so. Their submissions do not hold the name."""
-
 
 class Standing(NamedTuple):
     """What is known of the job of one submission.
@@ -104,6 +101,4 @@ def _elsewhere(submission: Submission, here: str | None) -> str:
 
 
 def _is_ours(submission: Submission, state: JobState) -> bool:
-    if submission.queue_name is None:
-        return state.job_name.startswith(EARLIER_NAMES)
     return state.job_name == submission.queue_name

@@ -64,7 +64,7 @@ class LocalExecutor(Executor):
 
     def submit(self, function: LocalJobFunction, work: Sequence[Work], shape: JobShape) -> str:
         """Start the supervisor of the one folder, which gets the function's call, and return its process id."""
-        (folder, attempt, lost_nodes) = work[0]
+        (folder, attempt) = work[0]
         assert len(work) == 1, "this machine knows no job arrays"
         self.process = _started(folder, self.code, self.devices, self.time_limit_seconds, function)
         job_id, logs = str(self.process.pid), folder.logs.absolute()
@@ -73,7 +73,6 @@ class LocalExecutor(Executor):
             job_id=job_id,
             hostname=socket.gethostname(),
             attempt=attempt,
-            lost_nodes=lost_nodes,
             submitted=time.time(),
             shape=shape,
             output=str(logs / f"{job_id}_%t_log.out"),

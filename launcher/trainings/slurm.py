@@ -84,4 +84,4 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     folder.measurement.unlink(missing_ok=True)
     code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
     executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
-    return executor.submit(RUN_IN_SLURM, [Work(folder, *attempt)], shape_of(run.experiment))
+    return executor.submit(RUN_IN_SLURM, [Work(folder, attempt)], shape_of(run.experiment))

@@ -125,8 +125,8 @@ class ThisMachine(Workplace):
         if share is None:
             return False
         # The number of the attempt is read before `prepare` forgets what earlier attempts left.
-        attempt, lost_nodes = sweep.read_trial(trial).next_attempt
-        work = Work(sweep.prepare(trial), attempt, lost_nodes)
+        attempt = sweep.read_trial(trial).next_attempt
+        work = Work(sweep.prepare(trial), attempt)
         executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
         executor.submit(self.job, [work], shape_of(_experiment(trial)))
         self.running[trial.trial_id] = (trial, executor.process)

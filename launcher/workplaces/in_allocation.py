@@ -202,7 +202,7 @@ class AllocationRoom(Workplace):
     def _begin(self, sweep: Sweep, reading: TrialReading, placement: Placement) -> None:
         assert reading.experiment is not None
         attempt = reading.next_attempt  # counted before `prepare` forgets what earlier attempts left
-        work, shape = Work(sweep.prepare(reading.trial), *attempt), shape_of(reading.experiment)
+        work, shape = Work(sweep.prepare(reading.trial), attempt), shape_of(reading.experiment)
         submission, process = self.executor.start(self.job, work, shape, placement)
         self.running[reading.name] = Step(reading.trial, submission, placement, process, time.monotonic())
         self._ended.pop(reading.name, None)

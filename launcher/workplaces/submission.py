@@ -90,7 +90,7 @@ def submit_trials(
     while waiting:
         array = waiting.popleft()
         try:
-            work = [Work(sweep.prepare(trial), *attempts[trial.trial_id]) for trial in array.trials]
+            work = [Work(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
             job_id = _fitting(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:
             if len(array.trials) == 1:

@@ -85,13 +85,12 @@ class Submission(Frozen):
         executor: `slurm`, or `local` for a process of `hostname`.
         job_id: Slurm's, with the array element (`12_3`) or the step (`12.3`); of a local job the process id of its
             supervisor. None from before Slurm is asked until its answer is on disk, or the step has begun.
-        job_name: its name in Slurm, which no other job has; None for a local job, and for one of an earlier version.
+        job_name: its name in Slurm, which no other job has; None for a local job.
         cluster: the Slurm cluster, by the name in its own configuration; None where `job_name` is, and where Slurm did
             not say.
         element: index in the job array; None where the job is not part of one.
         inside: the job in which it is a step; None where it is a job of its own.
         attempt: 1 for the first.
-        lost_nodes: earlier attempts that ended because a node failed.
         submitted: seconds since the epoch.
         output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
     """
@@ -104,7 +103,6 @@ class Submission(Frozen):
     inside: SurroundingJob | None = None
     hostname: str
     attempt: Count
-    lost_nodes: Annotated[int, Field(ge=0)]
     submitted: float
     shape: JobShape
     output: str

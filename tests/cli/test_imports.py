@@ -23,7 +23,7 @@ from tests.forked_command import run_forked
         ("cancel", "smoke"),
         ("sweep", "175b", "cluster=frontier", "--dry-run"),
         ("calibrate", "cluster=frontier", "--dry-run"),
-        ("rehearse", "model=tiny", "--format=json"),
+        ("rehearse", "model=tiny", "--json"),
     ],
     ids=" ".join,
 )

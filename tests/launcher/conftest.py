@@ -78,7 +78,6 @@ def slurm_submission(tmp_path: Path) -> Callable[..., Submission]:
         "executor": "slurm",
         "hostname": "login",
         "attempt": 1,
-        "lost_nodes": 0,
         "submitted": time.time() - 300,
         "shape": JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False),
         "output": str(tmp_path / "%j_%t_log.out"),

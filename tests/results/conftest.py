@@ -258,7 +258,6 @@ def in_slurm(files: TrialFolder) -> Submission:
         job_id="7",
         hostname="made-up-login",
         attempt=1,
-        lost_nodes=0,
         submitted=CREATED,
         shape=JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=True),
         output=str(files.logs / "7_%t_log.out"),

@@ -13,7 +13,10 @@ from benchmarks.chaos.scenario import CATALOGUE
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("name", ["answer-of-sbatch-lost", "memory-of-a-device-met", "files-torn", "commands-race", "no-hard-links"])
+SHORT = ("answer-of-sbatch-lost", "memory-of-a-device-met", "files-torn", "commands-race", "no-hard-links")
+
+
+@pytest.mark.parametrize("name", SHORT)
 def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> None:
     found = run(CATALOGUE.scenarios[name], tmp_path / "sweep", Cluster(slurm_cluster))
     assert found.num_faults

@@ -140,7 +140,7 @@ def test_a_lost_node_is_an_outcome_of_its_own_and_is_submitted_again(
         ).num_submitted
         == 1
     )
-    assert submission_of(folder, record.trials[0].trial_id).lost_nodes == 1
+    assert submission_of(folder, record.trials[0].trial_id).attempt == 2
     assert cancel_sweep(Sweep(folder, record)) == 1
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from conf.schema import Value
 from sweeps.labels import Labels, stated
 from sweeps.points.plan import trial_of
-from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import compose_tree
+from tests.conftest import BuildRecord
 
 LR = "training.learning_rate"
 GB = "batch.global_batch_size"
-
-
-@pytest.fixture
-def old_sweep() -> SweepRecord:
-    return SweepFolder(Path(__file__).parent / "old_sweep").read_record()
 
 
 def labels(*points: dict[str, Value], overrides: tuple[str, ...] = ()) -> list[str]:
@@ -90,14 +83,15 @@ def test_a_point_that_cannot_exist_is_called_like_the_others() -> None:
     assert labels({LR: 1e-3}, impossible) == ["lr=1e-3", "tp3 lr=2e-3"]
 
 
-def test_a_record_with_other_trials_calls_them_anew(old_sweep: SweepRecord) -> None:
+def test_a_record_with_other_trials_calls_them_anew(build_record: BuildRecord) -> None:
     """A search adds trials one by one to a record whose labels were already asked for."""
     tree = compose_tree(["sweep=smoke"])
     trials = tuple(trial_of(tree, {LR: value}, "") for value in (1e-3, 2e-3))
-    before = [old_sweep.label_of(trial) for trial in old_sweep.trials]
-    grown = old_sweep.model_copy(update={"trials": trials})
+    record = build_record([{LR: 1e-3}], [])
+    before = [record.label_of(trial) for trial in record.trials]
+    grown = record.model_copy(update={"trials": trials})
     assert [grown.label_of(trial) for trial in trials] == ["lr=1e-3", "lr=2e-3"]
-    assert [old_sweep.label_of(trial) for trial in old_sweep.trials] == before
+    assert [record.label_of(trial) for trial in record.trials] == before
 
 
 def test_a_folder_s_name_holds_only_what_a_folder_s_name_may() -> None:

@@ -52,7 +52,6 @@ def submission(executor: str) -> Submission:
             "job_id": "7",
             "hostname": "login",
             "attempt": 3,
-            "lost_nodes": 1,
             "submitted": 1000.0,
             "shape": JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False),
             "output": "/nowhere/7_%t_log.out",
@@ -189,10 +188,12 @@ def test_what_ended_for_no_fault_of_its_own_runs_again(
 
 def test_a_lost_node_counts_towards_the_next_attempt_and_its_limit(sweep: Sweep) -> None:
     end(sweep, Outcome.NODE_FAILED)
-    reading = first(sweep)
-    assert reading.next_attempt == (4, 2)
-    assert not RetryRule(1).allows(reading)
-    assert RetryRule(1, retry_failed=True).allows(reading)
+    assert first(sweep).next_attempt == 4
+    assert RetryRule(1).allows(first(sweep))
+    sweep.prepare(sweep.record.trials[0])
+    end(sweep, Outcome.NODE_FAILED)
+    assert not RetryRule(1).allows(first(sweep))
+    assert RetryRule(1, retry_failed=True).allows(first(sweep))
 
 
 def test_a_trial_of_this_machine_runs_while_its_lock_is_held_and_was_interrupted_otherwise(sweep: Sweep) -> None:

@@ -21,7 +21,7 @@ def learnt_beside(tokens: Path) -> Path:
 
 
 def keep_tokenizer(data: DataSpec, tokens: TokenFile | None, kept: Path) -> None:
-    """Write the tokenizer of the tokens; nothing where they were made elsewhere, or by an earlier version."""
+    """Write the tokenizer of the tokens; nothing where they were made elsewhere."""
     if tokens is None or data.source != "text":
         return
     if data.tokenizer == "bytes":

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 MOST = 10**18
 """Tokens or steps, far more than anybody trains with. Their seconds and dollars still fit into a float."""
 SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-FORMATS = (DEFAULT_FORMAT, "json", "csv")
+FORMATS = (DEFAULT_FORMAT, "csv")
 Word = TypeVar("Word", bound=str)
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
 AS_PROGRAM = "Print the best plan as the command of megatron-lm, torchtitan, deepspeed or `command`."
-FORMAT = f"{', '.join(FORMATS)}; JSON and CSV go to stdout alone."
+FORMAT = f"{', '.join(FORMATS)}; CSV goes to stdout alone."
 
 Name = Annotated[
     str | None,

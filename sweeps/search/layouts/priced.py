@@ -80,7 +80,7 @@ def _columns() -> list[Any]:
 
 def priced(setting: Setting, plans: Plans, global_batch_size: int) -> Priced:
     """Price these plans, and once more with each constant of the cluster moved a little."""
-    prices, cluster, work = price(setting, plans), setting.cluster, work_of(setting, plans)
+    prices, cluster = price(setting, plans), setting.cluster
     terms = _terms(prices.step, len(plans))
     slopes = np.zeros((*terms.shape, len(CONSTANTS)))
     for number, alter in enumerate(CONSTANTS.values()):

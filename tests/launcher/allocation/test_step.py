@@ -31,7 +31,6 @@ def submission(num_nodes: int, tasks_per_node: int, *, uses_gpus: bool = True) -
         inside=SurroundingJob(job_id="12", job_name="trisweep-x-allocation-1a2b3c4d"),
         hostname="n1",
         attempt=1,
-        lost_nodes=0,
         submitted=0.0,
         shape=JobShape(num_nodes=num_nodes, tasks_per_node=tasks_per_node, uses_gpus=uses_gpus),
         output="/logs/trisweep-x-0badcafe_%t_log.out",

@@ -62,7 +62,6 @@ def test_every_run_of_a_job_that_slurm_started_again_is_charged(folder: SweepFol
         job_id="7",
         hostname="login",
         attempt=1,
-        lost_nodes=0,
         submitted=submitted,
         shape=shape_of(reading.experiment),
         output="/o/%t.out",

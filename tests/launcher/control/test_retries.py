@@ -132,7 +132,7 @@ def test_attempts_are_counted_on_disk_once_each_also_where_the_submission_is_los
         sweep.prepare(reading.trial)
     (again,) = sweep.read()[:1]
     assert [(attempt.number, attempt.fault) for attempt in again.ended_attempts] == [(1, Fault.NODE), (2, Fault.HANG)]
-    assert again.next_attempt[0] == 3
+    assert again.next_attempt == 3
     with reading.folder.attempts.open("a") as file:
         file.write('{"number": 3, "outc')
     assert len(sweep.read()[0].ended_attempts) == 2

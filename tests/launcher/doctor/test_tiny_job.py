@@ -20,7 +20,6 @@ def test_the_reason_is_that_of_the_rank_that_failed_first_whichever_it_is(tmp_pa
         job_id="7",
         hostname="login",
         attempt=1,
-        lost_nodes=0,
         submitted=time.time(),
         shape=JobShape(num_nodes=2, tasks_per_node=1, uses_gpus=False),
         output=str(tmp_path / "7_%t.out"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -72,18 +71,3 @@ def test_a_job_whose_number_was_never_written_down_is_found_by_its_name(tools: T
     assert [job.is_live for job in told] == [True, True, False]
     assert told[2].is_unknown
     assert told[1].submission.error_of(0).name == "20_1_0_log.err"
-
-
-def test_a_submission_of_an_earlier_version_is_trusted_where_it_was_made(
-    tools: Tools, slurm_submission: Submit
-) -> None:
-    tools(
-        scontrol=ON_ALPS, squeue="echo '12|RUNNING|N/A||trisweep-175b|'; echo '13|RUNNING|N/A||precious|'", sacct="true"
-    )
-    here = socket.gethostname()
-    live, foreign, away = standings(
-        [slurm_submission("12"), slurm_submission("13", hostname=here), slurm_submission("14")]
-    )
-    assert live.is_live
-    assert foreign.is_unknown
-    assert away.elsewhere == "its job was submitted on login, and is not known here"

@@ -32,7 +32,6 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
         job_id="7_0",
         hostname="login",
         attempt=1,
-        lost_nodes=0,
         submitted=time.time() - 100,
         shape=shape_of(experiment),
         output=str(tmp_path / "7_0_%t_log.out"),

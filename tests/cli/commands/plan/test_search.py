@@ -60,7 +60,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    document = json.loads(plan(*GPT_22B, "--json"))
     settings = load(GPT_22B)
     space = Space(Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"]), 16, 64)
     found = search_space(space, top=10)
@@ -71,7 +71,7 @@ def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
 
 
 def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(plan: Plan) -> None:
-    best = json.loads(plan(*GPT_22B, "--format", "json", "--top", "3"))["best"]
+    best = json.loads(plan(*GPT_22B, "--json", "--top", "3"))["best"]
     assert len(best) == 3
     for one in best:
         predicted = estimate(load([*GPT_22B, *one["overrides"]]).experiment())
@@ -99,7 +99,7 @@ def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Pla
 
 def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> None:
     training = ("--tokens", "1e9", "--top", "1")
-    (best,) = json.loads(plan(*GPT_22B, *training, "--format", "json"))["best"]
+    (best,) = json.loads(plan(*GPT_22B, *training, "--json"))["best"]
     of_a_token = [significant(best[f"predicted_{name}"]) for name in ("dollars_per_million_tokens", "joules_per_token")]
     assert {*of_a_token} <= {*plan(*GPT_22B, "--top", "1").split()}
     of_all = [significant(best["predicted_hours"]), f"{best['predicted_dollars']:,.0f}"]
@@ -107,7 +107,7 @@ def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> Non
 
 
 def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> None:
-    (best,) = json.loads(plan("175b", "--search", "--format", "json", "--top", "1"))["best"]
+    (best,) = json.loads(plan("175b", "--search", "--json", "--top", "1"))["best"]
     assert (best["model"], best["cluster"], best["world_size"]) == ("gpt-175b", "frontier", 1024)
     assert best["global_batch_size"] == 5120
 
@@ -131,7 +131,7 @@ def test_a_plan_without_search_options_is_the_sweeps_points(plan: Plan) -> None:
 
 
 def test_knobs_are_listed_where_asked_for(plan: Plan) -> None:
-    knobs = json.loads(plan(*GPT_22B, "--exhaustive-knobs", "--format", "json"))["knobs"]
+    knobs = json.loads(plan(*GPT_22B, "--exhaustive-knobs", "--json"))["knobs"]
     assert knobs["tensor_parallel_size"] == [1, 2, 4, 8]
     assert knobs["schedule"] == ["1f1b", "interleaved", "zero-bubble"]
     assert knobs["recompute"] == ["none", "selective", "full", "pointwise"]
@@ -144,20 +144,20 @@ def test_knobs_are_listed_where_asked_for(plan: Plan) -> None:
 
 def test_pinned_knobs_stay(plan: Plan) -> None:
     pinned = ("parallel.recompute=full", "parallel.tensor_parallel_size=2")
-    best = json.loads(plan(*GPT_22B, *pinned, "--format", "json"))["best"]
+    best = json.loads(plan(*GPT_22B, *pinned, "--json"))["best"]
     assert {(one["recompute"], one["tensor_parallel_size"]) for one in best} == {("full", 2)}
 
 
 def test_a_named_plan_is_explained_with_its_neighbours(plan: Plan) -> None:
     named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
-    (explained,) = json.loads(plan(*GPT_22B, "--explain", named, "--format", "json"))["explanations"]
+    (explained,) = json.loads(plan(*GPT_22B, "--explain", named, "--json"))["explanations"]
     assert explained["layout"] == "tp8-pp1-dp2-mb1-gb64-sp-zero1"
     assert {one["knob"] for one in explained["alternatives"]} >= {"tensor_parallel_size", "recompute", "zero_stage"}
     assert explained["predicted_compute_seconds"] > 0
 
 
 def test_a_named_plan_that_does_not_fit_says_by_how_much(plan: Plan) -> None:
-    (explained,) = json.loads(plan(*GPT_22B, "--explain", "parallel.zero_stage=0", "--format", "json"))["explanations"]
+    (explained,) = json.loads(plan(*GPT_22B, "--explain", "parallel.zero_stage=0", "--json"))["explanations"]
     assert "GiB short" in explained["infeasible_reason"]
 
 
@@ -165,8 +165,8 @@ def test_a_named_plan_is_explained_where_the_search_took_place(plan: Plan) -> No
     named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
 
     def explained(cluster: str, *arguments: str) -> object:
-        found = json.loads(plan(*GPT_22B, *arguments, "--format", "json"))["explanations"]
-        alone = json.loads(plan(*GPT_22B, f"cluster={cluster}", "--explain", named, "--format", "json"))["explanations"]
+        found = json.loads(plan(*GPT_22B, *arguments, "--json"))["explanations"]
+        alone = json.loads(plan(*GPT_22B, f"cluster={cluster}", "--explain", named, "--json"))["explanations"]
         return found == alone
 
     assert explained("dgx-h100", "--clusters", "dgx-h100", "--explain", named)
@@ -176,32 +176,32 @@ def test_a_named_plan_is_explained_where_the_search_took_place(plan: Plan) -> No
 
 def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Plan) -> None:
     (explained,) = json.loads(
-        plan(*GPT_22B, "--devices", "32", "--explain", "parallel.tensor_parallel_size=8", "--format", "json")
+        plan(*GPT_22B, "--devices", "32", "--explain", "parallel.tensor_parallel_size=8", "--json")
     )["explanations"]
     assert explained["layout"].startswith("tp8-pp1-dp4-")
 
 
-@pytest.mark.parametrize("output_format", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", ["--format=table", "--json", "--format=csv"])
 def test_a_named_plan_is_explained_where_no_plan_fits(
-    output_format: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = ("--explain", "best", "--explain", "parallel.tensor_parallel_size=8 parallel.pipeline_parallel_size=1")
     arguments = ("model=gpt-175b", "cluster=selene", "precision=bf16", "--devices", "8", *named)
-    monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments, "--format", output_format])
+    monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments, output])
     with pytest.raises(SystemExit) as ended:
         main()
     shown, refused = capsys.readouterr()
     assert ended.value.code == 2
     assert "the one that needs least takes" in " ".join(refused.split())
-    if output_format == "json":
+    if output == "--json":
         (explained,) = json.loads(shown)["explanations"]
         assert "GiB short" in explained["infeasible_reason"]
     else:
-        assert ("GiB short" in " ".join(shown.split())) == (output_format == "table")
+        assert ("GiB short" in " ".join(shown.split())) == (output == "--format=table")
 
 
 def test_time_against_money_over_clusters(plan: Plan) -> None:
-    offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--format", "json")
+    offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--json")
     front = json.loads(plan(*GPT_22B, *offered))["pareto"]
     seconds = [one["predicted_step_seconds"] for one in front]
     dollars = [one["predicted_dollars_per_million_tokens"] for one in front]
@@ -226,7 +226,7 @@ def test_a_cluster_that_cannot_run_the_job_is_left_out_and_said_so(
     unfit: str, reason: str, overrides: tuple[str, ...], number: str, plan: Plan
 ) -> None:
     asked = (*GPT_22B, *overrides, "--devices", number, "--clusters", f"{unfit},selene")
-    document = json.loads(plan(*asked, "--format", "json"))
+    document = json.loads(plan(*asked, "--json"))
     (left_out,) = document["left_out"]
     assert left_out["cluster"] == unfit
     assert reason in left_out["reason"]
@@ -236,20 +236,20 @@ def test_a_cluster_that_cannot_run_the_job_is_left_out_and_said_so(
 
 
 def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
-    curve = json.loads(plan(*GPT_22B, "--scaling", "strong", "--format", "json"))["scaling"]
+    curve = json.loads(plan(*GPT_22B, "--scaling", "strong", "--json"))["scaling"]
     assert [point["world_size"] for point in curve["points"]] == [8, 16]
     assert "weak scaling" in plan(*GPT_22B, "--scaling", "weak")
 
 
 def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
-    on_dgx_h100 = ("--devices", "16", "--scaling", "strong", "--format", "json")
+    on_dgx_h100 = ("--devices", "16", "--scaling", "strong", "--json")
     curve = json.loads(plan(*GPT_22B, "--clusters", "dgx-h100", *on_dgx_h100))["scaling"]
     assert curve == json.loads(plan(*GPT_22B, "cluster=dgx-h100", *on_dgx_h100))["scaling"]
     assert curve != json.loads(plan(*GPT_22B, *on_dgx_h100))["scaling"]
 
 
 def test_one_job_over_two_types(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--format", "json"))
+    document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--json"))
     best = document["best"][0]
     assert [block["num_devices"] for block in best["blocks"]] == [16, 16]
     assert sum(sum(block["layers_per_stage"]) for block in best["blocks"]) == 48
@@ -266,7 +266,7 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([], "Nothing to plan was named"),
         (["175"], "Did you mean 175b?"),
         (["model=gpt-176b"], "model = 'gpt-176b'"),
-        ([*GPT_22B, "--format", "xml"], "Use one of table, json, csv"),
+        ([*GPT_22B, "--format", "xml"], "Use one of table, csv"),
         ([*GPT_22B, "--objective", "speed"], "Use one of time, cost, energy, device-hours"),
         ([*GPT_22B, "--scaling", "up"], "Use one of weak, strong"),
         ([*GPT_22B, "--budget", "100"], "nothing says how long that is"),
@@ -315,7 +315,7 @@ def test_the_search_imports_neither_torch_nor_mlflow_nor_pandas(tmp_path: Path) 
         "except SystemExit as end: assert not end.code\n"
         "print([name for name in ('torch', 'mlflow', 'pandas', 'submitit') if name in sys.modules], file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code, *GPT_22B, "--format", "json", "--explain", "best"]
+    command = [sys.executable, "-c", code, *GPT_22B, "--json", "--explain", "best"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
     assert json.loads(done.stdout)["strategies"] > 0

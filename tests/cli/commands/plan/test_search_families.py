@@ -39,7 +39,7 @@ def words(text: str) -> str:
 
 
 def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--format", "json", "--top", "6"))
+    document = json.loads(plan(*GPT_22B, "--json", "--top", "6"))
     families = document["families"]
     sizes = [(one["tensor_parallel_size"], one["pipeline_parallel_size"]) for one in families]
     assert len(set(sizes)) == len(families) == 6 < document["num_families"]
@@ -54,7 +54,7 @@ def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan)
 
 
 def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    document = json.loads(plan(*GPT_22B, "--json"))
     rivals = document["not_told_apart"]
     assert len(document["trials_that_decide"]) == min(rivals, 10) > 1
     said = words(plan(*GPT_22B, "--top", "3"))
@@ -64,7 +64,7 @@ def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Pla
 
 
 def test_a_flat_list_and_csv_hold_plans_and_families(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--format", "json", "--flat"))
+    document = json.loads(plan(*GPT_22B, "--json", "--flat"))
     assert "families" not in document
     flat = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv", "--flat"))))
     assert [float(row["predicted_step_seconds"]) for row in flat] == [
@@ -83,7 +83,7 @@ def test_the_table_of_families_fits_the_terminal(columns: str, plan: Plan, monke
 
 def test_a_vocabulary_as_it_comes_from_a_tokenizer_is_padded_and_said_so(plan: Plan) -> None:
     odd = (*GPT_22B, "model.vocab_size=50257")
-    document = json.loads(plan(*odd, "--format", "json", "--top", "3"))
+    document = json.loads(plan(*odd, "--json", "--top", "3"))
     assert document["padded"] == {"model.vocab_size": 50304}
     for one in document["families"]:
         assert "model.vocab_size=50304" in one["overrides"]
@@ -93,19 +93,19 @@ def test_a_vocabulary_as_it_comes_from_a_tokenizer_is_padded_and_said_so(plan: P
     said = words(plan(*odd, "--explain", "parallel.tensor_parallel_size=2", "--top", "1"))
     assert "Vocabulary padded from 50,257 to 50,304 rows" in said
     assert "cannot exist" not in said
-    assert json.loads(plan(*odd, "parallel.tensor_parallel_size=1", "--format", "json"))["padded"] == {}
+    assert json.loads(plan(*odd, "parallel.tensor_parallel_size=1", "--json"))["padded"] == {}
 
 
 def test_headroom_is_left_free_by_every_plan(plan: Plan) -> None:
     free = {"6GiB": 6.0, "10%": 8.0}
     for text, least in free.items():
-        found = json.loads(plan(*GPT_22B, "--headroom", text, "--format", "json"))
+        found = json.loads(plan(*GPT_22B, "--headroom", text, "--json"))
         for one in (*found["best"], *found["families"]):
             assert one["memory_capacity_gib"] - one["predicted_peak_memory_gib"] >= least * 10**9 / GIBIBYTE
 
 
 def test_a_plan_that_nearly_fills_the_memory_says_so(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--format", "json"))
+    document = json.loads(plan(*GPT_22B, "--json"))
     full = [f"#{place}" for place, one in enumerate(document["families"], 1) if one["predicted_memory_percent"] > 90]
     assert full
     said = words(plan(*GPT_22B))
