@@ -128,6 +128,7 @@ def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int)
     started = time.monotonic()
     try:
         if scenario.alone:
+            cluster.restore()
             cluster.clear()
         done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
     except (TimeoutError, subprocess.SubprocessError) as error:

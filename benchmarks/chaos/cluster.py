@@ -15,6 +15,8 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[2] / "tests" / "slurm" / "cluster.sh"
 OWN = {"SLURM_TEST_DIR": "/tmp/trisweep_chaos_slurm", "SLURM_TEST_PORT": "20800"}
 START_SECONDS = 280
+LOST_NUMBERS = 12
+"""At least as many jobs as a scenario submits within a few seconds."""
 
 
 class Cluster:
@@ -50,7 +52,13 @@ class Cluster:
             self.restore()
 
     def clear(self) -> None:
-        """End all jobs, as those of a scenario that broke off would disturb the next."""
+        """End all jobs, as those of a scenario that broke off would disturb the next, and use up numbers of lost ones.
+
+        A slurmctld that was killed gives the numbers of its last seconds out again, and a node that still knows jobs of
+        those numbers is drained ("Duplicate jobid"), so that the next scenario would wait for it in vain.
+        """
+        for _ in range(LOST_NUMBERS):
+            command("sbatch", "--hold", "--output=/dev/null", "--wrap=true")
         command("scancel", f"--user={getpass.getuser()}", check=False)
         wait_for(lambda: not command("squeue", "--noheader"))
 
