@@ -24,7 +24,8 @@ from conf.schema import (
     TrainingPlan,
     WatchPlan,
 )
-from conf.setup import Setup, SetupParts
+from conf.setup import Setup
+from conf.setup_parts import SetupParts
 from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.trainer_spec import TRISWEEP, TrainerSpec
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from conf.errors import InfeasiblePlan
 from conf.model_spec import ExpertsSpec
 from conf.remedies import largest_share
-
-if TYPE_CHECKING:
-    from conf.setup import Setup
+from conf.setup_parts import SetupParts
 
 SIZE, TENSOR_SIZE = "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size"
 
 
-def check_expert_axis(setup: Setup) -> None:
+def check_expert_axis(setup: SetupParts) -> None:
     """Refuse sizes without experts, and sizes that leave unequal shares of experts, of their matrices or of ranks.
 
     Raises:
@@ -39,7 +35,7 @@ def check_expert_axis(setup: Setup) -> None:
         )
 
 
-def _check_shares(setup: Setup, experts: ExpertsSpec) -> None:
+def _check_shares(setup: SetupParts, experts: ExpertsSpec) -> None:
     """Every rank holds as many experts as any other, and as large a part of each."""
     size, split = setup.parallel.expert_parallel_size, _tensor_size(setup)
     if experts.num_experts % size:
@@ -64,7 +60,7 @@ def _check_shares(setup: Setup, experts: ExpertsSpec) -> None:
         )
 
 
-def _check_ranks(setup: Setup) -> None:
+def _check_ranks(setup: SetupParts) -> None:
     """The ranks of a stage are whole groups that hold all experts."""
     size, split = setup.parallel.expert_parallel_size, _tensor_size(setup)
     ranks = setup.parallel.world_size // setup.parallel.pipeline_parallel_size
@@ -78,7 +74,7 @@ def _check_ranks(setup: Setup) -> None:
         )
 
 
-def _check_order(setup: Setup) -> None:
+def _check_order(setup: SetupParts) -> None:
     """Where stages of one replica are neighbours, its experts have to be spread over just the ranks of one stage.
 
     Source: Megatron-LM, megatron/core/parallel_state.py, `initialize_model_parallel`.
@@ -96,6 +92,6 @@ def _check_order(setup: Setup) -> None:
         )
 
 
-def _tensor_size(setup: Setup) -> int:
+def _tensor_size(setup: SetupParts) -> int:
     stated = setup.parallel.expert_tensor_parallel_size
     return setup.parallel.tensor_parallel_size if stated is None else stated

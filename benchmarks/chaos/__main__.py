@@ -25,8 +25,8 @@ import benchmarks.chaos.harm_to_slurm
 import benchmarks.chaos.harm_to_us  # noqa: F401  (scenarios add themselves to the catalogue)
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
 from benchmarks.chaos.page import COLUMNS, PAGE, counts, page
-from benchmarks.chaos.scenario import CATALOGUE, Found, Scenario
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.scenario import CATALOGUE, Scenario
+from benchmarks.chaos.workbench import Found, Workbench
 from conf.errors import EXIT_FAILED
 from train_core.process.git_sha import git_sha
 
@@ -76,7 +76,7 @@ def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Fo
         return _broken_off(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
     except AssertionError as error:
         problem = f"{type(error).__name__}: {error}"
-    found = bench.found(scenario, time.monotonic() - started)
+    found = bench.found(scenario.name, time.monotonic() - started)
     if problem:  # what was asserted on the way counts as an outcome that is wrong
         note = "; ".join(filter(None, (problem, found.note)))
         found = found.model_copy(update={"wrong": found.wrong + 1, "note": note})

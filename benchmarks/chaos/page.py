@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.chaos.scenario import Found, Scenario
+from benchmarks.chaos.scenario import Scenario
+from benchmarks.chaos.workbench import Found
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 HEADING = """\

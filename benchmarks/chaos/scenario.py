@@ -1,45 +1,11 @@
-"""What a scenario of `make chaos` is, and what it found."""
+"""What a scenario of `make chaos` is, and the catalogue of all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
-
-if TYPE_CHECKING:
-    from benchmarks.chaos.workbench import Workbench
-
-
-class Found(BaseModel):
-    """How a sweep stood after it was harmed and carried on.
-
-    A scenario that could not be carried out, because the harm itself failed, says nothing of the sweep.
-
-    Attributes:
-        num_faults: how often harm was done.
-        lost: trials that have no end, though nobody does anything more.
-        twice: trials that ran to completion more than once.
-        wrong: trials whose outcome is not what was done to them, or whose row in the report says something else; a
-            traceback is one more.
-        broken_off: 1 where the scenario could not be carried out.
-        note: what went wrong, for people.
-    """
-
-    scenario: str
-    num_trials: int
-    num_faults: int = 0
-    lost: int = 0
-    twice: int = 0
-    wrong: int = 0
-    broken_off: int = 0
-    seconds: float
-    note: str = ""
-
-    @property
-    def survived(self) -> bool:
-        return not (self.lost or self.twice or self.wrong or self.broken_off)
+from benchmarks.chaos.workbench import Workbench
 
 
 @dataclass(frozen=True)

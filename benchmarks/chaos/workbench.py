@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+from pydantic import BaseModel
 
 from benchmarks.chaos import job_on_node
 from benchmarks.chaos.cluster import Cluster, wait_for
 from benchmarks.chaos.job_on_node import EXECUTIONS, ORDERS, made_up_training
-from benchmarks.chaos.scenario import Found, Scenario
 from conf.errors import TrisweepError
 from conf.load import Composition, compose
 from conf.overrides import Overrides
@@ -63,6 +63,36 @@ REFUSALS = (TrisweepError, OSError)
 """What the command line tells as one message: mistakes of the user's, and of the disk."""
 
 Orders = Mapping[str, Mapping[str, Any]]
+
+
+class Found(BaseModel):
+    """How a sweep stood after it was harmed and carried on.
+
+    A scenario that could not be carried out, because the harm itself failed, says nothing of the sweep.
+
+    Attributes:
+        num_faults: how often harm was done.
+        lost: trials that have no end, though nobody does anything more.
+        twice: trials that ran to completion more than once.
+        wrong: trials whose outcome is not what was done to them, or whose row in the report says something else; a
+            traceback is one more.
+        broken_off: 1 where the scenario could not be carried out.
+        note: what went wrong, for people.
+    """
+
+    scenario: str
+    num_trials: int
+    num_faults: int = 0
+    lost: int = 0
+    twice: int = 0
+    wrong: int = 0
+    broken_off: int = 0
+    seconds: float
+    note: str = ""
+
+    @property
+    def survived(self) -> bool:
+        return not (self.lost or self.twice or self.wrong or self.broken_off)
 
 
 class Workbench:
@@ -207,7 +237,7 @@ class Workbench:
         twice = [name for name, count in completions.items() if count > 1]
         self._found = readings, twice, wrong
 
-    def found(self, scenario: Scenario, seconds: float) -> Found:
+    def found(self, scenario: str, seconds: float) -> Found:
         """What has become of the trials."""
         if self._found is None:
             self.keep_found()
@@ -221,7 +251,7 @@ class Workbench:
             )
         )
         return Found(
-            scenario=scenario.name,
+            scenario=scenario,
             num_trials=len(readings),
             num_faults=self.num_faults,
             lost=len(lost),

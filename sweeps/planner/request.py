@@ -14,9 +14,9 @@ from conf.load import Composition, load_cluster, settings_of
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
 from conf.model_spec import ModelSpec
 from conf.overrides import Overrides, written
+from conf.plan_checks import require_recipe
 from conf.schema import Value
 from conf.settings import Settings
-from conf.setup import require_recipe
 from conf.sweep_spec import SweepSpec
 from conf.tree import part_at, with_values
 from sweeps.planner.headroom import headroom_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.setup import SetupParts
+from conf.setup_parts import SetupParts
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choice import Candidate, Choice
 from train_core.costs import estimate

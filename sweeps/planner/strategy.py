@@ -10,7 +10,8 @@ from conf.experiment import Experiment, Parts
 from conf.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
 from conf.overrides import written
 from conf.schema import BatchPlan, ParallelPlan
-from conf.setup import Setup, SetupParts
+from conf.setup import Setup
+from conf.setup_parts import SetupParts
 from train_core.costs.setting import Plans, Setting
 
 GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": ParallelPlan, "batch": BatchPlan}

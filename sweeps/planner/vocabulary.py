@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from conf.model_spec import ModelSpec
 from conf.remedies import padded_vocabulary
-from conf.setup import SetupParts
+from conf.setup_parts import SetupParts
 
 Holder = TypeVar("Holder", bound=SetupParts)
 KEY = "model.vocab_size"
