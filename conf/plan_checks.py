@@ -18,9 +18,8 @@ from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import PrecisionPlan
 from conf.setup_parts import SetupParts
 
-PIECES = (
-    2  # of each context rank: one from the front and one from the end, so that the causal mask leaves all as much work
-)
+PIECES = 2
+"""Of each context rank: one from the front and one from the end, so that the causal mask leaves all as much work."""
 ZERO_GROUP = "parallel.zero_group_size"
 
 

@@ -41,6 +41,10 @@ WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE
 GIVEN_UP = ("launch failed requeued held", "JobHoldMaxRequeue")
 """Why Slurm itself holds a job that it could not start, or that was requeued too often: for an administrator."""
 
+PART_ENDED, PART_ENDED_SECONDS = "a component has ended, and the others cannot start without it", 60.0
+"""Why a heterogeneous job never starts again: Slurm 22.05 requeues, after a node failed, only the component that was on
+it where the other has ended already. So long after that end, no requeue of all components is under way any more."""
+
 UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
 """Slurm has no such states: another cluster may run the job, and the job never came to be."""
 
@@ -49,7 +53,8 @@ class JobState(NamedTuple):
     """How a job, or one element of an array, stands.
 
     Attributes:
-        ended: seconds since the epoch; None while it lives, or where Slurm does not say.
+        ended: seconds since the epoch; None while it lives, or where Slurm does not say. Of a heterogeneous job that
+            waits, the end of the component that has ended.
         asked: when Slurm said so, by the same clock as `ended`; None where that is this machine's clock.
         job_name: empty where Slurm was not asked for it.
         nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
@@ -77,7 +82,8 @@ class JobState(NamedTuple):
     @property
     def given_up(self) -> str:
         """Why Slurm holds the job for good, so that it will not start by itself; empty where it does not."""
-        return self.reason if self.is_waiting and self.reason in GIVEN_UP else ""
+        part_ended = self.reason == PART_ENDED and self.ended is not None and age(self) >= PART_ENDED_SECONDS
+        return self.reason if self.is_waiting and (self.reason in GIVEN_UP or part_ended) else ""
 
 
 class SlurmSilent(Exception):
@@ -188,14 +194,17 @@ def _parsed(lines: str) -> dict[str, JobState]:
 def of_components(first: JobState, second: JobState) -> JobState:
     """How a heterogeneous job stands, on the nodes of both its components.
 
-    It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`.
+    It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`. One that waits
+    beside one that has ended waits in vain.
     """
     both = (first, second)
     live = [state for state in both if state.is_live]
+    nodes = ",".join(filter(None, (first.nodes, second.nodes)))
     telling = live[0] if live else min(both, key=lambda state: TELLING.index(state.name))
     ends = [state.ended for state in both if state.ended is not None]
-    ended = None if live else max(ends, default=None)
-    return telling._replace(ended=ended, nodes=",".join(filter(None, (first.nodes, second.nodes))))
+    if live and ends and all(state.is_waiting for state in live):
+        return telling._replace(ended=max(ends), nodes=nodes, reason=PART_ENDED)
+    return telling._replace(ended=None if live else max(ends, default=None), nodes=nodes)
 
 
 def _expanded(job_id: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,8 +38,8 @@ def waits_for(
     sweep = Sweep(folder, record_of([{"training.seed": 1}]))
     write_submission(sweep.prepare(sweep.record.trials[0]), slurm_submission("7", job_name="ours-1"))
 
-    def wait(reason: str) -> Sweep:
-        told = f"echo '7|PENDING {reason}|N/A||ours-1|'"
+    def wait(reason: str, told: str = "") -> Sweep:
+        told = told or f"echo '7|PENDING {reason}|N/A||ours-1|'"
         tools(squeue=told, sacct="true", scancel=f"echo $@ >> {tmp_path}/cancelled", scontrol="true")
         return sweep
 
@@ -62,3 +64,13 @@ def test_a_job_that_waits_for_its_turn_is_left_alone(
     (waiting,) = SlurmQueue(slurm).standing(waits_for("Priority"))
     assert (waiting.outcome, waiting.cause) == (Outcome.PENDING, "")
     assert not (tmp_path / "cancelled").exists()
+
+
+@pytest.mark.parametrize(("seconds_ago", "outcome"), [(5, Outcome.PENDING), (300, Outcome.NODE_FAILED)])
+def test_a_heterogeneous_job_that_waits_for_a_component_that_has_ended_is_ended(
+    waits_for: Callable[[str, str], Sweep], slurm: SlurmSpec, seconds_ago: int, outcome: Outcome
+) -> None:
+    when = datetime.datetime.fromtimestamp(time.time() - seconds_ago).isoformat(timespec="seconds")
+    told = f"echo '7+0|PENDING Resources|N/A||ours-1|'; echo '7+1|FAILED NonZeroExitCode|{when}|node1|ours-1|'"
+    (reading,) = SlurmQueue(slurm).standing(waits_for("", told))
+    assert reading.outcome is outcome
