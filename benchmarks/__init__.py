@@ -1,5 +1,12 @@
 """Benchmarks: what the project promises in numbers, measured again by `make bench` or `python -m benchmarks`.
 
-Every module here with a `main()` is one benchmark. It prints what it likes and returns its `Target`s; `__main__` runs
-all and prints what was promised beside what was seen.
+Every module here with a `main()` is one benchmark. It prints what it likes and returns its `Target`s (`target`);
+`__main__` runs all and prints what was promised beside what was seen.
+
+Predictions: `validate` holds them against `published_rows` and `measured_rows`, and writes `validation_page` from
+`validation`, `validation_summary` and `table_results`; `left_out` and `replayed_calibrations` are files it reads,
+`frontier_targets` what is inferred, `fastest_fit` the plan said to be fastest, `cost_model_tables` the tables of docs.
+The trainer: `trainer` against `plain_gpt`, `overhead`, `timeline`, `gpu` with `known_device`.
+Sweeps: `search`, `lean`, `pilot`, `large_sweep`, `disturbed_runs`. Rooms: `search_jobs`, `fitting`, `chaos`,
+`gpu_check`.
 """

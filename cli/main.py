@@ -23,7 +23,6 @@ from cli.commands import (
     doctor,
     estimate,
     export,
-    list_options,
     pause,
     rehearse,
     reindex,
@@ -33,9 +32,10 @@ from cli.commands import (
     train,
     ui,
 )
+from cli.commands import list as list_options
 from cli.commands.calibrate import command as calibrate
+from cli.commands.init import command as init
 from cli.commands.logs import command as logs
-from cli.commands.own_folder import command as own_folder
 from cli.commands.plan import command as plan
 from cli.commands.report import command as report
 from cli.commands.status import command as status
@@ -83,7 +83,7 @@ _add(report.report)
 _add(reindex.reindex)
 _add(rerun.rerun)
 _add(doctor.doctor)
-_add(own_folder.init)
+_add(init.init)
 _add(list_options.list_options, "list")
 _add(show.show)
 _add(ui.ui)

@@ -1,20 +1,31 @@
 """What to run: the YAML groups hold the values, and this package makes checked values of them.
 
-    overrides    what a person changes, taken apart once: `Overrides`
-    load         `compose` them into a `Composition` (tree and `Settings`), and make changed copies with `with_values`
-    schema       names and types of every choice; `world`, `sites` and `sweep_spec` those of facts, with their units
-    axes         the axes of a sweep: lists, ranges, side by side, on conditions; `expression` computes over their keys
-    control      how a sweep is carried out: its budget, its controller, the kind of its jobs, who is told
-    knobs        the table of what makes up a plan, and how labels, rows and columns spell it
-    setup        what is priced: a plan for a model on a cluster, and the rules by which it can exist
-    mixed        one job over several types of devices: the block of stages on each
-    experiment   a setup and how it is run, which is what the trainer takes
-    trainer_spec which program trains; `trainer_call` makes its command from a plan, and `templates` puts names in
-    units        units and sizes that several packages spell out
-    settings     everything that a command is told
-    application  the same configuration as a plain Hydra application
-    remedies     right values near a wrong one, for the errors to name
-    errors       errors that are written for the person at the keyboard, and exit codes
+From overrides to settings:
+    overrides     what a person changes, taken apart once; `wrong_overrides` says what is wrong with one
+    load          `compose` them into a `Composition` (tree and `Settings`); `tree` changes copies with `with_values`
+    folders       where files of groups are looked for; `site_file` is `trisweep.yaml`, `catalogue` lists all choices
+    settings      everything that a command is told; `application` is the same as a plain Hydra application
+    model_from    the shape of a model from a Hugging Face file; `credentials` are neither kept nor shown
+
+Types of what the groups hold:
+    schema        how a model is laid out, trained, saved and watched; `model_spec` and `cluster_spec` are facts about
+                  models and machines, `sites` about Slurm and tracking
+    control       how a sweep is carried out: budget, controller, kind of job, who is told
+    sweep_spec    a sweep's question and points; `axes` are its lists and ranges, `expression` computes over keys
+    trainer_spec  which program trains; `trainer_call` makes its command, `templates` puts names in
+    units         units and sizes that several packages spell out
+
+What is run:
+    setup_parts   model, cluster, plan and batch, and what follows from them; `chunks` of interleaved pipelines
+    plan_checks   by which rules a plan can exist; `expert_axis`: of experts, `plausible`: of a cluster's figures
+    setup         parts that can exist, which is what is priced; `mixed` is one over several types of devices
+    experiment    a setup and how it is run, which is what the trainer takes
+    knobs         the table of what makes up a plan, and how labels, rows and columns spell it
+
+For the person at the keyboard:
+    errors        errors and exit codes; `complaints`, `yaml_errors` and `fields` put those of libraries in plain words
+    remedies      right values near a wrong one; `nearest`: what may have been meant
+    private_files who may read what is written
 
 Nothing is imported here, so that a module that needs only an error does not have to wait for Hydra.
 """

@@ -1,9 +1,9 @@
 """What is typed after `trisweep`: arguments and options of several commands, their help, and their completion.
 
-arguments      arguments that commands share, and their way into a configuration
-every_command  options that every command has
-help_text      how `--help` names what an option takes
-completion     what bash offers for an override
-wrong_arguments
-               what Typer refuses, in a sentence
+arguments         arguments that commands share, and their way into a configuration
+started_sweep     the sweep that a command is about, once it was started
+every_command     options that every command has
+help_text         how `--help` names what an option takes
+completion        what bash offers for an override
+wrong_arguments   what Typer refuses, in a sentence
 """

@@ -6,4 +6,5 @@ workplace  the interface of the places where trials run
 rules      from the configuration to the rules; `budget`, `admission` and `retries` are what they speak of
 attempts   one attempt of a trial; `orders` are what people tell a sweep that is under way
 progress   how a sweep says how it stands; `notify` tells a webhook
+private_overrides  secrets of a command, for whoever goes on with its sweep, and for nobody else
 """

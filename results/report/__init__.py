@@ -1,1 +1,10 @@
-"""The report of a sweep: one HTML page, Markdown and CSV, made of sections that never mix kinds of numbers."""
+"""The report of a sweep: one HTML page, Markdown and CSV, made of sections that never mix kinds of numbers.
+
+report            writes it
+section           what a section is: a finding in one sentence, tables and plots; `table`: cells that read and sort
+head              what stands above and below the sections
+comparison_page   the page of two sweeps beside each other
+live              the same page on loopback while a sweep runs
+
+`sections` holds the sections, `blocks` their parts, `render` the page and its Markdown, `findings` what several say.
+"""

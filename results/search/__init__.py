@@ -1,1 +1,7 @@
-"""What the search of all plans answers: rows for JSON and CSV, tables for a terminal."""
+"""What the search of all plans answers: rows for JSON and CSV, tables for a terminal.
+
+rows            what was found, as plain values; `mixed_rows`: of one job over several types of devices
+table           the same as a table of 100 columns; `notes`: what a person should know beside it
+explanation     a plan taken apart
+scaling_curve   predicted scaling
+"""

@@ -1,4 +1,19 @@
-"""The search: every legal plan of a model on devices, priced on paper, and what to choose among them. No torch."""
+"""The search: every legal plan of a model on devices, priced on paper, and what to choose among them. No torch.
+
+Read in this order:
+
+request      from overrides to the spaces that are searched; `usual` gives batch and precision, `vocabulary` pads,
+             `headroom` is memory that stays free
+space        the values of each knob, given those before it; `divisors`, `spreads` of layers over stages, `limits`
+blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
+search       one space whole: what fits, and the fastest; `tally` keeps counts, the best, and the best of each family
+promising    many spaces at once: `bounds` tell which families need not be priced
+choice       among spaces: which cluster, how many devices, which plan; `objectives` are money, energy, device-hours
+strategy     one plan as a value; `neighbours` differ from it in one knob, `explain` says why it is as fast as it is
+rivals       how sure the order is; `runnable`: what a trainer can run of it; `points`: what a sweep then measures
+scaling      the best plan for every number of devices
+mixed        one job over several types of devices; `mixed_price` prices it
+"""
 
 from sweeps.planner.choice import Candidate, Choice, choose, pareto_front
 from sweeps.planner.objectives import OBJECTIVES, Objective, Training

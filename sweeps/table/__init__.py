@@ -1,1 +1,10 @@
-"""Tables of configurations: a CSV file read row by row, priced, and written with predictions beside each row."""
+"""Tables of configurations: a CSV file read row by row, priced, and written with predictions beside each row.
+
+file            the table on disk; `cells`: text as people write it, read as counts, flags and choices
+prices          every row with its prediction, or the reason why it has none
+configuration   one row as a `Setup` and a trainer; put together from `model`, `clusters`, `network`, `layout`,
+                `precision` and `trainer`
+remarks         what a row says in words; `recipes`: what its source says beside it; `compiled`: whether layers were
+unread          what changes a price and nothing reads: such a row gets no prediction
+words           complaints in the words of the table: columns instead of dotted keys
+"""

@@ -1,4 +1,15 @@
-"""The cost model of one training step, on paper: parameters, FLOPs, memory per stage, step time. No torch."""
+"""The cost model of one training step, on paper: parameters, FLOPs, memory per stage, step time. No torch.
+
+estimate       `estimate(setup)`: one plan; `price`: many plans at once, the vectorised heart of it
+setting        what all plans of one search share, and the columns that plans are priced in
+work           what stages share, priced once per shard; `stages` that do the same work are priced once
+terms          where a step's seconds go and what a rank's bytes hold
+pass_seconds   what each stage takes for one micro-batch, chunk by chunk
+mixed          one pipeline over several types of devices; `block_rates`: what each type does in a step
+scale          constants that belong to no device, cluster or trainer
+
+Rooms, from the bottom up: `counts` (exact), `primitives` (one product, one collective), `layer`, `step`, `trainers`.
+"""
 
 from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops

@@ -1,1 +1,9 @@
-"""Tables and plots that sections are put together of."""
+"""Tables and plots that the sections of a report are put together of.
+
+charts          shapes of plots that several sections use, as Vega-Lite
+circumstances   where and how trials were measured, beside the baseline
+plan_tables     what is predicted at full size, and how far predictions were off where points were measured
+step_terms      where a step's time goes, predicted beside measured
+losses          training losses; `knob_plots`: which knob mattered; `search_course`: what a search has learned
+cost_points     what a trillion tokens take; `counted_energy`: energy by the counters of devices
+"""

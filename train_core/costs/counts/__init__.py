@@ -1,1 +1,9 @@
-"""What is counted exactly, with no constant of any device: parameters, FLOPs, buckets and the bytes of collectives."""
+"""What is counted exactly, with no constant of any device.
+
+matrices      the matrices of a layer, from which all else is counted
+parameters    how many parameters the model has, in all and on one rank
+flops         what a step needs (model FLOPs), and what the hardware does (with recomputation)
+buckets       the flat buckets in which this trainer keeps a rank's parameters
+traffic       numbers and bytes of the collectives of a rank
+computable    how large sizes may be for 64-bit columns to stay exact
+"""

@@ -14,7 +14,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders
 
 if TYPE_CHECKING:
-    from cli.commands.own_folder.machine import Machine
+    from cli.commands.init.machine import Machine
 
 Folder = Annotated[Path, typer.Argument(help="The folder; made if it is not there.")]
 ClusterName = Annotated[
@@ -30,8 +30,8 @@ def init(
 
     Slurm is asked for partitions, devices and limits where it answers. Files that are there already are left alone.
     """
-    from cli.commands.own_folder.files import FOLDER, texts
-    from cli.commands.own_folder.machine import machine, partitions
+    from cli.commands.init.files import FOLDER, texts
+    from cli.commands.init.machine import machine, partitions
     from conf.load import is_name, load_cluster
     from launcher.doctor.site import read_site
 
@@ -90,7 +90,7 @@ def _print(folder: Path, found: Machine, written: list[str], kept: list[str]) ->
 
 def _next(folder: Path, found: Machine) -> list[str]:
     """Commands that work now, one after another."""
-    from cli.commands.own_folder.files import MODEL, SWEEP, precision_of
+    from cli.commands.init.files import MODEL, SWEEP, precision_of
 
     cluster = f"cluster={found.name}"
     inside = [] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.commands.own_folder.machine import Machine, efficiency_of
+from cli.commands.init.machine import Machine, efficiency_of
 from launcher.doctor.site import Site
 
 MODEL, SWEEP = "my-model", "my-sweep"
