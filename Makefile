@@ -29,7 +29,7 @@ export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__
 .PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
-	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is 22b, 175b, 1t or smoke"
+	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is a sweep: 22b, 175b, 1t, smoke, ...; see trisweep list sweep"
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{sub(/%/, "NAME", $$1); printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 .venv/bin/python:

@@ -1,4 +1,4 @@
-"""The command line: all that parses arguments or prints to a terminal.
+"""The command line: what parses arguments, and what prints answers to a terminal (jobs print into their own logs).
 
 From the top down; every line imports only from those below it:
 
