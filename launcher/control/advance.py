@@ -112,13 +112,13 @@ class Conductor:
         self._news: list[Entry] = []
         self._num_entries = 0
         self._waits_at: tuple[int, Answer] | None = None
-        self._charged_still: set[str] = set()  # ended, and their jobs not yet
+        self._still_charged: set[str] = set()  # ended, and their jobs not yet
         self.is_under_way = False
-        self._take_in()
+        self._follow_journal()
 
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
-        self._standing()
+        self._read_trials()
         folders = tuple(map(str, own_folders()))
         self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
@@ -129,71 +129,72 @@ class Conductor:
             UsageError: the workplace refuses what it is given. What was started before goes on.
             ConfigError: the budget cannot be held.
         """
-        step = self._advanced()
+        step = self._take_a_step()
         self.is_under_way = True
         return step
 
-    def _advanced(self) -> Step:
+    def _take_a_step(self) -> Step:
         self._news = []
-        self._take_in()
-        readings = self._standing()
+        self._follow_journal()
+        readings = self._read_trials()
         if self.history.is_cancelled:
             self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
-            return self._step(readings, finished="it was cancelled")
-        readings = self._obeyed(self._pruned(readings))
-        flying = [each for each in readings if is_in_flight(each) or each.name in self._charged_still]
+            return self._summary(readings, finished="it was cancelled")
+        self._write_down_pruned(readings)
+        readings = self._end_given_up_trials(readings)
+        in_flight = [each for each in readings if is_in_flight(each) or each.name in self._still_charged]
         waiting = [each for each in readings if self._is_to_run(each)]
         stopped = self._why_stopped(readings)
         if stopped:
-            self._end([each for each in flying if self._ends_with_sweep(each)], Outcome.CANCELLED, stopped)
-            flying = [each for each in flying if not self._ends_with_sweep(each)]
+            self._end([each for each in in_flight if self._ends_with_sweep(each)], Outcome.CANCELLED, stopped)
+            in_flight = [each for each in in_flight if not self._ends_with_sweep(each)]
         if stopped or self.history.is_paused:
-            return self._step(readings, flying, waiting, held=stopped or PAUSED, finished="" if flying else stopped)
-        return self._go_on(readings, flying, waiting)
+            return self._summary(
+                readings, in_flight, waiting, held=stopped or PAUSED, finished="" if in_flight else stopped
+            )
+        return self._go_on(readings, in_flight, waiting)
 
     def _go_on(
-        self, readings: Sequence[TrialReading], flying: Sequence[TrialReading], waiting: Sequence[TrialReading]
+        self, readings: Sequence[TrialReading], in_flight: Sequence[TrialReading], waiting: Sequence[TrialReading]
     ) -> Step:
         """Start what is to run, and ask for more where slots are left."""
-        admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, flying)
+        admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, in_flight)
         started = self._start([each for each in waiting if admission.admits(each.trial)])
-        left, answer = [each for each in waiting if each.name not in started], Answer()
-        if not left:
-            answer = self._answer(readings, admission)
-            asked = self._asked(answer, admission)
-            started |= self._start(asked)
-            left = [each for each in asked if each.name not in started]
-            if answer.proposals and not asked and not self._news:
+        not_started, answer = [each for each in waiting if each.name not in started], Answer()
+        if not not_started:
+            answer = self._ask_search(readings, admission)
+            proposed = self._add_proposed_trials(answer, admission)
+            started |= self._start(proposed)
+            not_started = [each for each in proposed if each.name not in started]
+            if answer.proposals and not proposed and not self._news:
                 answer = Answer(finished="the search proposes only points that were tried already")
-        over = not (flying or started or (left and not admission.held))
-        finished = (admission.held or answer.finished) if over else ""
-        return self._step(readings, flying, left, started, admission.held, finished)
+        is_over = not (in_flight or started or (not_started and not admission.held))
+        finished = (admission.held or answer.finished) if is_over else ""
+        return self._summary(readings, in_flight, not_started, started, admission.held, finished)
 
-    def _standing(self) -> list[TrialReading]:
-        """How all trials stand; what is new of them is written down."""
+    def _read_trials(self) -> list[TrialReading]:
+        """Read how all trials stand, and write down what is new of them."""
         readings, budget = self.workplace.standing(self.sweep), self.rules.budget
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
         told = charged(ended) if budget.is_limited else {}
-        self._charged_still = {each.name for each in ended if is_charged_still(each, told.get(each.name))}
+        self._still_charged = {each.name for each in ended if is_charged_still(each, told.get(each.name))}
         self._write(*(entry for each in readings for entry in news(each, self.history, budget, told.get(each.name))))
         return readings
 
-    def _pruned(self, readings: Sequence[TrialReading]) -> Sequence[TrialReading]:
+    def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
         """Write down which running trials the search gives up."""
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
         if running:
-            given_up = [each for each in self.rules.search.prune(_first_runs(readings)) if each.trial_id in running]
+            pruned = [each for each in self.rules.search.prune(_first_runs(readings)) if each.trial_id in running]
             keys = {name: key_of(each) for name, each in running.items()}
-            names = [each.trial_id for each in given_up]
             self._write(
                 *(
-                    Pruned(trial_id=name, submitted=keys[name], because=each.because)
-                    for name, each in zip(names, given_up, strict=True)
+                    Pruned(trial_id=each.trial_id, submitted=keys[each.trial_id], because=each.because)
+                    for each in pruned
                 )
             )
-        return readings
 
-    def _obeyed(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
+    def _end_given_up_trials(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
         """End what was given up or cancelled one by one, also where an earlier step was killed on the way."""
         ended: set[str] = set()
         for each in readings:
@@ -232,7 +233,7 @@ class Conductor:
         course = self.history.course_of(reading.name)
         if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
             return False
-        if reading.name in self._charged_still:
+        if reading.name in self._still_charged:
             return False
         if course.wants_another(key_of(reading)):
             return True
@@ -243,23 +244,23 @@ class Conductor:
         # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
         return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_earlier).allows(reading)
 
-    def _answer(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
-        """What the search proposes for the slots that are free; nothing while there is none."""
+    def _ask_search(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
+        """Ask the search for points for the slots that are free; nothing while there is none."""
         count = min(each for each in (admission.slots, self.workplace.room(), MOST_AT_ONCE) if each is not None)
         if count <= 0:
             return Answer()
         # A search that had nothing to propose is asked again only when something has happened.
         if self._waits_at is not None and self._waits_at[0] == self._num_entries:
             return self._waits_at[1]
-        answer = self._new_points(readings, count)
+        answer = self._ask_for_points(readings, count)
         if answer.finished and self.rules.rounds is not None:
             wanted = [each for each in _of_this_configuration(readings) if self.rules.wants(each.trial)]
             answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
 
-    def _new_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
-        """What the search proposes."""
+    def _ask_for_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
+        """Ask the search for so many points, as far as the sweep may still have more."""
         first = _first_runs(readings)
         if self.rules.max_trials is not None:
             count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
@@ -267,13 +268,13 @@ class Conductor:
             return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
         return self.rules.search.ask(first, count)
 
-    def _asked(self, answer: Answer, admission: Admission) -> list[TrialReading]:
-        """The proposals that the budget admits, as trials of the sweep from now on; those that can run are returned."""
+    def _add_proposed_trials(self, answer: Answer, admission: Admission) -> list[TrialReading]:
+        """Add the proposals that the budget admits to the sweep, and return those trials that can run."""
         known = {trial.identity: trial for trial in self.sweep.record.trials}
         taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self._named(self.rules.draft(proposal), known)
+            trial = self._with_own_name(self.rules.draft(proposal), known)
             if trial.identity in known and self._is_tried(known[trial.identity]):
                 continue
             if trial.selected and not admission.admits(trial):
@@ -287,7 +288,7 @@ class Conductor:
     def _is_tried(self, trial: Trial) -> bool:
         return trial.role == "asked" or self.sweep.read_trial(trial).outcome is not None
 
-    def _named(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
+    def _with_own_name(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
         """The trial under a name of its own; a further measurement is named after the first, and counts like it."""
         said: dict[str, object] = {"asked_by": " ".join(self.sweep.record.overrides)}
         if before := known.get(trial.identity):  # an earlier command asked for it, and never measured it
@@ -311,23 +312,24 @@ class Conductor:
         if readings:
             self.workplace.end(self.sweep, readings, outcome, cause)
 
-    def _step(
+    def _summary(
         self,
         readings: Sequence[TrialReading],
-        flying: Sequence[TrialReading] = (),
-        left: Sequence[TrialReading] = (),
+        in_flight: Sequence[TrialReading] = (),
+        waiting: Sequence[TrialReading] = (),
         started: Collection[str] = (),
         held: str = "",
         finished: str = "",
     ) -> Step:
+        """The step as others see it; the end of the sweep is written down, and whoever wants to know is told."""
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
         step = Step(
             readings=tuple(readings),
             started=tuple(started),
             news=tuple(self._news),
-            num_in_flight=len(flying) + len(started),
-            num_waiting=len(left),
+            num_in_flight=len(in_flight) + len(started),
+            num_waiting=len(waiting),
             held=held,
             finished=finished,
         )
@@ -337,9 +339,9 @@ class Conductor:
     def _write(self, *entries: Entry) -> None:
         self.journal.append(*entries)
         self._news += entries
-        self._take_in()
+        self._follow_journal()
 
-    def _take_in(self) -> None:
+    def _follow_journal(self) -> None:
         """Follow the journal, into which other commands write too."""
         new = self.journal.read_new()
         self.history.add(new)
