@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from math import expm1
 
 from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import TableResult, TestedRow
@@ -87,13 +88,12 @@ def _far_off(tables: Sequence[TableResult]) -> str:
 
 
 def _intervals(tables: Sequence[TableResult]) -> str:
-    known = validated()
-    low, high = (f"{abs(100 * (end - 1)):.0f} %" for end in (known.low, known.high))
+    low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-validated().half, validated().half))
     coverages = [table.coverage for table in tables]
     missed = sum(share < 0.5 for share in coverages)
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
-        f" small layers and for plans outside of what was validated. It held {_percent(_mean(coverages))} % of the rows"
+        f" small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It held {_percent(_mean(coverages))} % of the rows"
         f" (mean over tables). The rows of a table err together: of {missed} tables it held less than half."
     )
 

@@ -10,7 +10,7 @@ from conf.setup import Setup
 from conf.units import GIGA
 from sweeps.confidence.traits import TRAITS, traits_of
 from sweeps.confidence.validated import Range, Validated, validated
-from sweeps.confidence.width import outside_factor, width_of
+from sweeps.confidence.width import few_factor, few_sources, width_of
 from train_core.costs import Estimate, num_parameters
 
 SHARE = 0.8
@@ -54,11 +54,14 @@ def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interv
 def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
     """The interval around predicted seconds of a step, by what is known of errors."""
     outside = outside_of(setup, implementation, known)
+    num_few = len(_few(setup, implementation, known))
     if (runs := _own_runs(setup, implementation)) is not None:
-        half = half_width(runs.left_out_error) * outside_factor(len(outside))
-        return Interval(seconds * exp(-half), seconds * exp(half), min(known.rivals, half), outside)
-    width = width_of(setup, len(outside))
-    return Interval(seconds * known.low**width, seconds * known.high**width, known.rivals * width, outside)
+        half = half_width(runs.left_out_error) * few_factor(num_few)
+        rivals = min(known.rivals, half)
+    else:
+        # What is new about a machine or a trainer errs alike in all of its plans.
+        half, rivals = known.half * width_of(setup, num_few), known.rivals * width_of(setup, 0)
+    return Interval(seconds * exp(-half), seconds * exp(half), rivals, outside)
 
 
 def half_width(left_out_error: float) -> float:
@@ -76,21 +79,35 @@ def _own_runs(setup: Setup, implementation: str) -> FittedRuns | None:
 
 def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
     """Every side on which the plan lies outside of the validated ones, in words."""
-    said = []
-    # A device and a trainer that runs of the cluster's own show are none that nobody has seen.
-    own = _own_runs(setup, implementation) is not None
-    devices = () if own else dict.fromkeys(block.cluster.device.name for block in setup.blocks)
-    said += [f"no published run was on device {name}" for name in devices if name not in known.devices]
+    said = [_on_few(name, setup, implementation, known) for name in _few(setup, implementation, known)]
     if setup.mixed is not None:
         said.append("no published run mixed types of devices")
     ranges = known.trainers.get(implementation)
     if ranges is None:
-        return tuple(said) if own else (*said, f"no published run used trainer {implementation}")
+        return tuple(said)
     missing = [TRAITS[trait] for trait in traits_of(setup) if trait not in known.traits[implementation]]
     said += [f"{trait}: in no row of {implementation}" for trait in missing]
     sizes = sizes_of(setup)
     said += [_complaint(NAMES[name], sizes[name], ranges[name], implementation) for name in sizes if name in ranges]
     return tuple(filter(None, said))
+
+
+def _few(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
+    """Which of the plan's device, trainer and kinds few sources have measured."""
+    # A device and a trainer that runs of the cluster's own show are none that nobody has seen.
+    own = _own_runs(setup, implementation) is not None
+    return few_sources(setup, implementation, known.sources, own=own)
+
+
+def _on_few(name: str, setup: Setup, implementation: str, known: Validated) -> str:
+    devices = {block.cluster.device.name for block in setup.blocks}
+    if name == implementation:
+        verb, what = "used", f"trainer {name}"
+    elif name in devices:
+        verb, what = "was on" if name not in known.sources else "measured", f"device {name}"
+    else:
+        verb, what = "had", TRAITS.get(name, "context parallelism")
+    return f"one published source alone {verb} {what}" if name in known.sources else f"no published run {verb} {what}"
 
 
 def sizes_of(setup: Setup) -> dict[str, float]:
