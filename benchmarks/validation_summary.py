@@ -93,7 +93,8 @@ def _intervals(tables: Sequence[TableResult]) -> str:
     missed = sum(share < 0.5 for share in coverages)
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
-        f" small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It held {_percent(_mean(coverages))} % of the rows"
+        f" small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It held"
+        f" {_percent(_mean(coverages))} % of the rows"
         f" (mean over tables). The rows of a table err together: of {missed} tables it held less than half."
     )
 

@@ -10,7 +10,7 @@ from conf.setup import Setup
 from conf.units import GIGA
 from sweeps.confidence.traits import TRAITS, traits_of
 from sweeps.confidence.validated import Range, Validated, validated
-from sweeps.confidence.width import few_factor, few_sources, width_of
+from sweeps.confidence.width import few_sources, width_of
 from train_core.costs import Estimate, num_parameters
 
 SHARE = 0.8
@@ -54,11 +54,12 @@ def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interv
 def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
     """The interval around predicted seconds of a step, by what is known of errors."""
     outside = outside_of(setup, implementation, known)
-    num_few = len(_few(setup, implementation, known))
     if (runs := _own_runs(setup, implementation)) is not None:
-        half = half_width(runs.left_out_error) * few_factor(num_few)
+        # What is left there is what this machine and this trainer show: few other sources make it no less certain.
+        half = half_width(runs.left_out_error)
         rivals = min(known.rivals, half)
     else:
+        num_few = len(_few(setup, implementation, known))
         # What is new about a machine or a trainer errs alike in all of its plans.
         half, rivals = known.half * width_of(setup, num_few), known.rivals * width_of(setup, 0)
     return Interval(seconds * exp(-half), seconds * exp(half), rivals, outside)

@@ -28,12 +28,7 @@ def width_of(setup: Setup, num_few: int) -> float:
         num_few: how many of the plan's device, trainer and kinds few sources have measured.
     """
     layer = max(layer_flops_per_device(setup), SMALLEST_LAYER_FLOPS)
-    return float(max(1.0, SMALL_LAYER_FLOPS / layer) ** SMALLER_IS_WIDER * few_factor(num_few))
-
-
-def few_factor(num_few: int) -> float:
-    """The part of it that few sources have."""
-    return float(FEW_IS_WIDER**num_few)
+    return float(max(1.0, SMALL_LAYER_FLOPS / layer) ** SMALLER_IS_WIDER * FEW_IS_WIDER**num_few)
 
 
 def few_sources(setup: Setup, implementation: str, sources: Mapping[str, int], *, own: bool) -> tuple[str, ...]:
