@@ -11,7 +11,7 @@ from conf.experiment import Experiment
 from conf.load import settings_of
 from conf.tree import with_values
 from sweeps.confidence import interval_of
-from sweeps.confidence.interval import interval_around, outside_of
+from sweeps.confidence.interval import half_width, interval_around, outside_of
 from sweeps.confidence.validated import VALIDATED, validated, written
 from sweeps.confidence.width import FEW_IS_WIDER, width_of
 from tests.composed import compose_tree
@@ -106,6 +106,14 @@ def test_runs_of_the_clusters_own_make_intervals_that_are_as_wide_as_they_were_o
     assert interval_of(near, "megatron-lm", predicted) == interval_of(planned(), "megatron-lm", predicted)
     far = _fitted_to(left_out_error=0.02, trainers="trisweep", most_devices=64)
     assert interval_of(far, "trisweep", predicted).outside == ("no published run used trainer trisweep",)
+
+
+def test_errors_that_stay_large_make_intervals_that_still_hold_four_of_five() -> None:
+    """What 26 runs of a proxy on disturbed cores were off by, each predicted by a fit to the others."""
+    logs = [0.069, 0.08, 0.08, 0.09, 0.145, 0.17, 0.18, 0.19, 0.19, 0.21, 0.22, 0.225, 0.306, 0.346, 0.373, 0.38]
+    logs += [0.386, 0.397, 0.42, 0.456, 0.46, 0.5, 0.61, 0.65, 0.68, 1.03]
+    assert sum(each <= half_width(0.351) for each in logs) / len(logs) >= 0.8
+    assert half_width(0.02) == 0.04
 
 
 def test_what_no_row_of_a_trainer_had_is_named() -> None:
