@@ -18,8 +18,9 @@ HEADING = """\
 <!-- Written by `python -m benchmarks.validate`; do not edit. -->
 # Validation
 
-Can a prediction be trusted? Published steps are predicted by constants that were fitted without them, as if they were of
-your cluster: some before anybody had looked at them, the others without their table, source, or generation of devices.
+Can a prediction be trusted? Published steps are predicted by constants that were fitted without them, as if they were
+of your cluster: some before anybody had looked at them, the others without their table, source or generation of
+devices.
 """
 LEFT_OUT = """\
 **Left out** is the figure to go by: for each table all constants are fitted again, from what is known of them without
@@ -45,7 +46,8 @@ Rows: `benchmarks/published.csv`, `benchmarks/published_2.csv` and, of the forwa
 each with its source; how a row is read is in [estimate.md](estimate.md), what rates count in [metrics.md](metrics.md),
 formulas and constants in [cost-model.md](cost-model.md).
 `python -m benchmarks.fitting --residuals` fits anew (minutes) and writes each row's figures into
-`benchmarks/left_out.csv` and `benchmarks/levels.csv`; `make bench` writes this page from them and from today's predictions.
+`benchmarks/left_out.csv` and `benchmarks/levels.csv`; `make bench` writes this page from them and from today's
+predictions.
 """
 COLUMNS = ("table", "rows", "left out %", "", "constant %", "inside %", "regret %", "rank corr.")
 MISSES = ("table", "model", "layout", "measured s", "left out s", "error %", "")
@@ -69,14 +71,15 @@ def page(found: Validation) -> str:
 
 LEVEL_COLUMNS = ("left out", "groups", "tables", "rows", "off by %", "inside %", "upper over lower end")
 LEVELS_SAID = """\
-Errors have levels: rows of a table err together, so do tables of a source (its machine, its release, the hand that tuned
-it), and sources on one generation of devices. Each level leaves all rows of a group out, fits without them, and predicts
-them. *Inside* is the share of rows in an interval of 80 % whose width comes from generations that were left out, among
-the rows that are kept; means are over tables, that of the widths is geometric. The wider the level, the fewer groups
-there are: five generations are little to stand on. *Forward* are the rows of `benchmarks/published_3.csv`, as commit
-1103498b predicted them before anybody had looked at them; nothing is fitted to them, and the rule of the widths was fixed
-on the other rows. A table is there what one group of sources measured on one device. The noise floor: 99 configurations
-that two sources or more print (releases, submitters) differ by 1.7 % in the median and 3.9 % in the mean."""
+Errors have levels: rows of a table err together, so do tables of a source (its machine, its release, the hand that
+tuned it), and sources on one generation of devices. Each level leaves all rows of a group out, fits without them, and
+predicts them. *Inside* is the share of rows in an interval of 80 % whose width comes from generations that were left
+out, among the rows that are kept; means are over tables, that of the widths is geometric. The wider the level, the
+fewer groups there are: five generations are little to stand on. *Forward* are the rows of
+`benchmarks/published_3.csv`, as commit 1103498b predicted them before anybody had looked at them; nothing is fitted to
+them, and the rule of the widths was fixed on the other rows. A table is there what one group of sources measured on
+one device. The noise floor: 99 configurations that two sources or more print (releases, submitters) differ by 1.7 % in
+the median and 3.9 % in the mean."""
 TRAINER_COLUMNS = ("trainer", "devices", "tables", "rows", "left out %", "worst table %")
 BY_TRAINER = """\
 How far tables like your plan were off. A trainer that is not here, `trisweep` among them, has no published row: its

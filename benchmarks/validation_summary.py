@@ -100,8 +100,8 @@ def _intervals(levels: Sequence[LevelResult]) -> str:
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
         " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
-        f" holds {by_level[WITH_TODAYS_WIDTHS]} % of the rows that were predicted forward, where that of those days held"
-        f" {by_level[AS_IT_HAPPENED]} %, and {by_level[TABLE]} % where the table alone was left out."
+        f" holds {by_level[WITH_TODAYS_WIDTHS]} % of the rows that were predicted forward, where that of those days"
+        f" held {by_level[AS_IT_HAPPENED]} %, and {by_level[TABLE]} % where the table alone was left out."
     )
 
 
