@@ -70,10 +70,14 @@ class MeasuredRow:
         return MeasuredRun(configuration.setup, configuration.implementation, self.seconds)
 
     @property
+    def source(self) -> str:
+        """Who published it: a repository in all of its releases, or a paper."""
+        return text_of(self.compared.row, "source").split(" @")[0]
+
+    @property
     def machine(self) -> str:
         """The machine that was measured. Sources whose nodes are of one kind have machines of their own."""
-        source = text_of(self.compared.row, "source").split(" @")[0]
-        return f"{self.compared.prediction.configuration.setup.cluster.name} of {source}"
+        return f"{self.compared.prediction.configuration.setup.cluster.name} of {self.source}"
 
 
 def measured_rows(priced: Mapping[str, PricedRow]) -> list[MeasuredRow]:

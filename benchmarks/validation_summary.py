@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from math import expm1
 
+from benchmarks.forward import AS_IT_HAPPENED, WITH_TODAYS_WIDTHS
+from benchmarks.level_results import LevelResult
+from benchmarks.levels import GENERATION, TABLE
 from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
@@ -19,9 +23,9 @@ LINE = 120
 def summary(found: Validation) -> list[str]:
     """A list of what matters most."""
     said = (
-        _steps(found.tables),
+        _steps(found),
         _far_off(found.tables),
-        _intervals(found.tables),
+        _intervals(found.levels),
         _choices(found.tables),
         _memory(found.targets),
         _calibrations(found.calibrations),
@@ -67,14 +71,18 @@ def _trainer(tested: TestedRow) -> str:
     return tested.row.run.implementation.name
 
 
-def _steps(tables: Sequence[TableResult]) -> str:
+def _steps(found: Validation) -> str:
+    tables, by_level = found.tables, {each.level: each for each in found.levels}
     errors, constant = [table.left_out_error for table in tables], [table.constant_error for table in tables]
+    forward, generation = by_level[AS_IT_HAPPENED], by_level[GENERATION]
     rows = sum(len(table.rows) for table in tables)
     close = sum(error < CLOSE for error in errors)
     return (
-        f"**A step's time is off by {_percent(_mean(errors))} %**, in the mean over {len(tables)} tables ({rows:,}"
-        f" measured steps) that the constants had not seen; by less than {100 * CLOSE:g} % in {close} of them. With one"
-        f" rate per device, the best for those very rows, it would be {_percent(_mean(constant))} %."
+        f"**A step's time is off by {_percent(forward.error)} %** on tables that came after the code (forward,"
+        f" {forward.rows:,} rows of {forward.tables}), by {_percent(generation.error)} % where the whole generation of"
+        f" devices was left out, and by {_percent(_mean(errors))} %, in the mean over {len(tables)} tables ({rows:,}"
+        f" measured steps), where the table and its machines were; by less than {100 * CLOSE:g} % in {close} of these."
+        f" With one rate per device, the best for those very rows, it would be {_percent(_mean(constant))} %."
     )
 
 
@@ -86,15 +94,14 @@ def _far_off(tables: Sequence[TableResult]) -> str:
     )
 
 
-def _intervals(tables: Sequence[TableResult]) -> str:
-    known = validated()
-    low, high = (f"{abs(100 * (end - 1)):.0f} %" for end in (known.low, known.high))
-    coverages = [table.coverage for table in tables]
-    missed = sum(share < 0.5 for share in coverages)
+def _intervals(levels: Sequence[LevelResult]) -> str:
+    low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-validated().half, validated().half))
+    by_level = {each.level: _percent(each.inside) for each in levels}
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
-        f" small layers and for plans outside of what was validated. It held {_percent(_mean(coverages))} % of the rows"
-        f" (mean over tables). The rows of a table err together: of {missed} tables it held less than half."
+        " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
+        f" holds {by_level[WITH_TODAYS_WIDTHS]} % of the rows that were predicted forward, where that of those days"
+        f" held {by_level[AS_IT_HAPPENED]} %, and {by_level[TABLE]} % where the table alone was left out."
     )
 
 

@@ -20,6 +20,8 @@ from benchmarks.fitting.replays import replayed
 from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
 from benchmarks.fitting.written_constants import write_constants
 from benchmarks.left_out import LEFT_OUT, write_left_out
+from benchmarks.level_results import LEVEL_RESULTS, level_results, write_levels
+from benchmarks.levels import GENERATION, LEVELS, TABLE
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.replayed_calibrations import CALIBRATED, write_calibrations
 from sweeps.confidence.validated import VALIDATED, written
@@ -37,18 +39,20 @@ def run(arguments: Sequence[str]) -> None:
     found = fit(rows)
     print_constants(found.values)
     without = values_without(found)
-    ratios = left_out_ratios(found, without)
+    ratios = {level: left_out_ratios(found, values_without(found, level), level) for level in LEVELS}
+    around = {level: intervals(rows, ratios[level], ratios[GENERATION], level) for level in LEVELS}
     fitted = found.priced.measured * np.exp(found.log_ratios())
     predicted = fitted if "--write" in options else found.priced.step_seconds()
-    left_out = left_out_rows(found, predicted, ratios, intervals(rows, ratios))
+    left_out = left_out_rows(found, predicted, ratios[TABLE], around[TABLE])
     print_tables(rows, left_out, fitted)
     calibrations = replayed(rows, without)
     print_calibrations(calibrations)
     if options:
         write_left_out(left_out)
+        write_levels(level_results(rows, ratios, around))
         write_calibrations(calibrations)
-        write_atomically(VALIDATED, written(learned(rows, ratios)))
-        print(f"Written: {LEFT_OUT.name}, {CALIBRATED.name}, {VALIDATED.name}")
+        write_atomically(VALIDATED, written(learned(rows, ratios[GENERATION])))
+        print(f"Written: {LEFT_OUT.name}, {LEVEL_RESULTS.name}, {CALIBRATED.name}, {VALIDATED.name}")
     if "--write" in options:
         places = write_constants(found.values)
         print(f"Written: {len(places)} constants in {len({place.path for place in places})} files")

@@ -1,4 +1,4 @@
-"""One fit of all constants to all published rows, and one without each table and its machines."""
+"""One fit of all constants to all published rows, and one without each table and its machines, source, and so on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from benchmarks.fitting.constants import constants_with, fitted_constants, prior_values
 from benchmarks.left_out import LeftOutRow
+from benchmarks.levels import LEVELS, TABLE, left_out
 from benchmarks.measured_rows import MeasuredRow, series_weights
 from calibrate.measured_runs import PricedRuns
 from calibrate.robust_fit import (
     Constant,
+    Floats,
     Values,
     coordinates_of,
     linear_step,
@@ -43,6 +45,11 @@ class Fit:
     def priced(self) -> PricedRuns:
         return PricedRuns([row.run for row in self.rows])
 
+    @cached_property
+    def slope(self) -> Floats:
+        """How the log ratios change with a spread of each constant, (n, constants): most of what leaving out takes."""
+        return slopes(self.log_ratios, _constants(), self.values)
+
     def log_ratios(self, values: Values | None = None) -> NDArray[np.float64]:
         """Log of predicted over measured of every row, (n,)."""
         chosen = self.values if values is None else values
@@ -60,34 +67,33 @@ def fit(rows: Sequence[MeasuredRow]) -> Fit:
     return Fit(rows, refit(begun.log_ratios, _constants(), prior_values(), None, weights, SMALLEST_GAIN))
 
 
-def values_without(found: Fit) -> dict[str, dict[str, float]]:
-    """For each table, the constants by name that are fitted without its rows and without all rows of its machines."""
+def values_without(found: Fit, level: str = TABLE) -> dict[str, dict[str, float]]:
+    """For each group of a level, the constants by name that are fitted without it; a table goes with its machines."""
     # The fits without some rows end close to the fit to all, so that its derivatives serve all of them.
-    slope = slopes(found.log_ratios, _constants(), found.values)
     left, weights = found.log_ratios(), series_weights(found.rows)
     now, rest = (coordinates_of(_constants(), values) for values in (found.values, prior_values()))
-    by_machines: dict[frozenset[str], dict[str, float]] = {}
-    by_table = {}
-    for table in dict.fromkeys(row.table for row in found.rows):
-        machines = frozenset(row.machine for row in found.rows if row.table == table)
-        if machines not in by_machines:
-            kept = weights * np.array([row.machine not in machines for row in found.rows])
-            stepped = linear_step(found.log_ratios, _constants(), left, slope, now, rest, kept)
-            by_machines[machines] = found.values if stepped is None else values_at(_constants(), stepped.now)
-        by_table[table] = by_machines[machines]
-    return by_table
+    by_kept: dict[tuple[int, ...], dict[str, float]] = {}
+    by_group = {}
+    for members, kept in left_out(found.rows, level):
+        if (key := tuple(kept)) not in by_kept:
+            of_kept = np.zeros(len(weights))
+            of_kept[kept] = weights[kept]
+            stepped = linear_step(found.log_ratios, _constants(), left, found.slope, now, rest, of_kept)
+            by_kept[key] = found.values if stepped is None else values_at(_constants(), stepped.now)
+        by_group[LEVELS[level](found.rows[members[0]])] = by_kept[key]
+    return by_group
 
 
-def left_out_ratios(found: Fit, without: Mapping[str, Values]) -> NDArray[np.float64]:
-    """Log of predicted over measured of every row, (n,), by the constants that were fitted without its table."""
+def left_out_ratios(found: Fit, without: Mapping[str, Values], level: str = TABLE) -> NDArray[np.float64]:
+    """Log of predicted over measured of every row, (n,), by the constants that were fitted without its group."""
     ratios = np.zeros(len(found.rows))
     priced: dict[tuple[float, ...], NDArray[np.float64]] = {}
-    for table, values in without.items():
-        of_table = np.array([row.table == table for row in found.rows])
+    for group, values in without.items():
+        members = np.array([LEVELS[level](row) == group for row in found.rows])
         key = tuple(values.values())
         if key not in priced:
             priced[key] = found.log_ratios(values)
-        ratios[of_table] = priced[key][of_table]
+        ratios[members] = priced[key][members]
     return ratios
 
 

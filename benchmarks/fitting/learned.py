@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.levels import GENERATION, LEVELS, left_out
 from benchmarks.measured_rows import MeasuredRow
-from sweeps.confidence.interval import SHARE, Interval, interval_around, outside_of, sizes_of
+from sweeps.confidence.interval import SHARE, Interval, interval_around, sizes_of
 from sweeps.confidence.traits import traits_of
 from sweeps.confidence.validated import Range, Validated
-from sweeps.confidence.width import width_of
+from sweeps.confidence.width import kinds_of, width_of
 
 Floats = NDArray[np.float64]
 MOST_PAIRS = 400
@@ -22,74 +23,64 @@ def learned(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
     """What these rows say, every table as much as any other.
 
     Args:
-        ratios: log of predicted over measured of every row, by constants fitted without it, (n,).
+        ratios: log of predicted over measured of every row, by constants fitted without its generation, (n,).
     """
-    usual = ratios / [_width(row, seen) for row, seen in zip(rows, _seen_without(rows), strict=True)]
-    return _with_errors(_seen(rows, [sizes_of(row.run.setup) for row in rows]), rows, usual)
+    return _with_errors(_seen(rows), rows, ratios)
 
 
-def intervals(rows: Sequence[MeasuredRow], ratios: Floats) -> list[Interval]:
-    """The interval of each row that rows of other tables and machines make around the prediction without it."""
-    without = _seen_without(rows)
-    usual = ratios / [_width(row, seen) for row, seen in zip(rows, without, strict=True)]
+def intervals(rows: Sequence[MeasuredRow], ratios: Floats, generation_ratios: Floats, level: str) -> list[Interval]:
+    """The interval of each row that rows of other groups make around the prediction without its group.
+
+    Args:
+        ratios: log of predicted over measured of every row, by constants fitted without its group of this level, (n,).
+        generation_ratios: the same without its generation: how far predictions for another machine are off, (n,).
+        level: a name of LEVELS.
+    """
     found: dict[int, Interval] = {}
-    for members, others in _left_out(rows):
-        known = _with_errors(without[members[0]], [rows[index] for index in others], usual[others])
+    for members, kept in left_out(rows, level):
+        others = [rows[index] for index in kept]
+        known = _with_errors(_seen(others), others, generation_ratios[kept])
         for index in members:
             row, seconds = rows[index], rows[index].seconds * float(np.exp(ratios[index]))
             found[index] = interval_around(seconds, row.run.setup, row.run.implementation.name, known)
     return [found[index] for index in range(len(rows))]
 
 
-def _left_out(rows: Sequence[MeasuredRow]) -> Iterator[tuple[list[int], list[int]]]:
-    """Indices of the rows of each table, and of those on machines that it has no rows on."""
-    for table in dict.fromkeys(row.table for row in rows):
-        machines = {row.machine for row in rows if row.table == table}
-        members = [index for index, row in enumerate(rows) if row.table == table]
-        yield members, [index for index, row in enumerate(rows) if row.machine not in machines]
-
-
-def _seen_without(rows: Sequence[MeasuredRow]) -> list[Validated]:
-    """For each row, what there was to see without its table and machines."""
-    sizes, found = [sizes_of(row.run.setup) for row in rows], dict[int, Validated]()
-    for members, others in _left_out(rows):
-        seen = _seen([rows[index] for index in others], [sizes[index] for index in others])
-        found |= dict.fromkeys(members, seen)
-    return [found[index] for index in range(len(rows))]
-
-
-def _width(row: MeasuredRow, seen: Validated) -> float:
-    setup = row.run.setup
-    return width_of(setup, len(outside_of(setup, row.run.implementation.name, seen)))
-
-
-def _seen(rows: Sequence[MeasuredRow], sizes: Sequence[Mapping[str, float]]) -> Validated:
+def _seen(rows: Sequence[MeasuredRow]) -> Validated:
     """What the rows were, without what their errors say."""
     by_trainer: dict[str, list[Mapping[str, float]]] = {}
     traits: dict[str, set[str]] = {}
-    for row, of_row in zip(rows, sizes, strict=True):
-        by_trainer.setdefault(row.run.implementation.name, []).append(of_row)
+    for row in rows:
+        by_trainer.setdefault(row.run.implementation.name, []).append(sizes_of(row.run.setup))
         traits.setdefault(row.run.implementation.name, set()).update(traits_of(row.run.setup))
     return Validated(
-        low=1.0,
-        high=1.0,
+        half=0.0,
         rivals=0.0,
         rows=len(rows),
         tables=len({row.table for row in rows}),
-        devices=tuple(sorted({row.run.setup.cluster.device.name for row in rows})),
+        generations=len({LEVELS[GENERATION](row) for row in rows}),
+        sources=_sources(rows),
         trainers={name: _ranges(by_trainer[name]) for name in sorted(by_trainer)},
         traits={name: tuple(sorted(traits[name])) for name in sorted(traits)},
     )
 
 
-def _with_errors(known: Validated, rows: Sequence[MeasuredRow], usual: Floats) -> Validated:
-    """The same with how far predictions were off.
+def _sources(rows: Sequence[MeasuredRow]) -> dict[str, int]:
+    """How many sources measured each device, trainer and kind of plan."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        setup = row.run.setup
+        for name in (setup.cluster.device.name, row.run.implementation.name, *kinds_of(setup)):
+            found.setdefault(name, set()).add(row.source)
+    return {name: len(found[name]) for name in sorted(found)}
 
-    Args:
-        usual: log of predicted over measured, over how wide the row's interval is, (n,).
-    """
-    low, high = _quantiles(-usual, _table_weights(rows))
-    found = {"low": float(np.exp(low)), "high": float(np.exp(high)), "rivals": _rivals(rows, usual)}
+
+def _with_errors(known: Validated, rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
+    """The same with how far predictions were off, by what a row's interval is wide for its layers."""
+    usual = ratios / [width_of(row.run.setup, 0) for row in rows]
+    # Rows of a generation err together: of n generations the next one is the largest with a chance of 1 in n + 1.
+    level = min(1.0, SHARE * (1 + 1 / known.generations))
+    found = {"half": _quantile(np.abs(usual), _table_weights(rows), level), "rivals": _rivals(rows, usual)}
     return known.model_copy(update={name: round(value, 4) for name, value in found.items()})
 
 
@@ -97,12 +88,6 @@ def _table_weights(rows: Sequence[MeasuredRow]) -> Floats:
     """A weight for every row, (n,): all rows of a table weigh 1 together."""
     sizes = Counter(row.table for row in rows)
     return np.array([1 / sizes[row.table] for row in rows])
-
-
-def _quantiles(logs: Floats, weights: Floats) -> tuple[float, float]:
-    """The values that a tenth of the weight lies below, and above."""
-    edge = (1 - SHARE) / 2
-    return _quantile(logs, weights, edge), _quantile(logs, weights, 1 - edge)
 
 
 def _quantile(values: Floats, weights: Floats, share: float) -> float:

@@ -3,7 +3,7 @@
 interval   the interval of one prediction, and where it lies outside of what was ever validated
 traits     what a plan has or has not, beyond its sizes
 validated  what was learned from the rows that were left out, read from validated.yaml
-width      which plans have wider intervals
+width      which plans have wider intervals: small layers, and what few sources have measured
 """
 
 from sweeps.confidence.interval import Interval, interval_of

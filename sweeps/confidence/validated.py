@@ -9,7 +9,7 @@ from typing import Annotated
 import yaml
 from pydantic import Field, TypeAdapter
 
-from conf.schema import Frozen, NonNegative, Positive
+from conf.schema import Frozen, NonNegative
 
 VALIDATED = Path(__file__).with_name("validated.yaml")
 
@@ -22,24 +22,25 @@ class Range(Frozen):
 
 
 class Validated(Frozen):
-    """Everything that was learned, by constants that were fitted without the row's table and clusters.
+    """Everything that was learned, by constants that were fitted without all rows of the row's generation of devices.
 
     Attributes:
-        low: measured over predicted, which one row in ten was below, in the mean over tables; `width_of` widens it.
-        high: the same, which one row in ten was above.
+        half: how far the logarithm of an interval's end is from that of the prediction; `width_of` widens it. A new
+            machine errs as a generation that was left out does. Of few generations it is no mere 80 % quantile over
+            tables, but one for `generations` + 1 of them: with five the level is 0.8 x 6 / 5 = 0.96.
         rivals: by how much the ratio of two predictions of one model on one machine was off, in four of five pairs.
-        rows, tables: how many it rests on.
-        devices: names of the devices that rows ran on.
+        rows, tables, generations: how many it rests on.
+        sources: how many sources measured each device, trainer and kind of plan, by name.
         trainers: names of the trainers that ran them, each with the ranges of its rows, by what is measured.
         traits: what rows of each trainer had, by the names of TRAITS.
     """
 
-    low: Positive
-    high: Positive
+    half: NonNegative
     rivals: NonNegative
     rows: Annotated[int, Field(ge=0)]
     tables: Annotated[int, Field(ge=0)]
-    devices: Annotated[tuple[str, ...], Field(strict=False)]
+    generations: Annotated[int, Field(ge=0)]
+    sources: dict[str, int]
     trainers: dict[str, dict[str, Range]]
     traits: dict[str, Annotated[tuple[str, ...], Field(strict=False)]]
 

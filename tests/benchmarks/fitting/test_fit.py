@@ -8,7 +8,9 @@ import pytest
 from benchmarks.fitting.constants import fitted_constants, prior_values
 from benchmarks.fitting.fit import Fit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, learned
+from benchmarks.levels import GENERATION, LEVELS, left_out
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
+from sweeps.confidence.width import width_of
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +42,32 @@ def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list
 
 def test_what_is_learned_names_devices_trainers_and_their_ranges(rows: list[MeasuredRow]) -> None:
     found = learned(rows, np.zeros(len(rows)))
-    assert "A100-80GB-SXM" in found.devices
+    assert found.sources["A100-80GB-SXM"] == 3
+    assert found.generations == 2
     assert found.trainers["fsdp"]["pipeline"].highest == 1
     assert (found.rows, found.tables) == (len(rows), len({row.table for row in rows}))
     assert len(fitted_constants()) > 20
 
 
-def test_every_table_makes_as_much_of_an_interval_as_any_other(rows: list[MeasuredRow]) -> None:
-    """Of six tables or more, one that is far off is in the tail of the others' intervals, however many rows it has."""
-    largest = max(rows, key=lambda row: sum(other.table == row.table for other in rows)).table
-    ratios = np.array([-1.0 if row.table == largest else 0.0 for row in rows])
-    around = dict(zip([row.place for row in rows], intervals(rows, ratios), strict=True))
-    off = next(row for row in rows if row.table == largest)
-    assert around[off.place].high_seconds == pytest.approx(off.seconds / np.e)
-    assert 1 < learned(rows, ratios).high <= np.e
-    assert learned(rows, ratios).low == 1.0
+def test_a_generation_that_is_far_off_makes_every_interval_wide(rows: list[MeasuredRow]) -> None:
+    """However few of its rows there are: what a machine of a new generation is off by is seen on generations alone."""
+    hopper = np.array([LEVELS[GENERATION](row) == "Hopper" for row in rows])
+    assert 0 < hopper.sum() < len(rows) / 2
+    off = np.where(hopper, -0.5, 0.01)
+    # Of two generations the next may be as far off as the farthest row.
+    widths = np.array([width_of(row.run.setup, 0) for row in rows])
+    assert learned(rows, off).half == pytest.approx(np.max(np.abs(off) / widths), abs=1e-4)
+    for row, around in zip(rows, intervals(rows, off, off, GENERATION), strict=True):
+        is_inside = around.low_seconds <= row.seconds <= around.high_seconds
+        assert is_inside != (LEVELS[GENERATION](row) == "Hopper"), "Hopper's own errors do not make its intervals"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_left_out_at_a_level_is_left_out_whole(rows: list[MeasuredRow], level: str) -> None:
+    seen = []
+    for members, kept in left_out(rows, level):
+        names = {LEVELS[level](rows[index]) for index in members}
+        assert len(names) == 1
+        assert not names & {LEVELS[level](rows[index]) for index in kept}
+        seen += members
+    assert sorted(seen) == list(range(len(rows)))

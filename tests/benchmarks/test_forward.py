@@ -1,0 +1,41 @@
+"""Rows that were predicted before anybody had looked at them, and what is said of them."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from benchmarks.forward import AS_IT_HAPPENED, PUBLISHED_3, WITH_TODAYS_WIDTHS, forward_results
+from benchmarks.level_results import mean_over_tables, read_levels
+from benchmarks.levels import LEVELS
+from benchmarks.measured_rows import published_rows
+
+
+def test_rows_of_the_forward_test_are_in_no_fit() -> None:
+    assert not any(place.startswith(PUBLISHED_3.name) for place in published_rows())
+
+
+def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() -> None:
+    then, today = forward_results()
+    assert (then.level, today.level) == (AS_IT_HAPPENED, WITH_TODAYS_WIDTHS)
+    assert then[1:5] == today[1:5]  # the predictions are those of that day in both
+    with PUBLISHED_3.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    new = [row for row in rows if row["forward_iter_time_s"] and not row["seen_configuration"] and not row["set_aside"]]
+    assert 0.9 * len(new) < then.rows <= len(new)
+    assert then.inside < 0.45
+    assert 0.75 <= today.inside <= 0.88
+    assert today.width > then.width
+
+
+def test_every_level_was_written_and_the_more_is_left_out_the_larger_the_error() -> None:
+    levels = read_levels()
+    assert [each.level for each in levels] == list(LEVELS)
+    errors = [each.error for each in levels]
+    assert errors == sorted(errors)
+    assert len({each.rows for each in levels}) == 1
+
+
+def test_every_table_counts_as_much_as_any_other() -> None:
+    assert mean_over_tables([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"]) == pytest.approx(0.5)
