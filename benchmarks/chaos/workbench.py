@@ -113,6 +113,7 @@ class Workbench:
         self.poll_seconds = settings.controller.poll_seconds
         self.names = [trial.trial_id for trial in sweep.record.trials]
         self.expected: dict[str, Outcome] = {}
+        self.ends_well: tuple[Outcome, ...] = (Outcome.COMPLETED,)
         self.num_faults = 0
         self.job: SlurmJob = made_up_training
         self._found: tuple[list[TrialReading], list[str], list[str]] | None = None
@@ -141,7 +142,8 @@ class Workbench:
         return cls(Sweep.stored_in(SweepFolder(folder)), cluster)
 
     def take(self, sweep: Sweep) -> None:
-        """Judge this sweep from now on, of which every trial that is to run is to end COMPLETED."""
+        """Judge this sweep from now on: its trials are to be COMPLETED, or PRUNED by a search that calls them slow."""
+        self.ends_well = (Outcome.COMPLETED, Outcome.PRUNED)
         runnable = tuple(trial for trial in sweep.record.trials if trial.selected)
         self.sweep = sweep._replace(record=sweep.record.model_copy(update={"trials": runnable}))
         self.names = [trial.trial_id for trial in runnable]
@@ -262,9 +264,8 @@ class Workbench:
         )
 
     def _is_wrong(self, reading: TrialReading) -> bool:
-        wanted = self.expected.get(reading.name, Outcome.COMPLETED)
-        final = reading.outcome is not None and reading.outcome.is_final
-        return final and reading.outcome is not wanted
+        wanted = (self.expected[reading.name],) if reading.name in self.expected else self.ends_well
+        return reading.outcome is not None and reading.outcome.is_final and reading.outcome not in wanted
 
     def _wrong_in_report(self, readings: list[TrialReading]) -> list[str]:
         """Rows of the report that say something else than the trials' folders."""

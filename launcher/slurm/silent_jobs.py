@@ -56,6 +56,10 @@ job beyond its --mem may be just FAILED.
 The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
 """
 
+NO_STEP = re.compile(r"^srun: error: (?:Unable to create step for job|Node failure on) .*", re.MULTILINE)
+"""So srun says that Slurm could not run the job's step, or lost a node of it. A FAILED job that says nothing else was
+not ended by its program: as where a heterogeneous job is requeued after a node failed, and its step is still known."""
+
 FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.TIMED_OUT)
 """Where Slurm says one of these, what ranks say is a consequence."""
 
@@ -168,6 +172,8 @@ def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -
 
 
 def _unknown(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure:
+    if state is not None and (step := NO_STEP.search(log)):
+        return _words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
     if state is None:
         how, fault = "Slurm no longer knows it", Fault.LOST
     else:

@@ -51,6 +51,8 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
         ("FAILED", "slurmstepd: error: Step 7.0 exceeded memory limit (9 > 8), being killed", Outcome.OUT_OF_MEMORY),
         ("FAILED", "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0", Outcome.OUT_OF_MEMORY),
         ("FAILED", "srun: error: node1: task 0: Segmentation fault", Outcome.FAILED),
+        ("FAILED", "srun: error: Unable to create step for job 8: Duplicate job step id", Outcome.NODE_FAILED),
+        ("FAILED", "srun: error: Node failure on n3\nsrun: error: node1: task 0: Aborted", Outcome.FAILED),
         ("COMPLETED", "", Outcome.FAILED),
         (
             None,
