@@ -56,7 +56,9 @@ job beyond its --mem may be just FAILED.
 The most specific come first, because `CANCELLED AT` begins the line about a time limit or a failed node too.
 """
 
-NO_STEP = re.compile(r"^srun: error: (?:Unable to create step for job|Node failure on) .*", re.MULTILINE)
+NO_STEP = re.compile(
+    r"^srun: error: (?:Unable to create step for job \d+: Duplicate job step id|Node failure on .*)", re.MULTILINE
+)
 """So srun says that Slurm could not run the job's step, or lost a node of it. A FAILED job that says nothing else was
 not ended by its program: as where a heterogeneous job is requeued after a node failed, and its step is still known."""
 

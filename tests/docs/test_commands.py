@@ -24,7 +24,7 @@ RUN_ELSEWHERE = {
     "list": "tests/cli/commands/test_list_and_show.py",
     "logs": "tests/cli/commands/test_logs.py",
     "pause": "tests/launcher/control/test_advance.py",
-    "rehearse": "tests/cli/commands/test_rehearse.py",
+    "rehearse": "tests/cli/test_imports.py",
     "reindex": "tests/cli/commands/test_reindex.py",
     "report": "tests/cli/commands/report/test_report.py",
     "rerun": "tests/cli/commands/test_rerun.py",
