@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
-
-from train_core.whole_files import write_atomically
 
 LEFT_OUT = Path(__file__).with_name("left_out.csv")
 
@@ -42,17 +37,3 @@ class LeftOutRow(NamedTuple):
     @property
     def is_inside(self) -> bool:
         return self.low_s <= self.measured_s <= self.high_s
-
-
-def write_left_out(rows: Iterable[LeftOutRow], path: Path = LEFT_OUT) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LeftOutRow._fields)
-    writer.writerows([f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
-    write_atomically(path, text.getvalue())
-
-
-def read_left_out(path: Path = LEFT_OUT) -> list[LeftOutRow]:
-    with path.open(newline="") as file:
-        lines = list(csv.reader(file))[1:]
-    return [LeftOutRow(*line[:5], *map(float, line[5:])) for line in lines]  # type: ignore[arg-type]

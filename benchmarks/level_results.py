@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from math import log
 from pathlib import Path
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 from benchmarks.levels import LEVELS
 from benchmarks.measured_rows import MeasuredRow
 from sweeps.confidence.interval import Interval
-from train_core.whole_files import write_atomically
 
 LEVEL_RESULTS = Path(__file__).with_name("levels.csv")
 
@@ -91,17 +88,3 @@ def mean_over_tables(values: Iterable[float], tables: Sequence[str]) -> float:
     for table, value in zip(tables, values, strict=True):
         of_table.setdefault(table, []).append(value)
     return float(np.mean([np.mean(each) for each in of_table.values()]))
-
-
-def write_levels(found: Iterable[LevelResult], path: Path = LEVEL_RESULTS) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LevelResult._fields)
-    writer.writerows([f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row] for row in found)
-    write_atomically(path, text.getvalue())
-
-
-def read_levels(path: Path = LEVEL_RESULTS) -> list[LevelResult]:
-    with path.open(newline="") as file:
-        lines = list(csv.reader(file))[1:]
-    return [LevelResult(line[0], *map(int, line[1:4]), *map(float, line[4:])) for line in lines]

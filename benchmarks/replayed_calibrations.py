@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
-
-from train_core.whole_files import write_atomically
 
 CALIBRATED = Path(__file__).with_name("calibrated.csv")
 
@@ -33,17 +28,3 @@ class ReplayedCalibration(NamedTuple):
     drawn_after: float
     others_before: float
     others_after: float
-
-
-def write_calibrations(found: Iterable[ReplayedCalibration], path: Path = CALIBRATED) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ReplayedCalibration._fields)
-    writer.writerows((each.table, each.num_rows, *(f"{error:.4g}" for error in each[2:])) for each in found)
-    write_atomically(path, text.getvalue())
-
-
-def read_calibrations(path: Path = CALIBRATED) -> list[ReplayedCalibration]:
-    with path.open(newline="") as file:
-        lines = list(csv.reader(file))[1:]
-    return [ReplayedCalibration(line[0], int(line[1]), *map(float, line[2:])) for line in lines]

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.csv_rows import read_rows
 from benchmarks.forward import WITH_TODAYS_WIDTHS, forward_results
 from benchmarks.frontier_targets import frontier_targets
-from benchmarks.left_out import read_left_out
-from benchmarks.level_results import LevelResult, read_levels
+from benchmarks.left_out import LEFT_OUT, LeftOutRow
+from benchmarks.level_results import LEVEL_RESULTS, LevelResult
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.published_rows import row_sets
-from benchmarks.replayed_calibrations import ReplayedCalibration, read_calibrations
+from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
 from benchmarks.table_results import MemoryResult, TableResult, memory_results, table_results
 from benchmarks.target import Target, at_least, at_most, figure
 from results.score import comparison, score
@@ -62,10 +63,11 @@ class Validation:
 def validation() -> Validation:
     """All of it, from the rows as they are priced now and from what was left out when constants were fitted last."""
     priced = published_rows()
-    rows, left_out, calibrations = measured_rows(priced), read_left_out(), tuple(read_calibrations())
+    rows, left_out = measured_rows(priced), read_rows(LEFT_OUT, LeftOutRow)
+    calibrations = tuple(read_rows(CALIBRATED, ReplayedCalibration))
     left_places = {each.place for each in left_out}
     tables, memories = table_results(rows, left_out), memory_results(priced.values())
-    levels = (*read_levels(), *forward_results())
+    levels = (*read_rows(LEVEL_RESULTS, LevelResult), *forward_results())
     targets = [
         *_step_targets(tables),
         *_coverage_targets(levels),

@@ -64,9 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Found:
-    """One repetition, in this process, on a cluster that is whole."""
+    """One repetition, in this process."""
     started = time.monotonic()
-    cluster.restore()
     make = Workbench.mixed if scenario.is_mixed else Workbench.new
     bench = make(folder, cluster, scenario.num_trials, f"{seed} {folder.name}")
     problem = ""
@@ -123,12 +122,12 @@ def _repetitions(scenario: Scenario, once: bool) -> int:
 
 
 def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int) -> Found:
-    """One repetition in a process of its own, because scenarios change what belongs to a whole process, as PATH."""
+    """One repetition on a cluster that is whole, in a process of its own, because scenarios change its PATH."""
     words = [sys.executable, "-m", "benchmarks.chaos", scenario.name, f"--inside={folder}", f"--seed={seed}"]
     started = time.monotonic()
     try:
+        cluster.restore()
         if scenario.alone:
-            cluster.restore()
             cluster.clear()
         done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
     except (TimeoutError, subprocess.SubprocessError) as error:

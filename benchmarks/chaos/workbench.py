@@ -247,11 +247,7 @@ class Workbench:
         readings, twice, wrong = self._found
         lost = [each for each in readings if each.outcome is None or not each.outcome.is_final]
         wrong = [*wrong, *(f"{each.name} is {each.outcome}: {each.cause}" for each in readings if self._is_wrong(each))]
-        note = "; ".join(
-            filter(
-                None, (_said("lost", [_with_job(each) for each in lost]), _said("twice", twice), _said("wrong", wrong))
-            )
-        )
+        notes = _said("lost", [_with_job(each) for each in lost]), _said("twice", twice), _said("wrong", wrong)
         return Found(
             scenario=scenario,
             num_trials=len(readings),
@@ -260,7 +256,7 @@ class Workbench:
             twice=len(twice),
             wrong=len(wrong),
             seconds=seconds,
-            note=note,
+            note="; ".join(filter(None, notes)),
         )
 
     def _is_wrong(self, reading: TrialReading) -> bool:

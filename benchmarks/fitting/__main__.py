@@ -14,16 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.csv_rows import write_rows
 from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
 from benchmarks.fitting.learned import intervals, learned
 from benchmarks.fitting.replays import replayed
 from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
 from benchmarks.fitting.written_constants import write_constants
-from benchmarks.left_out import LEFT_OUT, write_left_out
-from benchmarks.level_results import LEVEL_RESULTS, level_results, write_levels
+from benchmarks.left_out import LEFT_OUT, LeftOutRow
+from benchmarks.level_results import LEVEL_RESULTS, LevelResult, level_results
 from benchmarks.levels import GENERATION, LEVELS, TABLE
 from benchmarks.measured_rows import measured_rows, published_rows
-from benchmarks.replayed_calibrations import CALIBRATED, write_calibrations
+from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
 from sweeps.confidence.validated import VALIDATED, written
 from train_core.whole_files import write_atomically
 
@@ -48,9 +49,9 @@ def run(arguments: Sequence[str]) -> None:
     calibrations = replayed(rows, without)
     print_calibrations(calibrations)
     if options:
-        write_left_out(left_out)
-        write_levels(level_results(rows, ratios, around))
-        write_calibrations(calibrations)
+        write_rows(LEFT_OUT, LeftOutRow, left_out)
+        write_rows(LEVEL_RESULTS, LevelResult, level_results(rows, ratios, around))
+        write_rows(CALIBRATED, ReplayedCalibration, calibrations, digits=4)
         write_atomically(VALIDATED, written(learned(rows, ratios[GENERATION])))
         print(f"Written: {LEFT_OUT.name}, {LEVEL_RESULTS.name}, {CALIBRATED.name}, {VALIDATED.name}")
     if "--write" in options:

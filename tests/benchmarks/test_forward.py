@@ -6,8 +6,9 @@ import csv
 
 import pytest
 
+from benchmarks.csv_rows import read_rows
 from benchmarks.forward import AS_IT_HAPPENED, PUBLISHED_3, WITH_TODAYS_WIDTHS, forward_results
-from benchmarks.level_results import mean_over_tables, read_levels
+from benchmarks.level_results import LEVEL_RESULTS, LevelResult, mean_over_tables
 from benchmarks.levels import LEVELS
 from benchmarks.measured_rows import published_rows
 
@@ -30,7 +31,7 @@ def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() 
 
 
 def test_every_level_was_written_and_the_more_is_left_out_the_larger_the_error() -> None:
-    levels = read_levels()
+    levels = read_rows(LEVEL_RESULTS, LevelResult)
     assert [each.level for each in levels] == list(LEVELS)
     errors = [each.error for each in levels]
     assert errors == sorted(errors)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import urllib.request
 
 PATIENCE_SECONDS = 90.0
+OURS = range(10_000, 20_000)
+"""Ports that Linux gives to nobody by itself: one of the ephemeral ports could be an outgoing connection's before a
+server, which takes seconds to start, listens on it."""
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = random.SystemRandom().choice(OURS)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def read(url: str) -> str:

@@ -67,6 +67,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[
             links += [word for word in line.split() if word.startswith("http")]
             if len(links) == 3:
                 break
+        assert len(links) == 3, f"The UI ended with {process.wait()} after {links}; its message is on stderr."
         yield Served(process, run_id, *links)
         process.terminate()
         process.stdout.read()
