@@ -81,6 +81,7 @@ def commands_race(bench: Workbench) -> None:
         assert not any(process.exitcode for process in at_once), "a command ended in a traceback"
     bench.order(seconds=1)
     resume(Sweep.stored_in(bench.sweep.folder))
+    bench.finish()  # what still runs had its orders before, and may fail yet; only what has failed is tried again
     bench.advance(retry_failed=True)
     bench.finish()
 
