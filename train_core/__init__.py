@@ -13,4 +13,5 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     attempt, attention_rules,
     bucket_rules, measurement,
     stage_timeline, whole_files            values and rules that the floors above share, files written whole
+    axes                                   the axes of parallelism, and which rank is where
 """

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
+from train_core.axes import REPLICAS
+
 Parameter = TypeVar("Parameter")
 ALIGNMENT = 64
 """Elements; every shard begins at a multiple of it, where vector units and NCCL are fastest."""
@@ -31,21 +33,15 @@ class Treatment(NamedTuple):
 
     Attributes:
         decays: weight decay applies (to matrices, not to biases and norms).
-        repeated: several tensor ranks hold the same values.
-        is_copy: another pipeline stage holds the same values, and counts them.
-        partial: their gradients have to be summed over the tensor axis.
-        tied: their gradients have to be summed over the two stages that hold the token embedding.
+        copied_over: the groups, such as `tensor` or `embedding`, whose ranks all hold the same values.
+        summed_over: the groups over which their gradients have to be summed, apart from the replicas.
+        reduced_over: the axes along which their replicas lie.
     """
 
     decays: bool
-    repeated: bool
-    is_copy: bool
-    partial: bool
-    tied: bool
-
-    def is_counted_by(self, tensor_rank: int) -> bool:
-        """Whether this rank counts them in the global norm; of several that hold the same values one does."""
-        return not self.is_copy and (not self.repeated or tensor_rank == 0)
+    copied_over: tuple[str, ...]
+    summed_over: tuple[str, ...]
+    reduced_over: tuple[str, ...] = REPLICAS
 
 
 def bucketed(

@@ -43,8 +43,9 @@ from train_core.checkpoints.writer import Writer
 from train_core.checkpoints.writers_group import group_of_writers
 from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
-from train_core.parallel.collectives import Axis, found_by_first
+from train_core.parallel.collectives import Axis
 from train_core.parallel.replicas import Replicas
+from train_core.process.first_rank import found_by_first
 from train_core.process.world import use_device
 
 LOGGER = logging.getLogger(__name__)

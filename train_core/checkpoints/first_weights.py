@@ -9,8 +9,9 @@ import torch
 from conf.errors import ConfigError
 from conf.experiment import Experiment
 from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences
-from train_core.parallel.collectives import Axis, found_by_first
+from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue
+from train_core.process.first_rank import found_by_first
 
 
 def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) -> FirstValue | None:

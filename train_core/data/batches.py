@@ -22,9 +22,9 @@ from conf.experiment import Experiment
 from train_core.data.permutation import mixed, permuted
 from train_core.data.token_file import Ids, TokenFile
 from train_core.data.tokens import prepare, split_of
-from train_core.parallel.collectives import found_by_first
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
+from train_core.process.first_rank import found_by_first
 
 Window = Callable[[int], NDArray[np.int64]]
 """From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
@@ -42,7 +42,7 @@ class Batches:
             experiment.batch.micro_batch_size,
             experiment.batch.global_batch_size,
         )
-        self.first_sequence = mesh.data.rank * experiment.num_micro_batches * self.micro_batch_size
+        self.first_sequence = mesh.batch.rank * experiment.num_micro_batches * self.micro_batch_size
         self.device = device
         # Every rank takes part in this, also those that will read nothing, because it is a collective.
         self.tokens = tokens = shared_tokens(experiment, mesh, cache_dir)

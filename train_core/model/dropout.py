@@ -139,3 +139,22 @@ class AttentionWithDropout(CausalAttention):
     def _dropped(self, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         seed = self.randomness.seed_of(self.site, part)
         return self.attention.dropped(query, key, value, self.probability, seed)
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """What a training drops, if it drops anything."""
+
+    probability: float
+    randomness: Randomness
+    attention: DroppingAttention = SEEDED_ATTENTION
+
+    def values(self, site: str, part: int) -> nn.Module | None:
+        """Dropout for a place that the model leaves for it; see `SeededDropout`."""
+        return SeededDropout(site, self.probability, self.randomness, part) if self.probability else None
+
+    def scores(self, site: str, part: int) -> nn.Module | None:
+        """An attention core that drops scores; see `AttentionWithDropout`."""
+        if not self.probability:
+            return None
+        return AttentionWithDropout(site, self.probability, self.randomness, part, self.attention)

@@ -49,6 +49,10 @@ class Positions(nn.Module):
         return vectors + self.weight[:, None]
 
 
+class PlaceForDropout(nn.Identity):
+    """Does nothing; `parallelize` puts dropout here where a training wants it."""
+
+
 class Embedding(nn.Module):
     """Token ids (s, b) to the first layer's input (s, b, h)."""
 
@@ -57,7 +61,7 @@ class Embedding(nn.Module):
         self.tokens: nn.Module = TokenEmbedding(spec.vocab_size, spec.hidden_size)
         learned = spec.family == "gpt"
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
-        self.dropout: nn.Module = nn.Identity()  # a place for dropout, which `parallelize` fills where it is wanted
+        self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.dropout(self.positions(self.tokens(tokens)))
@@ -123,7 +127,7 @@ class Attention(nn.Module):
         self.qkv: nn.Module = nn.Linear(spec.hidden_size, width, bias=spec.has_qkv_bias)
         self.core = CausalAttention()
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
-        self.dropout: nn.Module = nn.Identity()
+        self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
         heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary)
@@ -157,7 +161,7 @@ class FeedForward(nn.Module):
         self.up: nn.Module = nn.Linear(spec.hidden_size, width, bias=biased)
         self.activation = FeedForwardActivation(spec)
         self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size, bias=biased)
-        self.dropout: nn.Module = nn.Identity()
+        self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.dropout(self.down(self.activation(self.up(x))))

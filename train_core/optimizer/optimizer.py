@@ -25,14 +25,12 @@ class OwnShare(NamedTuple):
 
     Attributes:
         gradient: the parts that are sums over replicas alone.
-        partial: the parts that are sums over the tensor axis too.
-        tied: the parts that are sums over the two stages of a tied embedding too.
+        sums: the groups, such as `tensor`, over which a part was summed that was not finite.
     """
 
     loss: bool
     gradient: bool
-    partial: bool
-    tied: bool
+    sums: tuple[str, ...]
 
 
 class StepResult(NamedTuple):
@@ -121,26 +119,22 @@ class Optimizer:
         bad = [
             treatment
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
-            if treatment.is_counted_by(self.mesh.tensor.rank) and not _norm(gradient).isfinite()
+            if self.mesh.counts(treatment) and not _norm(gradient).isfinite()
         ]
         return OwnShare(
             bool(loss_share.isfinite()),
-            gradient=not any(not (treatment.partial or treatment.tied) for treatment in bad),
-            partial=not any(treatment.partial for treatment in bad),
-            tied=not any(treatment.tied for treatment in bad),
+            gradient=all(treatment.summed_over for treatment in bad),
+            sums=tuple(sorted({name for treatment in bad for name in treatment.summed_over})),
         )
 
     def reduced_gradients(self) -> list[Tensor]:
-        """The gradient of every part, complete over replicas, tensor axis and the two stages of a tied embedding."""
+        """The gradient of every part, summed over all ranks that have a summand of it."""
         gradients = self.replicas.reduced_gradients()
         # Sums over different axes commute. The replicas come first, so that only what a rank keeps goes on. All sums
         # are started before one is waited for, so that they travel at the same time.
         completing = []
         for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True):
-            if treatment.partial:
-                completing.append(all_reduce(gradient, self.mesh.tensor))
-            if treatment.tied:
-                completing.append(all_reduce(gradient, self.mesh.embedding))
+            completing += [all_reduce(gradient, self.mesh.axis(name)) for name in treatment.summed_over]
         for summing in completing:
             summing.wait()
         return gradients
@@ -150,14 +144,14 @@ class Optimizer:
         counted = [
             _norm(gradient)
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
-            if treatment.is_counted_by(self.mesh.tensor.rank)
+            if self.mesh.counts(treatment)
         ]
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         square = torch.stack(counted).square().sum() if counted else zero
         # They stay on the device until they are summed, so that the host waits once.
         shares = torch.stack((loss_share.double(), square))
         loss, squares = all_reduce(shares, self.mesh.world).wait().tolist()
-        holders = 1 if self.replicas.is_sharded else self.mesh.data.size  # so many replicas counted the same values
+        holders = 1 if self.replicas.is_sharded else self.mesh.replicas.size  # so many replicas counted the same values
         return loss, math.sqrt(squares / holders) / self.loss_scale.scale
 
     def _clip_factor(self, gradient_norm: float) -> float:

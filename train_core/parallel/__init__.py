@@ -5,9 +5,10 @@ A reader's way through the folder, each module resting on those above it:
     clock              every wait for another rank, by operation and axis
     shared_memory      sums and gathers among CPU ranks of one node, through memory
     collectives        sums and gathers along one axis: `Axis`, `all_reduce(...) -> Pending`
-    mesh               a rank's coordinates, its groups, and the channels to neighbouring stages
+    mesh               a rank's groups along the axes (`train_core.axes`), and the channels to neighbouring stages
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
+    styles             the table of which modules a layout replaces, and by what
     compile            torch's compiler over what lies between the products
     pointwise          drops what norms and the activation made, and makes it again in backward
     parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation

@@ -67,12 +67,13 @@ def placed(
     start: int,
     mesh: Mesh,
 ) -> Box:
-    """A box of this tensor rank's part, which has the given shape, as a box of the whole parameter."""
-    whole, first, split = list(shape), list(offsets), placement.split_dim
-    # Tensor ranks hold equal parts, so that sizes and offsets in the whole follow from this rank's own.
-    if split is not None:
-        whole[split] *= mesh.tensor.size
-        first[split] += shape[split] * mesh.tensor.rank
+    """A box of this rank's part, which has the given shape, as a box of the whole parameter."""
+    whole, first = list(shape), list(offsets)
+    # The ranks of an axis hold equal parts, so that sizes and offsets in the whole follow from this rank's own.
+    for name, dim in placement.splits.items():
+        axis = mesh.axis(name)
+        whole[dim] *= axis.size
+        first[dim] += shape[dim] * axis.rank
     return Box(placement.name, tuple(whole), tuple(first), tuple(sizes), start)
 
 

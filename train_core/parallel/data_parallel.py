@@ -65,8 +65,8 @@ class FlatReplicas:
         """
         self.is_wide = is_wide
         zero_stage, gradient_dtype = experiment.parallel.zero_stage, DTYPES[experiment.precision.gradient_dtype]
-        self.stage, self.mesh, self.axis = stage, mesh, mesh.data
-        self.is_sharded = zero_stage >= 1 and self.axis.size > 1
+        self.stage, self.mesh = stage, mesh
+        self.is_sharded = zero_stage >= 1 and mesh.replicas.size > 1
         self.scatters, self.gathers_late = self.is_sharded and scatters, self.is_sharded and gathers_late
         self.in_flight: ShardReduction | None = None
         self.are_apart, self.gathering = False, dict[int, Pending]()
@@ -83,12 +83,12 @@ class FlatReplicas:
             # Weights may still be on their way when a forward pass begins.
             self._wait_before_use()
 
-    def own(self, flat: Tensor) -> Tensor:
-        """The part of a bucket's tensor that this rank updates, as a view."""
-        return shard(flat, self.axis) if self.is_sharded else flat
+    def own(self, bucket: Bucket, flat: Tensor) -> Tensor:
+        """The part of one of a bucket's tensors that this rank updates, as a view."""
+        return shard(flat, bucket.replicas) if self.is_sharded else flat
 
     def own_weights(self) -> list[Tensor]:
-        return [self.own(bucket.weights) for bucket in self.buckets]
+        return [self.own(bucket, bucket.weights) for bucket in self.buckets]
 
     def held_weights(self) -> list[Tensor]:
         return [bucket.weights for bucket in self.buckets]
@@ -117,8 +117,8 @@ class FlatReplicas:
             self.are_apart = False
             for index, bucket in enumerate(self.buckets):
                 # A copy of the shard, because gloo does not allow the input to lie inside the output.
-                own = self.own(bucket.weights).clone()
-                self.gathering[index] = all_gather(own, self.axis, into=bucket.weights)
+                own = self.own(bucket, bucket.weights).clone()
+                self.gathering[index] = all_gather(own, bucket.replicas, into=bucket.weights)
 
     def wait_for_weights(self) -> None:
         self._wait_for(range(len(self.buckets)))
@@ -146,9 +146,8 @@ class FlatReplicas:
 
     def boxes_to_write(self) -> list[list[Box]]:
         # Under ZeRO-0 all replicas hold everything. Each still writes only a share, so that the work is divided.
-        rank = self.mesh.tensor.rank
         return [
-            self._boxes(bucket, self._shard_range(bucket)) if bucket.treatment.is_counted_by(rank) else []
+            self._boxes(bucket, self._shard_range(bucket)) if self.mesh.counts(bucket.treatment) else []
             for bucket in self.buckets
         ]
 
@@ -160,13 +159,14 @@ class FlatReplicas:
         return self._shard_range(bucket) if self.is_sharded else range(len(bucket.weights))
 
     def _shard_range(self, bucket: Bucket) -> range:
-        width = len(bucket.weights) // self.axis.size
-        return range(self.axis.rank * width, (self.axis.rank + 1) * width)
+        width = len(bucket.weights) // bucket.replicas.size
+        return range(bucket.replicas.rank * width, (bucket.replicas.rank + 1) * width)
 
-    def start(self, gradients: Tensor) -> Pending:
+    def start(self, bucket: Bucket) -> Pending:
+        """Start the sum of a bucket's gradients over its replicas."""
         if self.scatters:
-            return reduce_scatter(gradients, self.axis, into=self.own(gradients))
-        return all_reduce(gradients, self.axis)
+            return reduce_scatter(bucket.gradients, bucket.replicas, into=self.own(bucket, bucket.gradients))
+        return all_reduce(bucket.gradients, bucket.replicas)
 
 
 class Reduction:
@@ -193,13 +193,13 @@ class Reduction:
         if self.missing == 0:
             # Counting starts anew here, since under ZeRO-2 the next pass may add before the step ends.
             self.missing = self.num_gradients
-            self.pending = self.replicas.start(self.bucket.gradients)
+            self.pending = self.replicas.start(self.bucket)
 
     def finish(self) -> Tensor:
         assert self.pending is not None, "a parameter of the bucket got no gradient"
         self.pending.wait()
         self.pending = None
-        return self.replicas.own(self.bucket.gradients)
+        return self.replicas.own(self.bucket, self.bucket.gradients)
 
 
 class ShardReduction(Reduction):
@@ -209,7 +209,7 @@ class ShardReduction(Reduction):
 
     def __init__(self, bucket: Bucket, replicas: FlatReplicas) -> None:
         super().__init__(bucket, replicas, num_passes=1)
-        self.shard = torch.zeros_like(replicas.own(bucket.gradients))
+        self.shard = torch.zeros_like(replicas.own(bucket, bucket.gradients))
         # An empty storage frees the memory but keeps the tensor, of which the parameters' buffers are views.
         self.storage, self.num_bytes = bucket.gradients.untyped_storage(), bucket.gradients.nbytes
         self.storage.resize_(0)
@@ -238,7 +238,7 @@ class ShardReduction(Reduction):
         if self.pending is not None:
             self.pending.wait()
             self.pending = None
-            self.shard.add_(self.replicas.own(self.bucket.gradients))
+            self.shard.add_(self.replicas.own(self.bucket, self.bucket.gradients))
             self.storage.resize_(0)
 
     def finish(self) -> Tensor:

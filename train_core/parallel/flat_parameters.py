@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
+from train_core.parallel.collectives import Axis
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import TIED_EMBEDDING, Stage
+from train_core.parallel.parallelize import Stage
 
 
 class Member(NamedTuple):
@@ -45,12 +46,16 @@ class Bucket:
     """Weights (n) in the compute precision, gradients (n) in the accumulation precision.
 
     n is a multiple of the number of replicas, so that each has an equal shard.
+
+    Attributes:
+        replicas: the ranks over which the gradients are summed.
     """
 
     treatment: Treatment
     members: tuple[Member, ...]
     weights: Tensor
     gradients: Tensor
+    replicas: Axis
 
 
 def flatten(
@@ -60,25 +65,18 @@ def flatten(
     uses = _num_uses(stage)
     buckets = bucketed(
         stage.named_parameters(),
-        lambda named: treatment_of(stage, *named, mesh),
+        lambda named: treatment_of(stage, *named),
         lambda named: named[1].numel(),
         max_elements,
     )
     for treatment, members in buckets:
-        yield _bucket(treatment, members, uses, gradient_dtype, mesh.data.size)
+        yield _bucket(treatment, members, uses, gradient_dtype, mesh.axis(*treatment.reduced_over))
 
 
-def treatment_of(stage: Stage, name: str, parameter: nn.Parameter, mesh: Mesh) -> Treatment:
+def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
     """How one of this rank's parameters is treated, which is alike on all ranks that hold it."""
     placement = stage.placements[name]
-    has_copy = stage.chunks[0].spec.tied_embeddings and mesh.embedding.size > 1
-    return Treatment(
-        decays=parameter.dim() > 1,
-        repeated=placement.split_dim is None and mesh.tensor.size > 1,
-        is_copy=placement.is_copy,
-        partial=placement.partial_gradient,
-        tied=has_copy and placement.name == TIED_EMBEDDING,
-    )
+    return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over)
 
 
 def _num_uses(stage: Stage) -> dict[int, int]:
@@ -95,17 +93,17 @@ def _bucket(
     named: list[tuple[str, nn.Parameter]],
     uses: dict[int, int],
     gradient_dtype: torch.dtype,
-    num_shards: int,
+    replicas: Axis,
 ) -> Bucket:
     members, used = list[Member](), 0
     for name, parameter in named:
         members.append(Member(name, parameter, used, uses[id(parameter)]))
         used += parameter.numel()
-    length, first = padded_length(used, num_shards), named[0][1]
+    length, first = padded_length(used, replicas.size), named[0][1]
     # Zeros, so that the padding adds nothing to a norm, and the update leaves it as it is.
     weights = torch.zeros(length, dtype=first.dtype, device=first.device)
     for member in members:
         member.of(weights).copy_(member.parameter.detach())
         # The data is replaced and not the parameter, which modules and the tied head go on sharing.
         member.parameter.data = member.of(weights)
-    return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype))
+    return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype), replicas)

@@ -51,10 +51,10 @@ class FullySharded:
     ) -> None:
         self.stage, self.mesh = stage, mesh
         named = stage.named_parameters()  # still on the meta device, so that they take no memory
-        self.treatments = [treatment_of(stage, name, parameter, mesh) for name, parameter in named]
+        self.treatments = [treatment_of(stage, name, parameter) for name, parameter in named]
         self.shapes = [tuple(parameter.shape) for _, parameter in named]
         (model,) = stage.chunks  # there is no pipeline with ZeRO-3
-        precision, group = experiment.precision, mesh.data.group
+        precision, group = experiment.precision, mesh.replicas.group
         assert group is not None
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
         over = mesh_of(group)
@@ -62,7 +62,7 @@ class FullySharded:
         layers = {f"layers.{index}": layer for index, layer in model.layers.items()}
         for name, module in {**layers, "": model}.items():  # at no time is there more than one of them whole
             fill(module, lambda leaf: stage.first_value(leaf).float(), name)  # masters, rounded when they are gathered
-            _watch(fully_shard(module, mesh=over, mp_policy=policy), mesh.data)
+            _watch(fully_shard(module, mesh=over, mp_policy=policy), mesh.replicas)
         self.model = model
         self.parameters = [
             (name, parameter) for name, parameter in stage.named_parameters() if isinstance(parameter, DTensor)
@@ -89,7 +89,7 @@ class FullySharded:
         for name, parameter in self.parameters:
             gradient = parameter.grad
             assert isinstance(gradient, DTensor), f"{name} got no gradient"
-            gradients.append(gradient.to_local().view(-1).mul_(self.mesh.data.size))
+            gradients.append(gradient.to_local().view(-1).mul_(self.mesh.replicas.size))
         return gradients
 
     def share_weights(self) -> None:
@@ -111,16 +111,15 @@ class FullySharded:
         ]
 
     def boxes_to_write(self) -> list[list[Box]]:
-        rank = self.mesh.tensor.rank
         return [
-            boxes if treatment.is_counted_by(rank) else []
+            boxes if self.mesh.counts(treatment) else []
             for boxes, treatment in zip(self.boxes(), self.treatments, strict=True)
         ]
 
     def _rows(self, name: str, shape: tuple[int, ...], local: Tensor) -> list[Box]:
         # FSDP2 gives each replica as many rows as the first one has, until there are none left.
-        per_replica = -(-shape[0] // self.mesh.data.size)
-        offsets = (self.mesh.data.rank * per_replica,) + (0,) * (len(shape) - 1)
+        per_replica = -(-shape[0] // self.mesh.replicas.size)
+        offsets = (self.mesh.replicas.rank * per_replica,) + (0,) * (len(shape) - 1)
         if not local.numel():
             return []
         return [placed(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]

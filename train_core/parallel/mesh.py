@@ -1,17 +1,11 @@
-"""The mesh: which coordinates a rank has on the pipeline, data and tensor axes, and its process group on each.
+"""The mesh: this rank's process group along each axis, and its channels to the neighbouring stages.
 
-    rank = (pipeline * data_size + data) * tensor_size + tensor
-
-                   stage 0               stage 1          two stages, two replicas, two tensor ranks:
-    replica 0    [ 0   1 ]  --------->  [ 4   5 ]         [ ] a tensor group, neighbours inside a node
-                   |   |                  |   |            |  a data group, which sums gradients
-    replica 1    [ 2   3 ]  --------->  [ 6   7 ]         --> channels: activations, and gradients back
-
-Tensor is the fastest axis, because its groups talk most; the ranks of a stage are consecutive.
+Which ranks those are is said in `train_core.axes`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,61 +13,11 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from conf.experiment import Experiment
+from train_core.axes import ENDS, REPLICAS, WORLD, Layout
+from train_core.bucket_rules import Treatment
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.shared_memory import SharedMemory
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Sizes of the three axes, and the arithmetic between ranks and coordinates. It needs no process group.
-
-    Attributes:
-        pipeline_is_ring: the last stage sends to the first, which has the next model chunk of the interleaved schedule.
-    """
-
-    tensor_size: int
-    pipeline_size: int
-    data_size: int
-    pipeline_is_ring: bool = False
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> Layout:
-        parallel = experiment.parallel
-        return cls(
-            parallel.tensor_parallel_size,
-            parallel.pipeline_parallel_size,
-            experiment.data_parallel_size,
-            pipeline_is_ring=parallel.virtual_pipeline_size > 1,
-        )
-
-    @property
-    def world_size(self) -> int:
-        return self.tensor_size * self.pipeline_size * self.data_size
-
-    def rank(self, pipeline: int, data: int, tensor: int) -> int:
-        return (pipeline * self.data_size + data) * self.tensor_size + tensor
-
-    def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """The coordinates of a rank: pipeline, data, tensor."""
-        rest, tensor = divmod(rank, self.tensor_size)
-        pipeline, data = divmod(rest, self.data_size)
-        return pipeline, data, tensor
-
-    def tensor_group(self, rank: int) -> list[int]:
-        """The ranks that share this rank's other two coordinates; likewise for the other axes."""
-        p, d, _ = self.coordinates(rank)
-        return [self.rank(p, d, tensor) for tensor in range(self.tensor_size)]
-
-    def data_group(self, rank: int) -> list[int]:
-        p, _, t = self.coordinates(rank)
-        return [self.rank(p, data, t) for data in range(self.data_size)]
-
-    def pipeline_group(self, rank: int) -> list[int]:
-        """One rank of every stage, first to last."""
-        _, d, t = self.coordinates(rank)
-        return [self.rank(pipeline, d, t) for pipeline in range(self.pipeline_size)]
 
 
 @dataclass(frozen=True)
@@ -89,13 +33,18 @@ class Channel:
     line: Line
 
 
+GROUPS = (("tensor",), REPLICAS)
+"""The axes along which this rank has a group, in the order in which all ranks make them. Stages meet over channels and
+never in a collective, so that the pipeline axis needs no group."""
+
+
 @dataclass(frozen=True)
 class Mesh:
     """Where this rank stands.
 
     Attributes:
         clock: is told of every wait on the axes and channels.
-        embedding: joins the first and the last stage, which both hold the tied token embedding; size 1 elsewhere.
+        axes: the groups of this rank by the axes that they lie along, and the first and the last stage as `ENDS`.
         activations_in: from the stage before; gradients_in from the one after. None at the ends of the pipeline,
             unless it is a ring.
     """
@@ -103,14 +52,37 @@ class Mesh:
     layout: Layout
     clock: Clock
     world: Axis
-    tensor: Axis
-    pipeline: Axis
-    data: Axis
-    embedding: Axis
+    axes: Mapping[tuple[str, ...], Axis]
     activations_in: Channel | None = None
     activations_out: Channel | None = None
     gradients_in: Channel | None = None
     gradients_out: Channel | None = None
+
+    def axis(self, *names: str) -> Axis:
+        """The ranks that differ from this one along these axes alone; all users of one group share it."""
+        return self.axes[names]
+
+    def counts(self, treatment: Treatment) -> bool:
+        """Whether this rank counts such parameters in norms and checkpoints: of several copies the first one does."""
+        return all(self.axis(name).rank == 0 for name in treatment.copied_over)
+
+    @property
+    def tensor(self) -> Axis:
+        return self.axis("tensor")
+
+    @property
+    def pipeline(self) -> Axis:
+        return self.axis("pipeline")
+
+    @property
+    def batch(self) -> Axis:
+        """The ranks among which the sequences of a batch are shared out."""
+        return self.axis("data")
+
+    @property
+    def replicas(self) -> Axis:
+        """The ranks over which gradients are summed, as they hold the same parameters and have other tokens."""
+        return self.axis(*REPLICAS)
 
     @property
     def is_first_stage(self) -> bool:
@@ -133,37 +105,24 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     Args:
         timeout: of every group; None for torch's own, which a group does not take over from its world.
     """
-    stages = layout.pipeline_group(rank)
-    stage, last = stages.index(rank), len(stages) - 1
-    clock = clock or Clock()
+    clock, stages = clock or Clock(), layout.ranks(rank, "pipeline")
+    axes: dict[tuple[str, ...], Axis] = {("pipeline",): Axis(len(stages), stages.index(rank))}
     # Every rank makes its groups in this order; see above why that matters.
-    tensor = _axis("tensor", layout.tensor_group(rank), rank, clock, timeout)
-    if tensor.group is not None:
-        tensor = replace(tensor, memory=SharedMemory.of(layout.tensor_group(rank), rank, tensor.group, timeout))
-    data = _axis("data", layout.data_group(rank), rank, clock, timeout)
-    embedding = Axis()
-    if last:
-        # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
-        members = [stages[0], stages[-1]] if stage in (0, last) else [rank]
-        ends = _axis("embedding", members, rank, clock, timeout, even_alone=True)
-        embedding = ends if ends.size > 1 else embedding
-    channels = _channels(stages, stage, clock, timeout, is_ring=layout.pipeline_is_ring)
-    return Mesh(
-        layout=layout,
-        clock=clock,
-        world=_world(layout, rank, clock),
-        tensor=tensor,
-        # Stages meet over channels and never in a collective, so that this axis needs no group.
-        pipeline=Axis(layout.pipeline_size, stage),
-        data=data,
-        embedding=embedding,
-        **channels,
-    )
+    for names in GROUPS:
+        axes[names] = _axis(names[0], layout.ranks(rank, *names), rank, clock, timeout)
+    if (group := axes["tensor",].group) is not None:
+        memory = SharedMemory.of(layout.ranks(rank, "tensor"), rank, group, timeout)
+        axes["tensor",] = replace(axes["tensor",], memory=memory)
+    # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
+    ends = _axis(ENDS, layout.ends(rank), rank, clock, timeout, even_alone=len(stages) > 1)
+    axes[ENDS,] = ends if ends.size > 1 else Axis()
+    channels = _channels(stages, stages.index(rank), clock, timeout, is_ring=layout.pipeline_is_ring)
+    return Mesh(layout, clock, _world(layout, rank, clock), axes, **channels)
 
 
 def _world(layout: Layout, rank: int, clock: Clock) -> Axis:
     """All ranks. They have no group of their own, because torch takes None for the default one."""
-    line = Line("world", range(layout.world_size), clock)
+    line = Line(WORLD, range(layout.world_size), clock)
     if layout.world_size > 1:
         clock.wait(line.start(GROUP, 0), partial(_use_once, None))
     return Axis(layout.world_size, rank, line=line)

@@ -2,15 +2,15 @@
 
 Transformer on the meta device       all layers of the stage, without memory
 cut_chunk                            the embedding stays in the first chunk, norm and head in the last
-apply_tensor_parallel                modules become their split form, by `STYLES`
-apply_dropout, apply_to_layers       masks; recomputation and compiled layers
+apply_styles                         modules become their form on this rank, by `styles.STYLES`
+apply_to_layers                      recomputation and compiled layers
 fill                                 first weights, of which each rank keeps its part
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -19,50 +19,26 @@ from torch.utils.checkpoint import checkpoint
 
 from conf.experiment import Experiment
 from conf.schema import ParallelPlan
+from train_core.axes import ENDS
 from train_core.model.dropout import (
     SEEDED_ATTENTION,
-    AttentionWithDropout,
+    Dropping,
     DroppingAttention,
     Randomness,
-    SeededDropout,
 )
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
-from train_core.model.transformer import CausalAttention, Layer, Transformer, rotary_table_of
-from train_core.parallel.collectives import Axis, shard
+from train_core.model.transformer import Layer, Transformer, rotary_table_of
+from train_core.parallel.collectives import shard
 from train_core.parallel.compile import Compiler, compiler_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pointwise import drop_pointwise_outputs
-from train_core.parallel.tensor_parallel import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    SequenceShardedPositions,
-    VocabularyParallelCrossEntropy,
-    VocabularyParallelEmbedding,
-)
+from train_core.parallel.styles import Place, style_of
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
 FirstValue = Callable[[str, torch.Size], Tensor]
 """The whole parameter in fp32, on the rank's device, by its name in the whole model and its shape."""
-
-Style = Callable[..., nn.Module]
-# A module that is not listed, such as a norm, stays as it is: every tensor rank holds and computes all of it.
-STYLES: dict[str, Style] = {
-    "embedding.tokens": VocabularyParallelEmbedding,
-    "embedding.positions": SequenceShardedPositions,
-    "attention.qkv": ColumnParallelLinear,
-    "attention.projection": RowParallelLinear,
-    "feed_forward.up": ColumnParallelLinear,
-    "feed_forward.down": RowParallelLinear,
-    "head": ColumnParallelLinear,
-    "loss": VocabularyParallelCrossEntropy,
-}
-SPLIT_DIMS: dict[Style, dict[str, int]] = {
-    VocabularyParallelEmbedding: {"weight": 0},
-    ColumnParallelLinear: {"weight": 0, "bias": 0},
-    RowParallelLinear: {"weight": 1},
-}
 
 
 @dataclass(frozen=True)
@@ -71,15 +47,15 @@ class Placement:
 
     Attributes:
         name: the parameter's name in the whole model; the head of a tied model has the embedding's name.
-        split_dim: the dim that is split over the tensor axis; None when every tensor rank holds it whole.
-        partial_gradient: every tensor rank sees other tokens, so its gradient is only a summand.
-        is_copy: another pipeline stage holds the same parameter and counts it.
+        splits: the dim that is split over each axis, without the axes whose ranks all hold it whole.
+        copied_over: the groups whose ranks all hold it; `train_core.axes.ENDS` is one of them.
+        summed_over: the groups of whose ranks each has only a summand of its gradient, apart from the replicas.
     """
 
     name: str
-    split_dim: int | None
-    partial_gradient: bool
-    is_copy: bool
+    splits: Mapping[str, int] = field(default_factory=dict)
+    copied_over: tuple[str, ...] = ()
+    summed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +99,7 @@ def parallelize(
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
     plan, randomness = experiment.training, _randomness(experiment, mesh)
+    dropping = Dropping(plan.dropout, randomness, attention)
     chunk_ranges = experiment.chunk_ranges[mesh.pipeline.rank]
     for index, layers in enumerate(chunk_ranges):
         # Without memory, because the whole layers of a stage may not fit before they are split.
@@ -133,14 +110,13 @@ def parallelize(
         cut_chunk(model, is_first=mesh.is_first_stage and is_first, is_last=mesh.is_last_stage and is_last)
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
-        placements |= apply_tensor_parallel(model, mesh, experiment.parallel.sequence_parallel)
-        apply_dropout(model, experiment, randomness, mesh.tensor, attention)
+        placements |= apply_styles(model, mesh, experiment.parallel.sequence_parallel, dropping)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
         model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
-    part = partial(_first_part, first_value or _from_seed(experiment, device), mesh.tensor)
+    part = partial(_first_part, first_value or _from_seed(experiment, device), mesh)
     stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))
     for chunk in chunks:
         if device.type == "meta":
@@ -159,62 +135,44 @@ def cut_chunk(model: Transformer, *, is_first: bool, is_last: bool) -> None:
         model.loss = nn.Identity()
 
 
-def apply_tensor_parallel(model: Transformer, mesh: Mesh, sequence: bool) -> dict[str, Placement]:
-    """Replace modules by their split form, by the table of styles, and say how each parameter relates to the whole.
+def apply_styles(model: Transformer, mesh: Mesh, sequence: bool, dropping: Dropping) -> dict[str, Placement]:
+    """Replace modules by their form on this rank, by the table of styles, and say how each parameter relates to the
+    whole.
 
     The split form serves an axis of one rank too, where it is as fast.
     """
     for name, module in list(model.named_modules()):  # a list, because the loop changes what it goes through
-        style = _style_of(name)
-        if style is not None and not isinstance(module, nn.Identity):
-            model.set_submodule(name, style(module, mesh.tensor, sequence))
-    tied = model.spec.tied_embeddings
+        style = style_of(name)
+        # torch's own identity stands for a part that the model, or this chunk of it, does not have.
+        if style is not None and type(module) is not nn.Identity:
+            axes = (mesh.axis(axis) for axis in style.axes)
+            model.set_submodule(name, style.form(module, *axes, Place(name, sequence, dropping)))
     # The split embedding has a parameter of its own, to which the head has to be tied again.
-    if tied and model.embedding is not None and model.head is not None:
+    if model.spec.tied_embeddings and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight
-    return {name: _placement(name, sequence, tied) for name, _ in model.named_parameters()}
+    return {name: _placement(name, model, mesh, sequence) for name, _ in model.named_parameters()}
 
 
-def _style_of(module_name: str) -> Style | None:
-    """The split form of a module, if it has one; `layers.7.attention.qkv` is listed as `attention.qkv`."""
-    parts = module_name.split(".")
-    return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
-
-
-def _placement(name: str, sequence: bool, tied: bool) -> Placement:
+def _placement(name: str, model: Transformer, mesh: Mesh, sequence: bool) -> Placement:
     module_name, _, leaf = name.rpartition(".")
-    style = _style_of(module_name)
-    split_dim = SPLIT_DIMS.get(style, {}).get(leaf) if style is not None else None
-    is_tied_copy = tied and name == TIED_HEAD
+    style, is_tied = style_of(module_name), model.spec.tied_embeddings and name in (TIED_HEAD, TIED_EMBEDDING)
+    splits = style.splits.get(leaf, {}) if style is not None else {}
+    # A tied embedding is on the first and on the last stage, each of which has a summand of its gradient.
+    at_both_ends = (ENDS,) if is_tied and mesh.axis(ENDS).size > 1 else ()
+    # What is not split is on every tensor rank, of which each sees other tokens under sequence parallelism.
+    on_all = ("tensor",) if "tensor" not in splits and mesh.tensor.size > 1 else ()
     return Placement(
-        name=TIED_EMBEDDING if is_tied_copy else name,
-        split_dim=split_dim,
-        partial_gradient=sequence and split_dim is None,
-        is_copy=is_tied_copy,
+        name=TIED_EMBEDDING if is_tied else name,
+        splits=splits,
+        copied_over=on_all + at_both_ends,
+        summed_over=(on_all if sequence else ()) + at_both_ends,
     )
 
 
 def _randomness(experiment: Experiment, mesh: Mesh) -> Randomness:
     size = experiment.batch.micro_batch_size
     # Masks are drawn by a sequence's place in the global batch, so that they do not depend on the number of replicas.
-    return Randomness(experiment.training.seed, mesh.data.rank * experiment.num_micro_batches * size, size)
-
-
-def apply_dropout(
-    model: Transformer, experiment: Experiment, randomness: Randomness, axis: Axis, attention: DroppingAttention
-) -> None:
-    """Fill the places that the model leaves for dropout; the attention core drops scores itself."""
-    probability, sequence = experiment.training.dropout, experiment.parallel.sequence_parallel
-    if probability == 0.0:
-        return
-    for name, module in list(model.named_modules()):
-        if isinstance(module, CausalAttention):
-            dropping = AttentionWithDropout(name, probability, randomness, axis.rank, attention)
-            model.set_submodule(name, dropping)
-        elif name.endswith("dropout"):
-            # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
-            part = axis.rank if sequence else 0
-            model.set_submodule(name, SeededDropout(name, probability, randomness, part))
+    return Randomness(experiment.training.seed, mesh.batch.rank * experiment.num_micro_batches * size, size)
 
 
 def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler | None) -> None:
@@ -257,10 +215,12 @@ def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
     return lambda name, shape: initial_value(name, shape, num_layers, seed, device)
 
 
-def _first_part(first: FirstValue, axis: Axis, placement: Placement, shape: torch.Size) -> Tensor:
-    whole = first(placement.name, shape)
+def _first_part(first: FirstValue, mesh: Mesh, placement: Placement, shape: torch.Size) -> Tensor:
+    part = whole = first(placement.name, shape)
+    for axis, dim in placement.splits.items():
+        part = shard(part, mesh.axis(axis), dim)
     # A view would keep the whole parameter in memory.
-    return whole if placement.split_dim is None else shard(whole, axis, placement.split_dim).clone()
+    return whole if part is whole else part.clone()
 
 
 def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -> None:

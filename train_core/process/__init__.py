@@ -1,7 +1,8 @@
 """What a process of a job is: its rank and device, the signals that stop it, and the code that it runs.
 
 meeting       where the ranks of a Slurm job meet
-world         `Seat` and `World`: joining through torchrun, srun or alone (the only module here that imports torch)
+world         `Seat` and `World`: joining through torchrun, srun or alone (imports torch, as `first_rank` does)
+first_rank    what the first rank finds out for all, as a shared file system may show each node something else
 machine       which machine that is
 gpu_settings  environment variables of GPUs: what is set where nothing is, and what a job must set
 long_lived    values at which the garbage collector need not look

@@ -17,13 +17,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from conf.experiment import Experiment
+from train_core.axes import Layout
 from train_core.costs.counts.traffic import GroupTraffic
 from train_core.data.token_file import TokenFile
 from train_core.model.dropout import DroppingAttention
 from train_core.model.transformer import causal_attention
 from train_core.parallel.collectives import Pending
 from train_core.parallel.data_parallel import FlatReplicas
-from train_core.parallel.mesh import Channel, Layout, Mesh
+from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, Transfers
 from train_core.parallel.replicas import Replicas
@@ -134,7 +135,7 @@ def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Ste
     Nothing is read or compiled: what tokens and weights hold does not matter to what is computed.
     """
     layout = Layout.of(experiment)
-    rank = layout.rank(stage, 0, 0)
+    rank = layout.rank(stage)
     shortened = with_micro_batches(experiment, num_micro_batches).model_copy(
         update={
             "data": experiment.data.model_copy(update={"source": "synthetic"}),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from conf.experiment import Experiment
+from train_core.axes import REPLICAS, Layout
 from train_core.costs import FLOPS_FORMULA, block_rates, hardware_flops, model_flops, num_parameters, num_recomputed
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis, gather, gather_objects, total
-from train_core.parallel.mesh import Layout
 from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
@@ -128,7 +128,7 @@ class Meter:
         synchronize(self.world.device)
         elapsed = time.perf_counter() - start
         self.energy.follow()
-        terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.data_size > 1)
+        terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.size(*REPLICAS) > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
         record = self.world.clock.end_step()
         # What ranks tell each other travels in one collective: the time, the straggler's share, the wish to stop, and
@@ -164,13 +164,13 @@ class Meter:
         if (step := self.recorded.nearest_to(statistics.median(self._timed_seconds()))) is None:
             return
         seconds, record = step
-        of = self.layout.coordinates(self.world.rank)[0], self.layout.pipeline_size
+        of = self.layout.coordinates(self.world.rank).pipeline, self.layout.size("pipeline")
         trial.write_timeline(stage_timeline(seconds, record, self.world.clock, self.world.rank, of))
 
     @property
     def _speaks_for_its_stage(self) -> bool:
         """Whether this is the first tensor rank of the first replica: all ranks of a stage run the same passes."""
-        return not any(self.layout.coordinates(self.world.rank)[1:])
+        return not any(self.layout.coordinates(self.world.rank)._replace(pipeline=0))
 
     def performance(self) -> Performance:
         """The measurement over the steps after warm-up. Every rank calls it, because memory is gathered."""
@@ -210,7 +210,7 @@ class Meter:
         )
 
     def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int]) -> tuple[BlockRates, ...]:
-        world_size, of_stage = self.layout.world_size, self.layout.world_size // self.layout.pipeline_size
+        world_size, of_stage = self.layout.world_size, self.layout.world_size // self.layout.size("pipeline")
         fullest = [max(memory_of_ranks[first : first + of_stage]) for first in range(0, world_size, of_stage)]
         measured = self.peak if self.peak_source == MEASURED else None
         return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured)

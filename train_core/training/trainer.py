@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from conf.experiment import Experiment
+from train_core.axes import OPTIMIZER, Layout
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches
 from train_core.data.token_file import TokenFile
@@ -19,7 +20,7 @@ from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import replicas_of
-from train_core.parallel.mesh import Layout, Mesh, build_mesh
+from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.parallel.pipeline_parallel import TRANSFERS, MicroBatch, PipelineExecutor, Transfers
 from train_core.parallel.replicas import Replicas
@@ -87,7 +88,7 @@ class Trainer:
         self.mesh.clock.begin_step(step)
         share = self._loss_share(step)
         before_update()
-        with self.mesh.clock.part("optimizer"):
+        with self.mesh.clock.part(OPTIMIZER):
             return self.optimizer.step(step, share)
 
     def is_finite_again(self, step: int) -> bool:
@@ -130,7 +131,7 @@ class Trainer:
     @property
     def num_summands(self) -> int:
         """How many micro-batches all replicas have in a step, over which the loss is a mean."""
-        return self.experiment.num_micro_batches * self.mesh.data.size
+        return self.experiment.num_micro_batches * self.mesh.batch.size
 
 
 def activation_shape(experiment: Experiment) -> tuple[int, int, int]:

@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
 
 def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
-    """Compare every parameter over the data axis, and over the tensor axis those that each of its ranks holds whole.
+    """Compare every parameter over the replicas, and over the tensor axis those that each of its ranks holds whole.
 
     Raises:
         TrainingError: some ranks differ. Every rank of the job raises it, with the same words.
@@ -50,8 +50,8 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
     named = stage.named_parameters()
     sums = torch.stack([checksum(parameter) for _, parameter in named])  # (parameters)
     names = [name for name, _ in named]
-    whole = [index for index, name in enumerate(names) if stage.placements[name].split_dim is None]
-    over_data = _difference(names, _gathered(sums, mesh.data), mesh.data)
+    whole = [index for index, name in enumerate(names) if "tensor" in stage.placements[name].copied_over]
+    over_data = _difference(names, _gathered(sums, mesh.replicas), mesh.replicas)
     over_tensor = _difference([names[index] for index in whole], _gathered(sums[whole], mesh.tensor), mesh.tensor)
     # Told to all before anybody raises, because whoever raised alone would leave the others waiting. And what one group
     # cannot tell, such as which of its two ranks is wrong, may follow from what another has found.

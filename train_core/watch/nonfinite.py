@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from train_core.axes import AXES, REPLICAS, Layout
 from train_core.optimizer.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
 from train_core.parallel.main_gradient import looked_at
-from train_core.parallel.mesh import Layout, Mesh
+from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
 from train_core.watch.transient import suspects
@@ -112,8 +113,9 @@ def _is_independent(finding: Finding, first: Finding, layout: Layout) -> bool:
     """Whether another replica found it by itself, at whatever point of the same phase: until gradients are summed,
     replicas give each other nothing.
     """
-    replica, first_replica = (layout.coordinates(found.rank)[1] for found in (finding, first))
-    return finding.phase == first.phase and finding.micro_batch != ALL_MICRO_BATCHES and replica != first_replica
+    in_replica = layout.ranks(first.rank, *(set(AXES) - set(REPLICAS)))
+    is_elsewhere = finding.rank not in in_replica
+    return finding.phase == first.phase and finding.micro_batch != ALL_MICRO_BATCHES and is_elsewhere
 
 
 def _passing(ranks: list[int]) -> Origin:

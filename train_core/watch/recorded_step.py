@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from train_core.axes import OPTIMIZER, WORLD
 from train_core.parallel.clock import Clock, StepRecord
 from train_core.process.machine import machine_id
 from train_core.stage_timeline import (
@@ -28,7 +29,7 @@ MOST_STEPS = 5
 """Few, because each holds every wait of a step."""
 DIGITS = 7
 """Of seconds: a tenth of a microsecond."""
-PIPELINE, WORLD, OPTIMIZER = "pipeline", "world", "optimizer"
+PIPELINE = "pipeline"
 
 SinceBegin = Callable[[Any], float]
 

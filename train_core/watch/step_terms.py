@@ -7,8 +7,8 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from train_core.axes import MEASURED_TERMS, REPLICAS, Layout
 from train_core.measurement import Breakdown, StepTerms
-from train_core.parallel.mesh import Layout
 
 MAX_STEPS = 1000
 """Medians are taken over so many steps, the latest ones: a long training must not fill the memory."""
@@ -22,13 +22,12 @@ def terms_of(step_seconds: float, seconds_of: Mapping[str, float], has_replicas:
 
     Replicas wait for each other in every step. Where the clock has heard of no such wait, that term is NaN.
     """
-    counted = [
-        seconds_of.get("tensor", 0.0),
-        seconds_of.get("pipeline", 0.0) + seconds_of.get("embedding", 0.0),
-        seconds_of.get("data", math.nan if has_replicas else 0.0),
-        seconds_of.get("world", 0.0),
-        seconds_of.get("optimizer", 0.0),
-    ]
+    by_term = dict.fromkeys(TERMS[1:], 0.0)
+    for name, seconds in seconds_of.items():
+        by_term[MEASURED_TERMS[name]] += seconds
+    if has_replicas and not any(name in seconds_of for name in REPLICAS):
+        by_term["data_seconds"] = math.nan
+    counted = list(by_term.values())
     rest = step_seconds - sum(seconds for seconds in counted if not math.isnan(seconds))
     return [max(seconds, 0.0) for seconds in (rest, *counted)]  # in this order NaN stays
 
@@ -73,7 +72,7 @@ def stragglers(own_seconds: Sequence[float], layout: Layout, ratio: float) -> tu
 
     Stages may have unequal work, so the median is that of the rank's own stage, or of all where a stage is one rank.
     """
-    per_stage = layout.tensor_size * layout.data_size
+    per_stage = layout.world_size // layout.size("pipeline")
     found: list[int] = []
     for first in range(0, len(own_seconds), per_stage):
         stage = own_seconds[first : first + per_stage]

@@ -9,6 +9,7 @@ from functools import cached_property
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
+from train_core.axes import PREDICTED_TERMS
 from train_core.costs import Estimate, StepTime
 from train_core.measurement import Performance, StepTerms
 
@@ -60,15 +61,9 @@ def memory_as_measured(trial: Trial) -> int:
 
 
 def predicted_terms(time: StepTime) -> tuple[float, ...]:
-    """Seconds in the order of `StepTerms`, whose docstring says which predicted terms each measured one holds."""
-    return (
-        time.compute_seconds,
-        time.tensor_seconds,
-        time.pipeline_seconds + time.bubble_seconds,
-        time.data_seconds,
-        time.waiting_seconds,
-        time.optimizer_seconds,
-    )
+    """Seconds in the order of `StepTerms`."""
+    seconds = time.by_term()
+    return tuple(sum(seconds[name] for name in PREDICTED_TERMS[measured]) for measured in StepTerms.model_fields)
 
 
 def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:

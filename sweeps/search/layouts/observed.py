@@ -151,13 +151,6 @@ def _log_parts(reading: TrialReading, terms: Floats) -> list[float]:
     """Logarithms of the measured parts of the slowest rank's step; NaN where one is unknown or predicted to be 0."""
     if reading.performance is None or reading.performance.breakdown is None:
         return [nan] * len(PARTS)
-    slowest = reading.performance.breakdown.slowest
-    measured = (
-        slowest.compute_seconds,
-        slowest.tensor_seconds,
-        slowest.pipeline_wait_seconds,
-        slowest.data_seconds,
-        slowest.optimizer_seconds,
-    )
-    predicted = [sum(terms[STEP_TERMS.index(name)] for name in names) for names in PARTS]
+    measured = [getattr(reading.performance.breakdown.slowest, name) for name in PARTS]
+    predicted = [sum(terms[STEP_TERMS.index(name)] for name in names) for names in PARTS.values()]
     return [log(one) if one and other > 0 else nan for one, other in zip(measured, predicted, strict=True)]

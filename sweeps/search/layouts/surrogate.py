@@ -15,6 +15,7 @@ import numpy as np
 from conf.knobs import RECOMPUTES, SCHEDULES
 from sweeps.planner.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import CONSTANTS, Priced
+from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
 from train_core.costs.setting import Floats, Integers, Plans
 from train_core.costs.terms import STEP_TERMS
 
@@ -50,14 +51,9 @@ KINDS = {
 }
 """Knobs without an order, and how many values each has."""
 MOST_MICRO_BATCH = 10**9  # sweeps.planner.limits refuses larger batches
-PARTS: tuple[tuple[str, ...], ...] = (
-    ("compute_seconds",),
-    ("tensor_seconds",),
-    ("pipeline_seconds", "bubble_seconds"),
-    ("data_seconds",),
-    ("optimizer_seconds",),
-)
-"""The terms that a measured breakdown tells apart. What is left of it, waiting for all ranks, is of several terms."""
+PARTS = {term: of for term, of in PREDICTED_TERMS.items() if term != MEASURED_TERMS[WORLD]}
+"""The predicted terms of each part that a measured breakdown tells apart. What is left of it, waiting for all ranks, is
+of several terms."""
 PART_NOISE = 0.1  # of a part of the slowest rank's step, whose waits are in part for other ranks
 NUM_ITERATIONS = 4
 NUM_FACTORS = len(STEP_TERMS) + len(CONSTANTS) + 1
@@ -173,7 +169,7 @@ class _Parts:
     @classmethod
     def of(cls, seen: Seen) -> _Parts:
         number, part = np.nonzero(np.isfinite(seen.log_parts))
-        of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS])
+        of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS.values()])
         plans = seen.priced.rows(number)
         return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
 

@@ -17,6 +17,7 @@ from conf.model_spec import RotaryScaling
 from conf.schema import Value
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
+from train_core.axes import Layout
 from train_core.checkpoints import first_weights
 from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.first_weights import loaded_weights
@@ -26,7 +27,7 @@ from train_core.data.tokenizer_file import bytes_tokenizer
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
-from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.process.world import World
 

@@ -23,6 +23,7 @@ from conf.schema import Recompute
 from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import unscaled, with_links, with_trainer
+from train_core.axes import Layout
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
 from train_core.costs.counts.buckets import parameters_of
 from train_core.costs.estimate import plan_of, setting_of
@@ -33,7 +34,7 @@ from train_core.costs.work import work_of
 from train_core.model.dropout import AttentionWithDropout
 from train_core.model.transformer import CausalAttention, Transformer
 from train_core.parallel.main_gradient import deferred_products
-from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 
 NUM_SEQUENCES = 2

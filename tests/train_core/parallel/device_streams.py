@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from train_core.axes import ENDS, Layout
 from train_core.model.dropout import Randomness
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis, Pending
 from train_core.parallel.main_gradient import add_product, are_products_deferred, attach
-from train_core.parallel.mesh import Channel, Layout, Mesh
+from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.pipeline_parallel import MicroBatch, PipelineExecutor, Transfers
 from train_core.parallel.schedules import Action
@@ -151,14 +152,14 @@ def recorded(stages: Sequence[Sequence[Action]], num_chunks: int, *, has_axes: b
     Args:
         has_axes: with the sums over tensor ranks, replicas and the world, as a step of ZeRO-2 starts them.
     """
-    layout = Layout(1, len(stages), 1, pipeline_is_ring=num_chunks > 1)
+    layout = Layout({"pipeline": len(stages)}, pipeline_is_ring=num_chunks > 1)
     return [
         _device(layout, rank, actions, num_chunks, Recorder(has_axes=has_axes)) for rank, actions in enumerate(stages)
     ]
 
 
 def _device(layout: Layout, rank: int, actions: Sequence[Action], num_chunks: int, recorder: Recorder) -> Device:
-    last = layout.pipeline_size - 1
+    last = layout.size("pipeline") - 1
     mesh = _mesh(layout, rank, recorder)
     chunks: Any = [Chunk(recorder, is_last=(rank, chunk) == (last, num_chunks - 1)) for chunk in range(num_chunks)]
     stage = Stage(tuple(chunks), {}, Randomness(0, 0, 1), lambda name: torch.ones(1, 1))
@@ -170,7 +171,7 @@ def _device(layout: Layout, rank: int, actions: Sequence[Action], num_chunks: in
 
 def _mesh(layout: Layout, rank: int, recorder: Recorder) -> Mesh:
     """The coordinates and channels of a rank, whose groups are None."""
-    size, clock = layout.pipeline_size, Clock()
+    size, clock = layout.size("pipeline"), Clock()
     channels: dict[str, Any] = {}
     for name in CHANNELS:
         kind, direction = name.split("_")
@@ -182,8 +183,9 @@ def _mesh(layout: Layout, rank: int, recorder: Recorder) -> Mesh:
         line = Line(f"{kind} from {ends[0]} to {ends[1]}", (peer,), clock)
         recorder.streams[line] = name
         channels[name] = Channel(peer, None, line)
-    pipeline = Axis(size, rank)
-    return Mesh(layout, clock, Axis(), Axis(), pipeline, Axis(), Axis(), **channels)
+    axes: dict[tuple[str, ...], Axis] = {(name,): Axis() for name in ("tensor", "data", ENDS)}
+    axes["pipeline",] = Axis(size, rank)
+    return Mesh(layout, clock, Axis(), axes, **channels)
 
 
 class Node(NamedTuple):

@@ -13,29 +13,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from train_core.axes import Layout
 from train_core.bucket_rules import ALIGNMENT
 from train_core.optimizer.adam import AdamState
 from train_core.parallel.boxes import boxes_of, row_boxes
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import Bucket, flatten
-from train_core.parallel.mesh import Layout, Mesh, build_mesh
+from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Placement
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple), min_size=1, max_size=8)
 
 
-def stage_of(shapes: list[tuple[int, ...]]) -> Any:
+def stage_of(shapes: list[tuple[int, ...]], copied_over: tuple[str, ...] = ()) -> Any:
     """A stage with parameters of these shapes, numbered through."""
     chunk = nn.ParameterDict({str(index): torch.randn(shape) for index, shape in enumerate(shapes)})
     chunk.__dict__["spec"] = SimpleNamespace(tied_embeddings=False)  # an entry of the chunk itself would be a parameter
     named = list(chunk.named_parameters())
-    placements = {name: Placement(name, None, partial_gradient=False, is_copy=False) for name, _ in named}
+    placements = {name: Placement(name, copied_over=copied_over) for name, _ in named}
     return SimpleNamespace(chunks=(chunk,), placements=placements, named_parameters=lambda: named)
 
 
 def mesh_of(num_replicas: int) -> Mesh:
     """Of rank 0; no group is needed to lay buckets out."""
-    return replace(build_mesh(Layout(1, 1, 1), 0), data=Axis(num_replicas))
+    mesh = build_mesh(Layout({}), 0)
+    return replace(mesh, axes={**mesh.axes, ("data",): Axis(num_replicas)})
 
 
 @given(shape=SHAPES.map(lambda shapes: shapes[0]), cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
@@ -76,15 +78,16 @@ def test_shards_hold_every_element_of_every_parameter_once(
 
 def test_all_tensor_ranks_have_equal_buckets() -> None:
     """Also of what each holds whole, which only the first counts in the norm of the gradient."""
-    stage = stage_of([(40, 8), (40,), (8, 20), (8,), (8,)])
+    stage = stage_of([(40, 8), (40,), (8, 20), (8,), (8,)], copied_over=("tensor",))
     for index in (0, 1, 2):
-        stage.placements[str(index)] = Placement(str(index), 0, partial_gradient=False, is_copy=False)
+        stage.placements[str(index)] = Placement(str(index), {"tensor": 0})
     of_ranks = []
     for rank in range(3):
-        mesh = replace(mesh_of(3), tensor=Axis(3, rank))
+        mesh = mesh_of(3)
+        mesh = replace(mesh, axes={**mesh.axes, ("tensor",): Axis(3, rank)})
         buckets = [(bucket.treatment, [member[::2] for member in bucket.members]) for bucket in flatten(stage, mesh)]
         of_ranks.append(buckets)
-        counted = [treatment.is_counted_by(rank) for treatment, _ in buckets]
+        counted = [mesh.counts(treatment) for treatment, _ in buckets]
         assert counted == [True, rank == 0, True], "biases that are split, those that are whole, matrices"
     assert of_ranks[0] == of_ranks[1] == of_ranks[2]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from threading import Thread
 
 from tests.train_core.conftest import Worlds
+from train_core.axes import Layout
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
-from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.mesh import build_mesh
 from train_core.process.world import World
 
 
@@ -36,7 +37,7 @@ def waits_while_groups_are_made(world: World, layouts: list[Layout], folder: Pat
 
 
 def test_a_rank_that_does_not_come_to_make_a_group_is_waited_for_by_name(worlds: Worlds, tmp_path: Path) -> None:
-    layouts = [Layout(2, 1, 1), Layout(1, 1, 2), Layout(1, 2, 1)]
+    layouts = [Layout({"tensor": 2}), Layout({"data": 2}), Layout({"pipeline": 2})]
     told, _ = worlds(2).run(waits_while_groups_are_made, layouts, tmp_path)
     axes = ["tensor", "data", "embedding"]
     assert told == [f"making the communicator of the {axis} axis with ranks 0, 1" for axis in axes]

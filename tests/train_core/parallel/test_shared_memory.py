@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from tests.train_core.conftest import Worlds
+from train_core.axes import Layout
 from train_core.job.failures import failure_of, lost_a_peer
 from train_core.parallel import shared_memory
 from train_core.parallel.clock import Clock
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter
-from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.mesh import build_mesh
 from train_core.parallel.shared_memory import NUM_SLOTS, SLOT_BYTES, Offer, SharedMemory
 from train_core.process.world import World
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="other pr
 
 
 def tensor_axis(world: World) -> Axis:
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank, timeout=world.timeout).tensor
+    axis = build_mesh(Layout({"tensor": world.size}), world.rank, timeout=world.timeout).tensor
     assert axis.memory is not None
     return axis
 
@@ -86,7 +87,7 @@ def beyond_reach(world: World) -> tuple[bool, Tensor]:
     if world.rank == 1:  # as on another node: the process of that number is none, or another one
         Offer.taken = lambda self, num_bytes: real(self._replace(token=bytes(len(self.token))), num_bytes)  # type: ignore[method-assign]
     try:
-        axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
+        axis = build_mesh(Layout({"tensor": world.size}), world.rank).tensor
     finally:
         Offer.taken = real  # type: ignore[method-assign]
     return axis.memory is None, all_reduce(torch.ones(3), axis).wait()
@@ -101,7 +102,7 @@ def test_where_one_rank_cannot_reach_it_none_uses_shared_memory(worlds: Worlds) 
 def left_waiting(world: World, num_before: int) -> tuple[str, int]:
     """Rank 1 starts `num_before` collectives, waits for none and goes; rank 0 starts one more and waits for it."""
     clock = Clock()
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank, clock).tensor
+    axis = build_mesh(Layout({"tensor": world.size}), world.rank, clock).tensor
     assert axis.group is not None
     memory = SharedMemory.of(range(world.size), world.rank, axis.group, timedelta(seconds=0.2))
     axis = replace(axis, memory=memory)

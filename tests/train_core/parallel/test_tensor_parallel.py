@@ -14,10 +14,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.axes import Layout
+from train_core.model.dropout import Dropping, Randomness
 from train_core.model.transformer import FeedForward, Layer, TokenEmbedding, rotary_table_of
 from train_core.parallel.collectives import shard
-from train_core.parallel.mesh import Layout, build_mesh
-from train_core.parallel.parallelize import STYLES
+from train_core.parallel.mesh import build_mesh
+from train_core.parallel.styles import STYLES, Place
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -43,7 +45,7 @@ def targets() -> Tensor:
 
 
 def split_loss(world: World, dtype: torch.dtype, offset: float) -> tuple[float, Tensor]:
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
+    axis = build_mesh(Layout({"tensor": world.size}), world.rank).tensor
     logits = shard(seeded(S, B, V) + offset, axis, dim=2).to(dtype).clone().requires_grad_()
     loss = vocabulary_cross_entropy(logits, targets(), axis)
     (loss * 0.5).backward()
@@ -72,7 +74,7 @@ def test_the_split_cross_entropy_works_in_fp32_on_bf16_logits(worlds: Worlds) ->
 
 
 def split_embedding(world: World, sequence: bool) -> tuple[Tensor, Tensor]:
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
+    axis = build_mesh(Layout({"tensor": world.size}), world.rank).tensor
     whole = TokenEmbedding(V, H)
     whole.weight = nn.Parameter(seeded(V, H))
     module = VocabularyParallelEmbedding(whole, axis, sequence)
@@ -100,7 +102,7 @@ def pair_of_products(
 ) -> list[list[Tensor]]:
     """Output and gradients of x, both weights and their biases: split over the axis, and plain."""
     s, b, h, f = sizes
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
+    axis = build_mesh(Layout({"tensor": world.size}), world.rank).tensor
     torch.manual_seed(0)
     up, down = nn.Linear(h, f, bias=biased), nn.Linear(f, h, bias=biased)
     x, upstream = torch.randn(s, b, h), torch.randn(s, b, h)
@@ -141,12 +143,13 @@ def layer_by_dtensor(world: World, spec: Any) -> list[tuple[str, Tensor, Tensor]
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank).tensor
+    mesh = build_mesh(Layout({"tensor": world.size}), world.rank)
     torch.manual_seed(0)
     ours, theirs = Layer(spec), Layer(spec)
     theirs.load_state_dict(ours.state_dict())
     for name in ("attention.qkv", "attention.projection", "feed_forward.up", "feed_forward.down"):
-        ours.set_submodule(name, STYLES[name](ours.get_submodule(name), axis, False))
+        place = Place(name, sequence=False, dropping=Dropping(0.0, Randomness(0, 0, 2)))
+        ours.set_submodule(name, STYLES[name].form(ours.get_submodule(name), mesh.tensor, place))
     plan = {"attention.qkv": ColwiseParallel(), "attention.projection": RowwiseParallel()}
     plan |= {"feed_forward.up": ColwiseParallel(), "feed_forward.down": RowwiseParallel()}
     parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)

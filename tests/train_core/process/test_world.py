@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from conf.errors import UsageError
 from tests.train_core.conftest import Worlds
-from train_core.parallel.mesh import Layout, build_mesh
+from train_core.axes import Layout
+from train_core.parallel.mesh import build_mesh
 from train_core.process.meeting import first_host, slurm_port
 from train_core.process.world import Seat, World, choose_device, seat_from_launcher
 
@@ -126,19 +127,22 @@ sizes = st.integers(1, 5)
 
 @given(sizes, sizes, sizes)
 def test_ranks_and_coordinates_are_one_to_one(tensor: int, pipeline: int, data: int) -> None:
-    layout = Layout(tensor, pipeline, data)
+    layout = Layout({"tensor": tensor, "pipeline": pipeline, "data": data})
     seen = {layout.rank(*layout.coordinates(rank)) for rank in range(layout.world_size)}
     assert seen == set(range(tensor * pipeline * data))
 
 
 def test_tensor_groups_are_neighbours_and_a_stage_is_consecutive() -> None:
-    layout = Layout(tensor_size=2, pipeline_size=2, data_size=2)
-    assert (layout.tensor_group(5), layout.data_group(5), layout.pipeline_group(5)) == ([4, 5], [5, 7], [1, 5])
+    layout = Layout({"tensor": 2, "pipeline": 2, "data": 2})
+    assert [layout.ranks(5, axis) for axis in ("tensor", "data", "pipeline")] == [[4, 5], [5, 7], [1, 5]]
+    assert layout.ranks(5, "data", "tensor") == [4, 5, 6, 7]
+    assert layout.ends(5) == [1, 5]
+    assert Layout({"pipeline": 3}).ends(1) == [1]
 
 
 def data_timeout(world: World) -> timedelta:
     """Of the group on the data axis."""
-    group = build_mesh(Layout(1, 1, world.size), world.rank, world.clock, world.timeout).data.group
+    group = build_mesh(Layout({"data": world.size}), world.rank, world.clock, world.timeout).replicas.group
     assert group is not None
     timeout: timedelta = group._get_backend(world.device).options._timeout
     return timeout

@@ -32,6 +32,7 @@ from tests.covering import covering
 from tests.train_core.costs.test_exact import keeping, num_bytes_of
 from tests.train_core.rehearsal.gpu_observer import GpuObserver, Wait, without_kernel
 from tests.train_core.rehearsal.gpu_stand_ins import GPU, FakeGpuMode, no_driver
+from train_core.axes import Layout
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.work import work_of
 from train_core.model import elementwise
@@ -39,7 +40,7 @@ from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import DeviceClock
 from train_core.parallel.data_parallel import FlatReplicas, replicas_of
 from train_core.parallel.fully_sharded import FullySharded
-from train_core.parallel.mesh import Layout, Mesh
+from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import World
@@ -169,7 +170,7 @@ def trainer_on_gpu(
 ) -> Iterator[tuple[Trainer, GpuObserver]]:
     """The trainer of a stage's first rank, of which the observer sees what is done inside the block."""
     layout = Layout.of(experiment)
-    rank = layout.rank(stage, 0, 0)
+    rank = layout.rank(stage)
     dist.init_process_group("fake", rank=rank, world_size=layout.world_size, store=FakeStore())
     try:
         with no_driver(capability), FakeGpuMode() as fake:

@@ -66,12 +66,12 @@ def updated_pieces(trainer: Trainer) -> Iterator[Piece]:
 
 def held_pieces(trainer: Trainer) -> Iterator[Piece]:
     """The weights that this rank computes with."""
-    axis = trainer.mesh.tensor
     for name, parameter in trainer.stage.named_parameters():
         placement, shape, offsets = trainer.stage.placements[name], list(parameter.shape), [0] * parameter.dim()
-        if placement.split_dim is not None:
-            offsets[placement.split_dim] = shape[placement.split_dim] * axis.rank
-            shape[placement.split_dim] *= axis.size
+        for name_of_axis, dim in placement.splits.items():
+            axis = trainer.mesh.axis(name_of_axis)
+            offsets[dim] = shape[dim] * axis.rank
+            shape[dim] *= axis.size
         yield piece_of(f"weights.{placement.name}", tuple(shape), tuple(offsets), parameter)
 
 

@@ -16,12 +16,13 @@ import torch
 from conf.experiment import Experiment
 from conf.model_spec import ModelSpec
 from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer.optimizer import StepResult, learning_rate_at
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import flatten
-from train_core.parallel.mesh import Layout, build_mesh
+from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import parallelize
 from train_core.process.world import World, usable_cores
 from train_core.training.meter import Meter, count_devices, matmul_flops_per_second
@@ -42,7 +43,7 @@ def test_the_learning_rate_warms_up_and_ends_at_its_minimum(experiment_of: Exper
 
 
 def test_weights_decay_and_biases_and_norms_do_not(experiment_of: ExperimentOf) -> None:
-    mesh = build_mesh(Layout(1, 1, 1), 0)
+    mesh = build_mesh(Layout({}), 0)
     stage = parallelize(experiment_of(), mesh, CPU)
     buckets = list(flatten(stage, mesh))
     assert len(buckets) == 2
@@ -97,7 +98,7 @@ def test_first_weights_depend_on_the_name_and_the_seed() -> None:
 
 
 def test_the_whole_model_can_be_laid_out_without_memory(experiment_of: ExperimentOf) -> None:
-    mesh = build_mesh(Layout(1, 1, 1), 0)
+    mesh = build_mesh(Layout({}), 0)
     huge = {"model.hidden_size": 12288, "model.ffn_hidden_size": 49152, "model.num_attention_heads": 96}
     huge["model.num_query_groups"] = 96
     stage = parallelize(experiment_of(huge), mesh, torch.device("meta"))
@@ -115,13 +116,13 @@ def test_a_stage_builds_its_own_layers_alone_with_the_values_of_the_whole_model(
         return built[-1]
 
     monkeypatch.setattr("train_core.model.transformer.Layer", build)
-    alone = build_mesh(Layout(1, 1, 1), 0)
+    alone = build_mesh(Layout({}), 0)
     whole = dict(parallelize(experiment_of(), alone, CPU).named_parameters())
     sizes = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "parallel.virtual_pipeline_size": 2}
     experiment = experiment_of(sizes | {"parallel.schedule": "interleaved"})
     for rank, layers in enumerate(("0145", "2367")):
         built.clear()
-        stage = parallelize(experiment, replace(alone, pipeline=Axis(2, rank)), CPU)
+        stage = parallelize(experiment, replace(alone, axes={**alone.axes, ("pipeline",): Axis(2, rank)}), CPU)
         assert len(built) == 4
         assert [index for chunk in stage.chunks for index in chunk.layers] == list(layers)
         for name, parameter in stage.named_parameters():
@@ -150,7 +151,7 @@ def test_warm_up_steps_are_left_out_of_the_time(experiment_of: ExperimentOf, mon
 
 
 def measured_together(world: World) -> tuple[float, int]:
-    axis = build_mesh(Layout(world.size, 1, 1), world.rank).world
+    axis = build_mesh(Layout({"tensor": world.size}), world.rank).world
     return matmul_flops_per_second(world, axis, torch.float32, 0.3), count_devices(world, axis)
 
 

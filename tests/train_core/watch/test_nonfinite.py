@@ -182,7 +182,7 @@ def injured_once(
             losses = undisturbed(trainer, step)
             if where == "loss":
                 return losses * NAN
-            counted = [of.is_counted_by(trainer.mesh.tensor.rank) for of in trainer.replicas.treatments]
+            counted = [trainer.mesh.counts(of) for of in trainer.replicas.treatments]
             trainer.replicas.held_gradients()[counted.index(True)][3] = NAN
             return losses
 

@@ -11,9 +11,9 @@ import pytest
 
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
+from train_core.axes import Layout
 from train_core.measurement import Performance, StepMetrics
 from train_core.parallel.clock import Clock, DeviceClock, Line
-from train_core.parallel.mesh import Layout
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
@@ -78,12 +78,12 @@ def test_the_slowest_rank_is_the_one_with_the_most_work_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("layout", "own_seconds", "named"),
     [
-        (Layout(1, 1, 4), [1.0, 1.1, 1.6, 0.9], (2,)),
-        (Layout(1, 1, 2), [1.0, 1.6], (1,)),  # of two, the quicker one is the measure
-        (Layout(2, 2, 1), [1.0, 1.0, 3.0, 3.1], ()),  # stages may have unequal work
-        (Layout(2, 2, 1), [1.0, 2.0, 3.0, 3.1], (1,)),
-        (Layout(1, 4, 1), [1.0, 1.0, 1.1, 2.0], (3,)),  # a stage of one rank has no peer of its own
-        (Layout(1, 1, 1), [7.0], ()),
+        (Layout({"data": 4}), [1.0, 1.1, 1.6, 0.9], (2,)),
+        (Layout({"data": 2}), [1.0, 1.6], (1,)),  # of two, the quicker one is the measure
+        (Layout({"tensor": 2, "pipeline": 2}), [1.0, 1.0, 3.0, 3.1], ()),  # stages may have unequal work
+        (Layout({"tensor": 2, "pipeline": 2}), [1.0, 2.0, 3.0, 3.1], (1,)),
+        (Layout({"pipeline": 4}), [1.0, 1.0, 1.1, 2.0], (3,)),  # a stage of one rank has no peer of its own
+        (Layout({}), [7.0], ()),
     ],
 )
 def test_a_straggler_takes_longer_than_the_median_rank_of_its_stage(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conf.experiment import Experiment
+from train_core.axes import ENDS
 from train_core.bucket_rules import Treatment, bucketed, padded_length
 
 
@@ -78,7 +79,7 @@ def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
     # A tied head on a later stage is a second copy; the first stage counts it, so that the global norm has it once.
     if tied or not model.tied_embeddings:
         rows = model.vocab_size // experiment.parallel.tensor_parallel_size
-        yield Parameter(_split(decays=True, is_copy=tied, tied=tied), rows, model.hidden_size)
+        yield Parameter(_split(decays=True, tied=tied), rows, model.hidden_size)
 
 
 def _norm(experiment: Experiment) -> list[Parameter]:
@@ -86,13 +87,14 @@ def _norm(experiment: Experiment) -> list[Parameter]:
     return [Parameter(_whole(experiment, decays=False), experiment.model.hidden_size)] * vectors
 
 
-def _split(*, decays: bool, is_copy: bool = False, tied: bool = False) -> Treatment:
+def _split(*, decays: bool, tied: bool = False) -> Treatment:
     """Of a parameter of which each tensor rank holds a part."""
-    return Treatment(decays, repeated=False, is_copy=is_copy, partial=False, tied=tied)
+    at_both_ends = (ENDS,) if tied else ()
+    return Treatment(decays, copied_over=at_both_ends, summed_over=at_both_ends)
 
 
 def _whole(experiment: Experiment, *, decays: bool) -> Treatment:
     """Of a parameter that every tensor rank holds whole."""
     parallel = experiment.parallel
-    is_repeated, is_partial = parallel.tensor_parallel_size > 1, parallel.sequence_parallel
-    return Treatment(decays, repeated=is_repeated, is_copy=False, partial=is_partial, tied=False)
+    on_all = ("tensor",) if parallel.tensor_parallel_size > 1 else ()
+    return Treatment(decays, copied_over=on_all, summed_over=on_all if parallel.sequence_parallel else ())

@@ -135,8 +135,8 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
             tally.add("data", "reduce_scatter" if scatters else "all_reduce", times, gradients)
             weights = length * DTYPE_BYTES[precision.dtype]
             tally.add("data", "all_gather", int(parallel.zero_stage >= 1), weights)
-        tally.add("tensor", "all_reduce", int(treatment.partial), gradients // shards)
-        tally.add("embedding", "all_reduce", int(treatment.tied), gradients // shards)
+        for group in treatment.summed_over:
+            tally.add(group, "all_reduce", 1, gradients // shards)
 
 
 def _add_shards(tally: Tally, experiment: Experiment) -> None:
@@ -155,7 +155,8 @@ def _add_shards(tally: Tally, experiment: Experiment) -> None:
         tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])
         tally.add("data", "reduce_scatter", sums, length * DTYPE_BYTES[precision.gradient_dtype])
     for parameter in parameters:
-        tally.add("tensor", "all_reduce", int(parameter.treatment.partial), _first_share(parameter, d) * FLOAT32_BYTES)
+        for group in parameter.treatment.summed_over:
+            tally.add(group, "all_reduce", 1, _first_share(parameter, d) * FLOAT32_BYTES)
 
 
 def _first_share(parameter: Parameter, num_replicas: int) -> int:

@@ -70,7 +70,7 @@ def test_a_measured_breakdown_tells_of_a_term_after_two_trials(plans: Priced) ->
     rows = rows[plans.terms[rows, tensor] > 0][:2]
     factors = np.where(np.arange(len(STEP_TERMS)) == tensor, 1.4, 1.0)
     parts = np.full((2, len(PARTS)), np.nan)
-    parts[:, PARTS.index(("tensor_seconds",))] = np.log(1.4 * plans.terms[rows, tensor])
+    parts[:, list(PARTS).index("tensor_seconds")] = np.log(1.4 * plans.terms[rows, tensor])
     seen = Seen(plans.rows(rows), np.log(plans.terms[rows] @ factors), np.full(2, NOISE), parts)
     mean, spread = Surrogate.fitted(seen).terms()
     without, unsure = Surrogate.fitted(Seen(seen.priced, seen.log_seconds, seen.noise, parts * np.nan)).terms()

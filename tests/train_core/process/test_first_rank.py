@@ -12,8 +12,9 @@ import torch.distributed as dist
 from conf.errors import ConfigError
 from tests.train_core.conftest import Worlds
 from train_core.job.failures import failure_of, lost_a_peer
-from train_core.parallel import collectives
-from train_core.parallel.collectives import Axis, found_by_first
+from train_core.parallel.collectives import Axis
+from train_core.process import first_rank
+from train_core.process.first_rank import found_by_first
 from train_core.process.world import World
 
 
@@ -38,7 +39,7 @@ def found_after_three_signs(world: World) -> int:
         return sum(signs.acquire() for _ in range(3))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(collectives, "SIGN_SECONDS", 0.01)
+        patched.setattr(first_rank, "SIGN_SECONDS", 0.01)
         patched.setattr(dist, "broadcast_object_list", counted)
         return found_by_first(find, Axis(world.size, world.rank))
 

@@ -1,0 +1,120 @@
+"""The axes of parallelism: their order, the ranks along each, and the terms of a step that they cost. No torch.
+
+    rank = (pipeline * data_size + data) * tensor_size + tensor
+
+                   stage 0               stage 1          two stages, two replicas, two tensor ranks:
+    replica 0    [ 0   1 ]  --------->  [ 4   5 ]         [ ] a tensor group, neighbours inside a node
+                   |   |                  |   |            |  a data group, which sums gradients
+    replica 1    [ 2   3 ]  --------->  [ 6   7 ]         --> channels: activations, and gradients back
+
+Tensor is the fastest axis, because its groups talk most; the ranks of a stage are consecutive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from conf.experiment import Experiment
+
+
+class Coordinates(NamedTuple):
+    """A rank's place on each axis. The fields are the axes, the slowest first."""
+
+    pipeline: int = 0
+    data: int = 0
+    tensor: int = 0
+
+
+AXES = Coordinates._fields
+REPLICAS = ("data",)
+"""The axes whose ranks hold the same parameters and have other tokens, so that gradients are summed over them."""
+
+ENDS = "embedding"
+"""Not an axis, but named like one: the first and the last stage, which both hold a tied token embedding."""
+
+WORLD, OPTIMIZER = "world", "optimizer"
+"""Names that a clock counts seconds by beside the axes': all ranks, and the part of a step that updates weights."""
+
+MEASURED_TERMS = {
+    "tensor": "tensor_seconds",
+    "pipeline": "pipeline_wait_seconds",
+    ENDS: "pipeline_wait_seconds",
+    "data": "data_seconds",
+    WORLD: "synchronization_seconds",
+    OPTIMIZER: "optimizer_seconds",
+}
+"""Which term of a measured step (`measurement.StepTerms`) holds what a clock counts by each name."""
+
+PREDICTED_TERMS = {
+    "compute_seconds": ("compute_seconds",),
+    "tensor_seconds": ("tensor_seconds",),
+    "pipeline_wait_seconds": ("pipeline_seconds", "bubble_seconds"),
+    "data_seconds": ("data_seconds",),
+    "synchronization_seconds": ("waiting_seconds",),
+    "optimizer_seconds": ("optimizer_seconds",),
+}
+"""Which predicted terms (`costs.terms.SecondsByTerm`) each measured one corresponds to."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ranks each axis has, and the arithmetic between ranks and coordinates. It needs no process group.
+
+    Attributes:
+        sizes: by axis; an axis that is not named has one rank.
+        pipeline_is_ring: the last stage sends to the first, which has the next model chunk of the interleaved schedule.
+    """
+
+    sizes: Mapping[str, int]
+    pipeline_is_ring: bool = False
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Layout:
+        parallel = experiment.parallel
+        sizes = {
+            "pipeline": parallel.pipeline_parallel_size,
+            "data": experiment.data_parallel_size,
+            "tensor": parallel.tensor_parallel_size,
+        }
+        return cls(sizes, pipeline_is_ring=parallel.virtual_pipeline_size > 1)
+
+    @property
+    def world_size(self) -> int:
+        return prod(self.sizes.values())
+
+    def size(self, *axes: str) -> int:
+        """How many ranks there are along these axes together."""
+        return prod(self.sizes.get(axis, 1) for axis in axes)
+
+    def rank(self, *coordinates: int) -> int:
+        """The rank at these coordinates, which stand in the order of `AXES`; missing ones are 0."""
+        rank = 0
+        for axis, coordinate in zip(AXES, Coordinates(*coordinates), strict=True):
+            rank = rank * self.size(axis) + coordinate
+        return rank
+
+    def coordinates(self, rank: int) -> Coordinates:
+        coordinates = list[int]()
+        for axis in reversed(AXES):
+            rank, coordinate = divmod(rank, self.size(axis))
+            coordinates.append(coordinate)
+        return Coordinates(*reversed(coordinates))
+
+    def ranks(self, rank: int, *axes: str) -> list[int]:
+        """The ranks that share this one's coordinates on all axes but these, itself among them, in order."""
+        own = self.coordinates(rank)._asdict()
+        choices = (range(self.size(axis)) if axis in axes else (own[axis],) for axis in AXES)
+        return [self.rank(*coordinates) for coordinates in product(*choices)]
+
+    def ends(self, rank: int) -> list[int]:
+        """The ranks of the first and the last stage that share this one's other coordinates, if it is one of them.
+
+        Any other rank, and one without other stages, is alone.
+        """
+        stages = self.ranks(rank, "pipeline")
+        ends = sorted({stages[0], stages[-1]})
+        return ends if rank in ends else [rank]

@@ -1,0 +1,93 @@
+"""Which modules of the plain model are split, over which axes, and what else of them a layout replaces.
+
+A module that is not in the table `STYLES`, such as a norm, stays as it is: every tensor rank holds and computes all of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+
+from train_core.model.dropout import Dropping
+from train_core.parallel.collectives import Axis
+from train_core.parallel.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceShardedPositions,
+    VocabularyParallelCrossEntropy,
+    VocabularyParallelEmbedding,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the model a module stands, and what its form on this rank depends on beside the axes.
+
+    Attributes:
+        name: the module's name in the whole model.
+        sequence: activations between tensor-parallel regions are sharded along the sequence.
+    """
+
+    name: str
+    sequence: bool
+    dropping: Dropping
+
+
+Form = Callable[..., nn.Module]
+"""Makes a module's form on this rank, from the whole module, the axes that its style names, and its `Place`."""
+
+
+class Style(NamedTuple):
+    """How a module of the plain model is turned into its form on one rank.
+
+    Attributes:
+        splits: by the name of a parameter in the module, the dim that is split over each axis.
+        axes: those that the form needs.
+    """
+
+    form: Form
+    splits: Mapping[str, Mapping[str, int]] = {}
+    axes: tuple[str, ...] = ("tensor",)
+
+
+def _split(form: Form) -> Form:
+    """A form that of its place only needs to know whether the sequence is sharded."""
+    return lambda whole, axis, place: form(whole, axis, place.sequence)
+
+
+def _dropout(whole: nn.Module, axis: Axis, place: Place) -> nn.Module:
+    # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
+    return place.dropping.values(place.name, axis.rank if place.sequence else 0) or whole
+
+
+def _core(whole: nn.Module, axis: Axis, place: Place) -> nn.Module:
+    return place.dropping.scores(place.name, axis.rank) or whole
+
+
+COLUMN = Style(_split(ColumnParallelLinear), {"weight": {"tensor": 0}, "bias": {"tensor": 0}})
+ROW = Style(_split(RowParallelLinear), {"weight": {"tensor": 1}})
+DROPOUT = Style(_dropout)
+STYLES: dict[str, Style] = {
+    "embedding.tokens": Style(_split(VocabularyParallelEmbedding), {"weight": {"tensor": 0}}),
+    "embedding.positions": Style(_split(SequenceShardedPositions)),
+    "embedding.dropout": DROPOUT,
+    "attention.qkv": COLUMN,
+    "attention.core": Style(_core),
+    "attention.projection": ROW,
+    "attention.dropout": DROPOUT,
+    "feed_forward.up": COLUMN,
+    "feed_forward.down": ROW,
+    "feed_forward.dropout": DROPOUT,
+    "head": COLUMN,
+    "loss": Style(_split(VocabularyParallelCrossEntropy)),
+}
+
+
+def style_of(module_name: str) -> Style | None:
+    """The style of a module, if it has one; `layers.7.attention.qkv` is listed as `attention.qkv`."""
+    parts = module_name.split(".")
+    return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
