@@ -15,6 +15,7 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.scale import Scale
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import listed_stages, spread_stages
+from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.trainers.implementation import Implementation
 from train_core.costs.work import work_of
@@ -100,7 +101,7 @@ class _Group:
         cluster = self.setting.cluster.model_copy(update={"efficiency": constants.efficiency})
         kind, scale = constants.implementation, constants.scale
         setting = replace(self.setting, cluster=cluster, implementation=kind, scale=scale)
-        step = step_columns(setting, self._plans, work_of(setting, self._plans), self._stages)
+        step = step_columns(priced_stages(setting, self._plans, work_of(setting, self._plans), self._stages))
         return np.broadcast_to(np.asarray(step.total_seconds, dtype=np.float64), (len(self.indices),))
 
 

@@ -20,6 +20,7 @@ from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages, recomputed_layers
+from train_core.costs.step.priced_stage import PricedStage, priced_stages
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
@@ -134,7 +135,8 @@ def _uniform_estimates(setting: Setting, asked: Sequence[tuple[Setup, Implementa
     listed = [listed_stages(setup.layers_per_stage) for setup, _ in asked]
     plans = plans_of([setup for setup, _ in asked])
     work = work_of(setting, plans)  # by far the most expensive part, so time and memory share it
-    step = step_columns(setting, plans, work, [StageGroup.joined(groups) for groups in zip(*listed, strict=True)])
+    joined = [StageGroup.joined(groups) for groups in zip(*listed, strict=True)]
+    step = step_columns(priced_stages(setting, plans, work, joined))
     stages = [each_stage(groups) for groups in listed]
     counts = [len(of_setup.layers) for of_setup in stages]
     owner = np.repeat(np.arange(len(asked)), counts)
@@ -206,7 +208,7 @@ def _entries(setup: Setup) -> Mapping[str, Any]:
 
 def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGroup) -> tuple[StageMemory, ...]:
     """The memory of every stage that is listed, first to last."""
-    memory = group_memory(setting, plans, work, stages)
+    memory = group_memory(PricedStage(setting, plans, work, stages))
     columns = {
         name: np.broadcast_to(getattr(memory, name), stages.layers.shape).tolist()
         for name in (*MEMORY_KINDS, "parameters")

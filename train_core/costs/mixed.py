@@ -13,6 +13,7 @@ import numpy as np
 
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import (
     Passes,
@@ -74,16 +75,17 @@ def mixed_step(
         works: the work of the plans on each type.
         stages: the whole pipeline in groups, first to last.
     """
-    passes = [
-        stage_passes(types[each.type_index].setting, plans, works[each.type_index], each.group) for each in stages
-    ]
+    passes = [stage_passes(_priced(types, plans, works, each)) for each in stages]
     groups, ranks_per_core = [each.group for each in stages], np.asarray(max(each.ranks_per_core for each in types))
     pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), ranks_per_core)
     reduced, update = _after_pipeline(types, plans, works, stages, passes)
-    slower = slower_share(
-        types[0].setting, plans.world_size
-    )  # the pace is of the slowest type, whose devices differ too
+    # The pace is that of the slowest type, whose devices differ among themselves too.
+    slower = slower_share(types[0].setting, plans.world_size)
     return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower)
+
+
+def _priced(types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: StagesOnType) -> PricedStage:
+    return PricedStage(types[stages.type_index].setting, plans, works[stages.type_index], stages.group)
 
 
 def _hops(
@@ -123,11 +125,11 @@ def _after_pipeline(
     latest: Floats = np.full(len(plans), -np.inf)
     head_start: Floats = np.zeros(len(plans))
     for each, seconds in zip(stages, passes, strict=True):
-        setting, work = types[each.type_index].setting, works[each.type_index]
+        stage = _priced(types, plans, works, each)
         backward = seconds.input_gradient + seconds.weight_gradient
         if each.heads_block or bool(np.all(each.group.is_first)):
-            own = reduction_seconds(setting, plans, work, each.group, seconds.forward + backward)
-            own_update = update_seconds(setting, plans, work, each.group)
+            own = reduction_seconds(stage, seconds.forward + backward)
+            own_update = update_seconds(stage)
             later = own + own_update - head_start > latest
             latest = np.where(later, own + own_update - head_start, latest)
             reduced, update = np.where(later, own - head_start, reduced), np.where(later, own_update, update)
@@ -144,7 +146,7 @@ def block_shortfall(
     shortfall: Integers = np.asarray(least)
     worst, needed = np.asarray(0), np.asarray(0)
     for each in stages:
-        total = group_memory(setting, plans, work, each.group).total_bytes
+        total = group_memory(PricedStage(setting, plans, work, each.group)).total_bytes
         lacks = np.where(each.group.count > 0, total - setting.cluster.device.memory_bytes, least)
         fuller = lacks > shortfall
         shortfall = np.where(fuller, lacks, shortfall)

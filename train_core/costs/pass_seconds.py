@@ -17,6 +17,7 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.mixed import on_widest_link
 from train_core.costs.setting import Floats, Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_stages
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.step_time import (
     Passes,
     hop_seconds,
@@ -73,6 +74,10 @@ class _Block:
     work: Work
     stages: StageGroup
 
+    @property
+    def priced(self) -> PricedStage:
+        return PricedStage(self.setting, self.plans, self.work, self.stages)
+
     def hop(self) -> float:
         """Seconds of the transfer to a neighbour on the same type of devices, for one chunk."""
         return float(hop_seconds(self.setting, self.plans, self.work)[0]) / self.num_chunks
@@ -124,14 +129,14 @@ def _hops(blocks: Sequence[_Block]) -> Iterator[list[tuple[float, float]]]:
 
 
 def _busy(block: _Block) -> Floats:
-    passes = stage_passes(block.setting, block.plans, block.work, block.stages)
+    passes = stage_passes(block.priced)
     return _columns(block.stages, passes.forward + passes.input_gradient + passes.weight_gradient)
 
 
 def _times(block: _Block, hops: Sequence[tuple[float, float]], behind: float) -> Iterator[StageTimes]:
-    setting, plans, work, stages = block.setting, block.plans, block.work, block.stages
-    reductions = _columns(stages, _reductions(setting, plans, work, stages, _busy(block)))
-    updates = _columns(stages, update_seconds(setting, plans, work, stages))
+    stages = block.stages
+    reductions = _columns(stages, _reductions(block.priced, _busy(block)))
+    updates = _columns(stages, update_seconds(block.priced))
     for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
         chunks = _chunks(block, index, *hops[index])
         yield StageTimes(int(stages.layers[index]), chunks, float(reduction), float(update), behind)
@@ -141,9 +146,9 @@ def _chunks(block: _Block, index: int, to_before: float, to_after: float) -> tup
     """The chunks of one stage: layers by their number, the embedding with the first chunk, the head with the last."""
     stage = block.stages.rows(slice(index, index + 1))
     none = np.zeros_like(stage.is_first)
-    whole = stage_passes(block.setting, block.plans, block.work, stage)
+    whole = stage_passes(block.priced.of(stage))
     without_ends = replace(stage, is_first=none, is_last=none)
-    layers_alone = stage_passes(block.setting, block.plans, block.work, without_ends)
+    layers_alone = stage_passes(block.priced.of(without_ends))
     layers = int(stage.layers[0])
     of_chunks = chunk_layers(layers, block.num_chunks, is_first_stage=bool(stage.start[0] == 0))
     end = 0 if stage.is_first[0] else block.num_chunks - 1
@@ -173,12 +178,12 @@ def _of_chunk(layers: Floats, whole: Floats, share: float, has_end: bool) -> flo
     return share * of_layers + has_end * (of_all - of_layers)
 
 
-def _reductions(setting: Setting, plans: Plans, work: Work, stages: StageGroup, hiding: Floats) -> Floats:
+def _reductions(stages: PricedStage, hiding: Floats) -> Floats:
     """Only the first and the last stage add up a tied embedding."""
-    ends = reduction_seconds(setting, plans, work, stages, hiding)
-    untied = replace(setting, model=setting.model.model_copy(update={"tied_embeddings": False}))
-    inner = reduction_seconds(untied, plans, work, stages, hiding)
-    seconds: Floats = np.where(stages.is_first | stages.is_last, ends, inner)
+    model = stages.setting.model.model_copy(update={"tied_embeddings": False})
+    ends = reduction_seconds(stages, hiding)
+    inner = reduction_seconds(replace(stages, setting=replace(stages.setting, model=model)), hiding)
+    seconds: Floats = np.where(stages.group.is_first | stages.group.is_last, ends, inner)
     return seconds
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup, spread_stages
+from train_core.costs.step.priced_stage import PricedStage, priced_stages
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import StepColumns
@@ -40,30 +42,31 @@ def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None
     """
     groups = spread_stages(plans, setting.model.num_layers) if groups is None else groups
     work = work_of(setting, plans) if work is None else work
-    peak, worst = _peak_memory(setting, plans, work, groups)
-    step = step_columns(setting, plans, work, groups)
+    stages = priced_stages(setting, plans, work, groups)
+    peak, worst = _peak_memory(stages)
+    step = step_columns(stages)
     return Prices(step, step.total_seconds, peak, worst)
 
 
 def peak_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
     """Bytes of the worst stage, without the time: what a search filters by first."""
     peak: Integers = np.asarray(0)
-    for group in spread_stages(plans, setting.model.num_layers):
-        total = group_memory(setting, plans, work, group).total_bytes
-        peak = np.maximum(peak, total if np.all(group.count > 0) else np.where(group.count > 0, total, 0))
+    for stage in priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers)):
+        total, count = group_memory(stage).total_bytes, stage.group.count
+        peak = np.maximum(peak, total if np.all(count > 0) else np.where(count > 0, total, 0))
     return peak
 
 
 def price_step(setting: Setting, plans: Plans, work: Work) -> StepColumns:
     """Seconds of one step, without the memory: for plans that are known to fit."""
-    return step_columns(setting, plans, work, spread_stages(plans, setting.model.num_layers))
+    return step_columns(priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers)))
 
 
-def _peak_memory(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> tuple[Integers, Integers]:
+def _peak_memory(stages: Sequence[PricedStage]) -> tuple[Integers, Integers]:
     peak, worst = np.asarray(0), np.asarray(0)
-    for group in groups:
-        found = group_memory(setting, plans, work, group)
-        total = np.where(group.count > 0, found.total_bytes, 0)
+    for stage in stages:
+        found = group_memory(stage)
+        total = np.where(stage.group.count > 0, found.total_bytes, 0)
         fuller = total > peak
         peak, worst = np.where(fuller, total, peak), np.where(fuller, found.stage, worst)
     return peak, worst

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from train_core.costs.counts.parameters import (
     dense_layer_parameters,
     embedding_parameters,
     experts_parameters,
-    final_norm_parameters,
     layer_parameters,
     token_embedding_parameters,
 )
@@ -23,8 +21,7 @@ from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, by_distinct
-from train_core.costs.stages import recomputed_layers
+from train_core.costs.setting import Floats, Integers, Plans, Setting
 
 NESTED = ("layer", "plain_layer", "dense_layer", "end")  # columns of columns
 
@@ -135,68 +132,6 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     )
 
 
-def dense_layers(setting: Setting, layers: Integers, is_first: Booleans) -> Integers | int:
-    """How many of a stage's layers have no experts although others have: they are taken to be all on the first stage.
-
-    Where that has fewer layers, the rest is priced as if it had experts.
-    """
-    if setting.model.experts is None or not setting.model.num_dense_layers:
-        return 0
-    dense: Integers = np.where(is_first, np.minimum(layers, setting.model.num_dense_layers), 0)
-    return dense
-
-
 def recompute_by_layer(plans: Plans) -> bool:
     """Whether in some plan not all layers of a stage recompute alike."""
     return bool(np.any(plans.recompute_every > 1))
-
-
-def of_layers(plans: Plans, work: Work, name: str, layers: Integers, dense: Integers | int = 0) -> Any:
-    """A column of `LayerCosts` for all layers of a stage, of which some may recompute and the others not.
-
-    Args:
-        dense: how many of them have no experts although others have.
-    """
-    if not recompute_by_layer(plans):
-        return of_equal_layers(work, name, layers, dense)
-    some = by_distinct(
-        plans,
-        "recompute_every",
-        lambda fewer: recomputed_layers(layers, fewer.virtual_pipeline_size, fewer.recompute_every),
-    )
-    return of_equal_layers(work, name, some, dense) + (layers - some) * getattr(work.plain_layer, name)
-
-
-def of_equal_layers(work: Work, name: str, layers: Integers, dense: Integers | int = 0) -> Any:
-    """The same of a column that recomputation does not change, or of layers that all recompute alike."""
-    each = getattr(work.layer, name)
-    whole = layers * each
-    return whole if work.dense_layer is work.layer else whole + dense * (getattr(work.dense_layer, name) - each)
-
-
-def group_parameters(
-    setting: Setting, work: Work, num_stages: Integers, layers: Integers, is_first: Booleans, is_last: Booleans
-) -> Integers:
-    """Parameters of one rank of a stage; the last stage holds its own copy of a tied token embedding."""
-    dense = dense_layers(setting, layers, is_first) * (work.dense_layer_parameters - work.layer_parameters)
-    return layers * work.layer_parameters + dense + end_parameters(setting, work, num_stages, is_first, is_last)
-
-
-def end_parameters(
-    setting: Setting, work: Work, num_stages: Integers, is_first: Booleans, is_last: Booleans
-) -> Integers:
-    """Those of `group_parameters` that are in no layer: embedding, last norm and head."""
-    embedding = np.where(is_first, work.embedding_parameters, 0)
-    # With one stage a tied head is the embedding itself; with several, the last needs a copy of its own.
-    has_head = is_last & (num_stages > 1) if setting.model.tied_embeddings else is_last
-    head = np.where(has_head, work.token_embedding_parameters, 0)
-    norm = np.where(is_last, final_norm_parameters(setting.model), 0)
-    ends: Integers = embedding + head + norm
-    return ends
-
-
-def group_experts(setting: Setting, work: Work, layers: Integers, is_first: Booleans) -> Integers:
-    """Those of `group_parameters` that are experts', which fewer ranks hold copies of than of all others."""
-    if setting.model.experts is None:
-        return np.zeros_like(layers)
-    return (layers - dense_layers(setting, layers, is_first)) * work.expert_parameters

@@ -21,6 +21,7 @@ from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.price import price
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
@@ -95,9 +96,10 @@ def seconds_of(
     for stage, (kind, held) in enumerate(zip(kinds, layers, strict=True)):
         setting, work = spaces[kind].setting, works[kind]
         group = StageGroup(*(np.array([one]) for one in (1, stage, held, stage == 0, stage == p - 1)))
-        if group_memory(setting, plans, work, group).total_bytes[0] > setting.cluster.device.memory_bytes:
+        priced = PricedStage(setting, plans, work, group)
+        if group_memory(priced).total_bytes[0] > setting.cluster.device.memory_bytes:
             return inf
-        passes = stage_passes(setting, plans, work, group)
+        passes = stage_passes(priced)
         hop = hop_to_previous(spaces, works, plans, kind, kinds[stage - 1] if stage else kind)
         forward = passes.forward + passes.tensor_forward + passes.gathers_forward + hop
         backward = passes.input_gradient + passes.tensor_backward + passes.gathers_backward + hop
@@ -105,10 +107,7 @@ def seconds_of(
         seconds.append(StageSeconds(forward, backward, passes.weight_gradient))
         hidden = passes.forward + passes.input_gradient + passes.weight_gradient
         computed.append(hidden[0])
-        reduced, update = (
-            reduction_seconds(setting, plans, work, group, hidden),
-            update_seconds(setting, plans, work, group),
-        )
+        reduced, update = reduction_seconds(priced, hidden), update_seconds(priced)
         heads = stage == 0 or kinds[stage] != kinds[stage - 1]
         waits.append((heads, reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
     one = np.array([1])

@@ -29,6 +29,7 @@ from train_core.costs.counts.buckets import parameters_of
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.primitives.collectives import ring
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.work import work_of
 from train_core.model.dropout import AttentionWithDropout
@@ -252,7 +253,8 @@ def test_a_middle_stage_keeps_its_layers_activations_and_its_output() -> None:
         "gpt-175b", 4, 16, "parallel.sequence_parallel=false", "parallel.recompute=full", "batch.global_batch_size=1"
     )
     plans, setting = plan_of(experiment), setting_of(experiment)
-    stage = group_memory(setting, plans, work_of(setting, plans), StageGroup(*map(np.array, ([1], [7], [6], [0], [0]))))
+    group = StageGroup(*map(np.array, ([1], [7], [6], [0], [0])))
+    stage = group_memory(PricedStage(setting, plans, work_of(setting, plans), group))
     with fake_stage(experiment, rank=7 * 4) as built:
         x = torch.empty(2048, 1, 12288, dtype=torch.bfloat16, requires_grad=True)
         with keeping(built) as kept:

@@ -3,6 +3,7 @@
 Read `step_time` first: it puts together what a stage does for one micro-batch, the pipeline around it, and what follows
 after the last micro-batch. The other modules are its terms, in the order in which it needs them:
 
+priced_stage      a stage of many plans while it is priced: its layers' sums, what a rank of it holds and owns
 schedule          how long a pipeline takes for all micro-batches, from what each of its stages takes for one
 placement         how far apart in the order of devices those ranks are that talk to each other
 replicas          which ranks hold the same weights; `sharing`: among how many of them ZeRO shares out

@@ -6,10 +6,8 @@ import numpy as np
 
 from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds
 from train_core.costs.setting import Floats, Integers, Plans, Setting
-from train_core.costs.stages import StageGroup
 from train_core.costs.step.placement import expert_stride, replica_group, same_shard_group
 from train_core.costs.step.sharing import num_shards, within_group
-from train_core.costs.work import Work, group_experts, group_parameters
 
 
 def expert_replicas(setting: Setting, plans: Plans) -> Integers:
@@ -17,21 +15,6 @@ def expert_replicas(setting: Setting, plans: Plans) -> Integers:
     t = plans.tensor_parallel_size
     among = plans.expert_parallel_size * setting.expert_tensor_size(t)
     return np.maximum(plans.num_replicas * t // among, 1)
-
-
-def held_parameters(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
-    """Parameters of one rank of a stage, and those of them that are experts'."""
-    p = plans.pipeline_parallel_size
-    parameters = group_parameters(setting, work, p, group.layers, group.is_first, group.is_last)
-    return parameters, group_experts(setting, work, group.layers, group.is_first)
-
-
-def owned_parameters(setting: Setting, plans: Plans, parameters: Integers, experts: Integers) -> Integers:
-    """A rank's share of what `held_parameters` says. Shards are padded to one length, so all ranks hold as much."""
-    if setting.model.experts is None:
-        return -(-parameters // num_shards(setting, plans))
-    of_experts = within_group(setting, expert_replicas(setting, plans))
-    return -(-(parameters - experts) // num_shards(setting, plans)) - (-experts // of_experts)
 
 
 def replica_seconds(

@@ -13,9 +13,8 @@ import numpy as np
 
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, Setting
-from train_core.costs.stages import StageGroup
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.sharing import num_shards
-from train_core.costs.work import Work, dense_layers, end_parameters, of_layers
 
 
 class Moment(NamedTuple):
@@ -28,36 +27,31 @@ class Moment(NamedTuple):
     communication_bytes: Integers
 
 
-def is_fully_sharded(setting: Setting, plans: Plans) -> Booleans:
+def is_fully_sharded(stage: PricedStage) -> Booleans:
     """The plans that this trainer runs with ZeRO-3. Other trainers are left out: when they hold what is not known."""
-    sharded: Booleans = (plans.zero_stage >= 3) & (num_shards(setting, plans) > 1)
-    return sharded & setting.implementation.shards_masters
+    sharded: Booleans = (stage.plans.zero_stage >= 3) & (num_shards(stage.setting, stage.plans) > 1)
+    return sharded & stage.setting.implementation.shards_masters
 
 
-def fullest_moment(setting: Setting, plans: Plans, work: Work, group: StageGroup, share: Integers) -> Moment:
+def fullest_moment(stage: PricedStage) -> Moment:
     """The fullest of these moments: the loss, the backward passes of the last two layers, and that of the embedding.
 
     A layer's backward pass is fullest before its activations are gone, or when all its gradients are there. In that of
     the last layer but one, the gradients of the last are still on their way to their shards. Shards of gradients exist
     from the first backward pass of a step on.
-
-    Args:
-        share: parameters that a rank owns.
     """
+    setting, work = stage.setting, stage.work
     width, reduced = setting.dtype_bytes, setting.gradient_bytes
-    layer = work.layer_parameters
-    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
-    dense = dense_layers(setting, group.layers, group.is_first)
-    kept_by_all = of_layers(plans, work, "kept_bytes", group.layers, dense)
+    layer, ends, kept_by_all = work.layer_parameters, stage.end_parameters, stage.of_layers("kept_bytes")
     kept, gathered, none = work.layer.kept_bytes, work.layer.gathered_bytes, np.zeros_like(layer)
-    shard = share * FLOAT32_BYTES
+    shard = stage.owned_parameters * FLOAT32_BYTES
     is_rehearsed = setting.implementation.counted_moments
     # What torch's allocator reserves for these shards, it does not give to the next step's logits, whether the shards
     # are there or not. A rehearsal counts tensors alone.
-    before = np.where(plans.num_micro_batches > 1, shard, 0) if is_rehearsed else shard
+    before = np.where(stage.plans.num_micro_batches > 1, shard, 0) if is_rehearsed else shard
     # The gradient of the head waits for the embedding's, because they are reduced together.
     head = work.token_embedding_parameters * width
-    at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, plans)
+    at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, stage.plans)
     moments = [
         Moment(
             before,

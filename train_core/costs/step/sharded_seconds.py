@@ -10,12 +10,11 @@ from train_core.costs.layer.shard import FULL
 from train_core.costs.primitives.collectives import shown_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
-from train_core.costs.stages import StageGroup
-from train_core.costs.step.replicas import across_groups_seconds, held_parameters, replica_seconds
+from train_core.costs.step.priced_stage import PricedStage
+from train_core.costs.step.replicas import across_groups_seconds, replica_seconds
 from train_core.costs.step.shard_copies import shard_copy_seconds
 from train_core.costs.step.sharing import num_shards
 from train_core.costs.step.whole_under_zero import gathers_ahead
-from train_core.costs.work import Work, dense_layers, end_parameters
 
 
 class _Unit(NamedTuple):
@@ -26,9 +25,7 @@ class _Unit(NamedTuple):
     number: Integers
 
 
-def sharded_seconds(
-    setting: Setting, plans: Plans, work: Work, group: StageGroup, forward: Floats, backward: Floats
-) -> tuple[Floats, Floats]:
+def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
     """Seconds before the forward pass of a micro-batch and after it.
 
     Stage 3 gathers weights for each pass; 2 and 3 scatter gradients after backward, since no rank keeps them whole.
@@ -37,29 +34,31 @@ def sharded_seconds(
     Args:
         forward, backward: computation of the passes, beside which collectives can run.
     """
+    setting, plans = stage.setting, stage.plans
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    units, is_ahead = _units(setting, plans, work, group), (plans.zero_stage < 3) | gathers_ahead(setting, work)
+    units, is_ahead = _units(stage), (plans.zero_stage < 3) | gathers_ahead(stage)
     overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
-    times = np.where(is_ahead | (plans.recompute != FULL), 1.0, 2.0)  # the repeated forward pass, which lets go of all
+    # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
+    gathers_after_forward = np.where(is_ahead | (plans.recompute != FULL), 1.0, 2.0)
     gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
-    reduced = times * gathered + np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
-    held, _ = held_parameters(setting, plans, work, group)
-    there, back = shard_copy_seconds(setting, plans, held)
-    ahead, behind = _listing_seconds(setting, plans, group, times)
+    scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
+    copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
+    host_before, host_after = _host_seconds(stage, gathers_after_forward)
     return (
-        shown_seconds(setting, gathered, forward, overlap) + there + ahead,
-        shown_seconds(setting, reduced, backward, overlap) + back + behind,
+        shown_seconds(setting, gathered, forward, overlap) + copies_before + host_before,
+        shown_seconds(setting, gathers_after_forward * gathered + scattered, backward, overlap)
+        + copies_after
+        + host_after,
     )
 
 
-def _units(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> list[_Unit]:
+def _units(stage: PricedStage) -> list[_Unit]:
     """Every layer is one, and what is in none of them."""
-    dense = dense_layers(setting, group.layers, group.is_first)
-    ends = end_parameters(setting, work, plans.pipeline_parallel_size, group.is_first, group.is_last)
+    work, dense, ends = stage.work, stage.dense_layers, stage.end_parameters
     none = np.zeros_like(ends)
     units = [
-        _Unit(work.layer_parameters, work.expert_parameters, group.layers - dense),
+        _Unit(work.layer_parameters, work.expert_parameters, stage.group.layers - dense),
         _Unit(ends, none, (ends > 0).astype(np.int64)),
     ]
     return [*units, _Unit(work.dense_layer_parameters, none, dense * np.ones_like(ends))] if np.any(dense) else units
@@ -82,17 +81,14 @@ def _scatters(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
     return total
 
 
-def _listing_seconds(setting: Setting, plans: Plans, group: StageGroup, times: Floats) -> tuple[Floats, Floats]:
-    """Seconds in which the host lists what every rank has a part of, before the forward pass and after it.
+def _host_seconds(stage: PricedStage, gathers_after_forward: Floats) -> tuple[Floats, Floats]:
+    """Seconds in which the host lists the parts of all ranks for a collective, before the forward pass and after it.
 
     Nothing hides them, as the host launches nothing else meanwhile.
-
-    Args:
-        times: how often weights are gathered after the forward pass.
     """
-    trainer = setting.implementation
-    listed = trainer.listed_rank_seconds * num_shards(setting, plans) * group.layers
+    plans, trainer = stage.plans, stage.setting.implementation
+    listed = trainer.listed_rank_seconds * num_shards(stage.setting, plans) * stage.group.layers
     gathers = np.where(plans.zero_stage < 3, 0.0, listed * trainer.gathered_messages)
     scatters = np.where(plans.zero_stage < 2, 0.0, listed * trainer.scattered_messages)
-    after: Floats = times * gathers + scatters
+    after: Floats = gathers_after_forward * gathers + scatters
     return gathers, after

@@ -1,4 +1,13 @@
-"""Memory of one rank of each pipeline stage, at the peak of a step."""
+"""Memory of one rank of each pipeline stage, at the peak of a step.
+
+State (weights, gradients, optimizer) is there all the time. The peak is where most activations are kept beside it: when
+the last forward pass before the first backward pass has ended, and that backward pass is at work:
+
+    activations = chunks in flight x (what the layers of a chunk keep + the chunk's output)
+                + on the last stage: inputs of the final norm and the head, and losses that wait for backward passes
+                + under interleaving: what chunks with a layer more keep
+                + under ZB-H1: inputs and output gradients of the weight gradients that are put off
+"""
 
 from __future__ import annotations
 
@@ -6,67 +15,57 @@ from dataclasses import replace
 
 import numpy as np
 
+from conf.knobs import SCHEDULES
 from conf.units import FLOAT32_BYTES
-from train_core.costs.setting import Booleans, Integers, Plans, Setting, by_distinct
-from train_core.costs.stages import StageGroup
-from train_core.costs.step.replicas import held_parameters, owned_parameters
+from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, is_fully_sharded
 from train_core.costs.step.uneven_chunks import heavier_in_flight, losses_of_smaller_groups, more_in_uneven_chunks
 from train_core.costs.step.whole_under_zero import gathered_bytes, gradient_elements
 from train_core.costs.terms import GroupMemory
-from train_core.costs.work import Work, dense_layers, of_layers
 
 ADAM_STATES = 2
 ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
 
 
-def group_memory(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> GroupMemory:
-    parameters, experts = held_parameters(setting, plans, work, group)
-    share = owned_parameters(setting, plans, parameters, experts)
+def group_memory(stage: PricedStage) -> GroupMemory:
+    """Bytes on one rank of the fullest stage of a group of equal stages."""
+    setting, work, is_last = stage.setting, stage.work, stage.group.is_last
     copies = (ADAM_STATES + (setting.dtype != "fp32")) * FLOAT32_BYTES  # fp32 weights need no master copy
     if setting.offload_optimizer:
         copies = 0  # the host holds them all
-    stage, activations = _fullest(setting, plans, work, group)
+    fullest, activations = _activations(stage)
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
         gaps = (activations * setting.cluster.fragmentation).astype(np.int64)
     memory = GroupMemory(
-        stage=stage,
-        parameters=parameters,
-        weights_bytes=np.where(plans.zero_stage >= 3, share, parameters) * setting.dtype_bytes,
-        gradients_bytes=gradient_elements(setting, plans, group, parameters, share) * setting.gradient_bytes,
-        optimizer_bytes=np.where(plans.zero_stage >= 1, share, parameters) * copies,
+        stage=fullest,
+        parameters=stage.parameters,
+        weights_bytes=_held_from(stage, zero_stage=3) * setting.dtype_bytes,
+        gradients_bytes=gradient_elements(stage) * setting.gradient_bytes,
+        optimizer_bytes=_held_from(stage, zero_stage=1) * copies,
         activations_bytes=activations,
-        working_bytes=np.where(
-            group.is_last, work.end.working + _being_sent_bytes(setting, plans, work), work.layer.working_bytes
-        ),
-        logits_bytes=_logits_bytes(plans, work, group),
-        communication_bytes=_communication_bytes(setting, plans, work, group),
+        working_bytes=np.where(is_last, work.end.working + _being_sent_bytes(stage), work.layer.working_bytes),
+        logits_bytes=_logits_bytes(stage),
+        communication_bytes=_communication_bytes(stage),
         reserved_bytes=setting.cluster.reserved_memory_bytes + gaps,
     )
-    is_sharded = is_fully_sharded(setting, plans)
-    return _fully_sharded(setting, plans, work, group, memory, share, is_sharded) if np.any(is_sharded) else memory
+    is_sharded = is_fully_sharded(stage)
+    return _fully_sharded(stage, memory, is_sharded) if np.any(is_sharded) else memory
 
 
-def _fully_sharded(
-    setting: Setting,
-    plans: Plans,
-    work: Work,
-    group: StageGroup,
-    memory: GroupMemory,
-    share: Integers,
-    is_sharded: Booleans,
-) -> GroupMemory:
-    """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds.
+def _held_from(stage: PricedStage, *, zero_stage: int) -> Integers:
+    """Parameters of which a rank keeps something: all of its stage's, or its share from this stage of ZeRO on."""
+    held: Integers = np.where(stage.plans.zero_stage >= zero_stage, stage.owned_parameters, stage.parameters)
+    return held
 
-    Args:
-        share: parameters that a rank owns.
-    """
-    moment = fullest_moment(setting, plans, work, group, share)
-    masters = share * FLOAT32_BYTES
-    states = np.zeros_like(masters) if setting.offload_optimizer else ADAM_STATES * masters
-    held = moment._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
+
+def _fully_sharded(stage: PricedStage, memory: GroupMemory, is_sharded: Booleans) -> GroupMemory:
+    """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
+    masters = stage.owned_parameters * FLOAT32_BYTES
+    states = np.zeros_like(masters) if stage.setting.offload_optimizer else ADAM_STATES * masters
+    held = fullest_moment(stage)._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
     return replace(
         memory, **{name: np.where(is_sharded, column, getattr(memory, name)) for name, column in held.items()}
     )
@@ -78,18 +77,25 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     Source: arXiv 2104.04473, section 2.2 (GPipe, 1F1B, interleaved); arXiv 2401.10241, section 2.2: ZB-H1 defers
     weight gradients until every stage holds as many as the first.
     """
-    p, v, schedule = plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule
+    p, v = plans.pipeline_parallel_size, plans.virtual_pipeline_size
     later, group = p - stage, largest_group(plans.num_micro_batches, p)
-    most = np.where(schedule == ZERO_BUBBLE, p, np.where(schedule == GPIPE, ALL, later))
-    most = np.where(schedule == INTERLEAVED, 2 * (later - 1) + (v - 1) * group + 1, most)
-    held: Integers = np.minimum(most, plans.num_micro_batches * v)
+    most = {
+        "1f1b": later,
+        "gpipe": np.asarray(ALL),
+        "interleaved": 2 * (later - 1) + (v - 1) * group + 1,
+        "zero-bubble": p,
+    }
+    held: Integers = np.minimum(
+        np.choose(plans.schedule, [most[name] for name in SCHEDULES]), plans.num_micro_batches * v
+    )
     return held
 
 
-def _logits_bytes(plans: Plans, work: Work, group: StageGroup) -> Integers:
-    if not np.any(group.is_last):
+def _logits_bytes(stage: PricedStage) -> Integers:
+    if not np.any(stage.group.is_last):
         return np.asarray(0)
-    held: Integers = np.where(group.is_last, work.end.logits + _waiting_losses(plans) * work.kept_logits_bytes, 0)
+    of_all = stage.work.end.logits + _waiting_losses(stage.plans) * stage.work.kept_logits_bytes
+    held: Integers = np.where(stage.group.is_last, of_all, 0)
     return held
 
 
@@ -106,90 +112,118 @@ def _waiting_losses(plans: Plans) -> Integers:
     return waiting
 
 
-def _fullest(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> tuple[Integers, Integers]:
-    """Index of a group's fullest stage, and the bytes of its activations, which are those of everything in flight.
+def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
+    """Index of a group's fullest stage, and the bytes of its activations; the module's docstring has the sum.
 
-    The earlier a stage, the more it has in flight. Under ZB-H1 all stages have equally many, but on stage r up to r of
-    them only wait for their weight gradients. Where these need more memory than a backward pass, later
-    stages are fuller.
+    The earlier a stage, the more it has in flight, so that the fullest is the first, but for `_put_off`.
     """
-    layers, ends = _kept_by_layers(setting, plans, work, group), _kept_at_ends(setting, plans, work, group)
+    plans, group = stage.plans, stage.group
+    layers, output = _kept_by_layers(stage), _kept_at_ends(stage)
     in_flight = by_distinct(plans, "num_micro_batches", lambda fewer: chunks_in_flight(fewer, group.start))
-    held: Integers = in_flight * (layers + ends)
+    held: Integers = in_flight * (layers + output)
+    # The terms below are looked at first, because a search computes millions of these sums.
     if np.any(plans.virtual_pipeline_size > 1):
-        # Of the last stage's chunks only the last has no output; its backward pass follows at once.
-        others = np.where(group.is_last & (plans.virtual_pipeline_size > 1), in_flight - 1, 0)
-        held += others * _output_bytes(setting, plans, work)
+        held = held + _outputs_of_earlier_chunks(stage, in_flight)
     if np.any(group.is_last):
-        # The inputs of the final norm and of the head wait with each loss.
-        waiting = _waiting_losses(plans) * 2 * work.held_hidden_bytes
-        held = held + np.where(group.is_last, work.end.activations + waiting, 0)
-    if np.any(heavier := group.layers % plans.virtual_pipeline_size):
-        most = by_distinct(
-            plans,
-            "num_micro_batches",
-            lambda fewer: heavier_in_flight(fewer, group, heavier, chunks_in_flight(fewer, group.start)),
-        )
-        held = held + more_in_uneven_chunks(plans, work, group, in_flight, most, layers)
-    is_deferring = plans.schedule == ZERO_BUBBLE
-    if not np.any(is_deferring):
+        held = held + _inputs_of_the_head(stage)
+    if np.any(group.layers % plans.virtual_pipeline_size):
+        held = held + _in_heavier_chunks(stage, in_flight, layers)
+    if not np.any(plans.schedule == ZERO_BUBBLE):
         return group.start, held
-    dense = dense_layers(setting, group.layers, group.is_first)
-    deferred = of_layers(plans, work, "deferred_bytes", group.layers, dense)
-    deferred = deferred + np.where(group.is_last, work.head_deferred_bytes, 0)
-    more, most, stage = deferred - ends, plans.num_micro_batches - 1, group.start
+    fullest, put_off = _put_off(stage, output)
+    return fullest, held + put_off
+
+
+def _outputs_of_earlier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
+    """Of the last stage's chunks only the last has no output; its backward pass follows at once."""
+    is_cut = stage.group.is_last & (stage.plans.virtual_pipeline_size > 1)
+    outputs: Integers = np.where(is_cut, in_flight - 1, 0) * _output_bytes(stage)
+    return outputs
+
+
+def _inputs_of_the_head(stage: PricedStage) -> Integers:
+    """What the last stage keeps around the loss; the inputs of the final norm and of the head wait with each loss."""
+    waiting = _waiting_losses(stage.plans) * 2 * stage.work.held_hidden_bytes
+    inputs: Integers = np.where(stage.group.is_last, stage.work.end.activations + waiting, 0)
+    return inputs
+
+
+def _in_heavier_chunks(stage: PricedStage, in_flight: Integers, layers: Integers) -> Integers:
+    """What chunks with a layer more keep, beyond what chunks of average length would."""
+    group, heavier = stage.group, stage.group.layers % stage.plans.virtual_pipeline_size
+    most = by_distinct(
+        stage.plans,
+        "num_micro_batches",
+        lambda fewer: heavier_in_flight(fewer, group, heavier, chunks_in_flight(fewer, group.start)),
+    )
+    return more_in_uneven_chunks(stage, in_flight, most, layers)
+
+
+def _put_off(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
+    """Index of the fullest stage, and the bytes that wait for weight gradients: of ZB-H1, else 0.
+
+    Under ZB-H1 all stages have equally many micro-batches in flight, but on stage r up to r of them only wait for their
+    weight gradients. They have given back their chunk's output. Where a weight gradient needs more memory than a
+    backward pass, later stages are fuller.
+    """
+    plans, work, group = stage.plans, stage.work, stage.group
+    is_deferring = plans.schedule == ZERO_BUBBLE
+    deferred = stage.of_layers("deferred_bytes") + np.where(group.is_last, work.head_deferred_bytes, 0)
+    more, most, fullest = deferred - output, plans.num_micro_batches - 1, group.start
     if np.any(group.count > 1):
         later = np.clip(most - group.start, 0, np.maximum(group.count - 1, 0))
-        stage = stage + np.where(is_deferring & (more > 0), later, 0)
+        fullest = fullest + np.where(is_deferring & (more > 0), later, 0)
     at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)  # when its backward pass comes to the last layer
-    return stage, held + is_deferring * (np.minimum(stage, most) * more + at_work)
+    return fullest, is_deferring * (np.minimum(fullest, most) * more + at_work)
 
 
-def _kept_by_layers(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+def _kept_by_layers(stage: PricedStage) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
-    dense = dense_layers(setting, group.layers, group.is_first)
-    kept: Integers = of_layers(plans, work, "kept_bytes", group.layers, dense) // plans.virtual_pipeline_size
+    kept: Integers = stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
     return kept
 
 
-def _kept_at_ends(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+def _kept_at_ends(stage: PricedStage) -> Integers:
     """Bytes of one chunk's output for one micro-batch, and of the mask of the embedding's dropout."""
-    kept: Integers = np.where(group.is_last, 0, _output_bytes(setting, plans, work))
+    setting = stage.setting
+    kept: Integers = np.where(stage.group.is_last, 0, _output_bytes(stage))
     if setting.implementation.dropout:
-        mask = work.held_hidden_bytes // setting.dtype_bytes // plans.virtual_pipeline_size
-        kept = kept + np.where(group.is_first, mask, 0)
+        mask = stage.work.held_hidden_bytes // setting.dtype_bytes // stage.plans.virtual_pipeline_size
+        kept = kept + np.where(stage.group.is_first, mask, 0)
     return kept
 
 
-def _output_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+def _output_bytes(stage: PricedStage) -> Integers:
     """Bytes that a rank keeps of the output of one chunk for one micro-batch."""
-    outputs = setting.implementation.kept_outputs
+    outputs, held = stage.setting.implementation.kept_outputs, stage.work.held_hidden_bytes
     if outputs == "part":
-        part = work.hidden_bytes // plans.tensor_parallel_size
-        return np.where(plans.sequence_parallel, work.held_hidden_bytes, part)
-    return work.held_hidden_bytes if outputs == "whole" else np.zeros_like(work.held_hidden_bytes)
+        part = stage.work.hidden_bytes // stage.plans.tensor_parallel_size
+        return np.where(stage.plans.sequence_parallel, held, part)
+    return held if outputs == "whole" else np.zeros_like(held)
 
 
-def _being_sent_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+def _being_sent_bytes(stage: PricedStage) -> Integers:
     """Bytes of the gradient that the last stage sent after the previous micro-batch, and keeps until it sends the next.
 
     With two micro-batches, the second holds it in place of a further input. Other trainers are not known to hold it.
     """
-    held = (plans.pipeline_parallel_size > 1) & (plans.num_micro_batches > 2) & setting.implementation.counted_moments
-    sent: Integers = np.where(held, work.held_hidden_bytes, 0)
+    plans = stage.plans
+    held = (plans.pipeline_parallel_size > 1) & (plans.num_micro_batches > 2)
+    sent: Integers = np.where(held & stage.setting.implementation.counted_moments, stage.work.held_hidden_bytes, 0)
     return sent
 
 
-def _communication_bytes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Integers:
+def _communication_bytes(stage: PricedStage) -> Integers:
     """Bytes of receive buffers, for the input at work and the next one, and of gathered sequences and layers."""
-    inputs = np.where(group.is_last, work.end.received, 2 * work.held_hidden_bytes)
-    if setting.implementation.counted_moments:
+    plans, work, is_last = stage.plans, stage.work, stage.group.is_last
+    inputs = np.where(is_last, work.end.received, 2 * work.held_hidden_bytes)
+    if stage.setting.implementation.counted_moments:
         # Once a pipeline is filled, ZB-H1 puts weight gradients, which need no input, after every backward pass.
         is_alone = (plans.schedule == ZERO_BUBBLE) & (plans.num_micro_batches >= plans.pipeline_parallel_size)
         inputs = inputs - np.where(is_alone, work.held_hidden_bytes, 0)
     received = np.where(plans.pipeline_parallel_size > 1, inputs, 0)
-    gathered = np.where(group.is_last, work.end.gathered, work.layer.gathered_bytes)
+    gathered = np.where(is_last, work.end.gathered, work.layer.gathered_bytes)
     whole: Integers = received + gathered
     if np.any(plans.zero_stage >= 3):
-        whole = whole + np.where(plans.zero_stage >= 3, gathered_bytes(setting, plans, work), 0)
+        whole = whole + np.where(plans.zero_stage >= 3, gathered_bytes(stage), 0)
     return whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +14,13 @@ from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.placement import pipeline_extent, widest_hop
-from train_core.costs.step.replicas import (
-    across_groups_seconds,
-    held_parameters,
-    owned_parameters,
-    replica_seconds,
-)
+from train_core.costs.step.priced_stage import PricedStage
+from train_core.costs.step.replicas import across_groups_seconds, replica_seconds
 from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
 from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.step.update_bytes import update_bytes
 from train_core.costs.terms import StepColumns
-from train_core.costs.work import Work, dense_layers, of_equal_layers, of_layers
+from train_core.costs.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +55,17 @@ class Pipeline:
     gathers: Floats
 
 
-def step_columns(setting: Setting, plans: Plans, work: Work, groups: list[StageGroup]) -> StepColumns:
+def step_columns(stages: Sequence[PricedStage]) -> StepColumns:
+    """Seconds of one step by term; `stages` are all groups of the plans' stages, first to last."""
+    first, groups = stages[0], [stage.group for stage in stages]
+    setting, plans, work = first.setting, first.plans, first.work
     hop = hop_seconds(setting, plans, work)
-    passes = [stage_passes(setting, plans, work, group) for group in groups]
+    passes = [stage_passes(stage) for stage in stages]
     ranks_per_core = _ranks_per_core(plans, setting.cluster)
     # Backward passes end on the first stage, so the step waits for its reduction; later stages are done by then.
     pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
-    reduced = reduction_seconds(setting, plans, work, groups[0], _backward_and_forward(passes[0]))
-    update = update_seconds(setting, plans, work, groups[0])
+    reduced = reduction_seconds(first, _backward_and_forward(passes[0]))
+    update = update_seconds(first)
     return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower_share(setting, plans.world_size))
 
 
@@ -121,12 +121,13 @@ def _backward_and_forward(passes: Passes) -> Floats:
     return passes.forward + passes.input_gradient + passes.weight_gradient
 
 
-def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Passes:
-    layers, dense = group.layers, dense_layers(setting, group.layers, group.is_first)
-    forward = of_equal_layers(work, "forward_seconds", layers, dense)
-    backward = of_layers(plans, work, "input_gradient_seconds", layers, dense)
-    weights = of_equal_layers(work, "weight_gradient_seconds", layers, dense)
-    tensor = of_equal_layers(work, "tensor_forward_seconds", layers, dense)
+def stage_passes(stage: PricedStage) -> Passes:
+    """The passes of one micro-batch: layers, the embedding on the first stage, norm and head on the last."""
+    work, group = stage.work, stage.group
+    forward = stage.of_equal_layers("forward_seconds")
+    backward = stage.of_layers("input_gradient_seconds")
+    weights = stage.of_equal_layers("weight_gradient_seconds")
+    tensor = stage.of_equal_layers("tensor_forward_seconds")
     if np.any(group.is_last):
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
@@ -136,13 +137,13 @@ def stage_passes(setting: Setting, plans: Plans, work: Work, group: StageGroup) 
     if np.any(group.is_first):
         embedding = group.is_first * work.embedding_seconds
         forward, backward = forward + embedding, backward + embedding
-    gathered, reduced = sharded_seconds(setting, plans, work, group, forward, backward + weights)
+    gathered, reduced = sharded_seconds(stage, forward, backward + weights)
     return Passes(
         forward=forward,
         input_gradient=backward,
         weight_gradient=weights,
         tensor_forward=tensor,
-        tensor_backward=of_layers(plans, work, "tensor_backward_seconds", layers, dense),
+        tensor_backward=stage.of_layers("tensor_backward_seconds"),
         gathers_forward=gathered,
         gathers_backward=reduced,
     )
@@ -170,44 +171,44 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
     return shown_seconds(setting, hop, work.layer.forward_seconds * num_layers)
 
 
-def reduction_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup, hiding: Floats) -> Floats:
+def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     """Seconds of collectives after the last backward pass, which is the first stage's, or beside the last ones.
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
     """
-    implementation = setting.implementation
-    parameters, experts = held_parameters(setting, plans, work, group)
+    setting, plans = stage.setting, stage.plans
+    parameters, experts = stage.parameters, stage.expert_parameters
     scattered = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
     weights = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     sharded = sharded + across_groups_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = shown_seconds(setting, comm, hiding * _micro_batches_beside(plans), implementation.data_overlap)
+    shown = shown_seconds(setting, comm, hiding * _overlapped_micro_batches(plans), setting.implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
-    copies = work.token_embedding_parameters * float(setting.reduced_bytes)
+    copies = stage.work.token_embedding_parameters * float(setting.reduced_bytes)
     tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 
 
-def _micro_batches_beside(plans: Plans) -> Floats:
-    """Of how many micro-batches the computation runs beside the reduction of gradients and the gathering of weights.
+def _overlapped_micro_batches(plans: Plans) -> Floats:
+    """Number of micro-batches whose computation overlaps with the reduction of gradients and the gathering of weights.
 
-    The last one's, if a stage is one chunk. Of several chunks each is done with a whole group of micro-batches, as many
-    as there are stages, before the next one is, so that all but one of them reduce beside the others.
+    It is the last one, if a stage is one chunk. Of several chunks each is done with a whole group of micro-batches, as
+    many as there are stages, before the next one is, so that all but one of them reduce beside the others.
     """
     chunks = plans.virtual_pipeline_size
     group = np.minimum(plans.num_micro_batches, plans.pipeline_parallel_size)
     return np.maximum(group * (chunks - 1) / chunks, 1.0)
 
 
-def update_seconds(setting: Setting, plans: Plans, work: Work, group: StageGroup) -> Floats:
+def update_seconds(stage: PricedStage) -> Floats:
     """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's."""
-    whole, experts = held_parameters(setting, plans, work, group)
-    owned = np.where(plans.zero_stage >= 1, owned_parameters(setting, plans, whole, experts), whole)
-    moved = update_bytes(setting, plans, whole, owned)
+    setting, whole = stage.setting, stage.parameters
+    owned = np.where(stage.plans.zero_stage >= 1, stage.owned_parameters, whole)
+    moved = update_bytes(setting, stage.plans, whole, owned)
     if setting.offload_optimizer:
         return moved / setting.cluster.host_bytes_per_second
     return memory_bound_seconds(setting, moved, 1)

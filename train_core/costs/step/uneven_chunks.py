@@ -1,4 +1,4 @@
-"""What a stage keeps under interleaving where chunks have a layer more than others, and groups a micro-batch more.
+"""Memory under interleaving, where some chunks of a stage have a layer more, and some groups a micro-batch more.
 
 Which chunks are in flight changes from pass to pass, so that it matters which are the heavier ones. Groups of
 micro-batches go forward through chunk after chunk and backward through the last chunk first: with G micro-batches in a
@@ -13,12 +13,12 @@ import numpy as np
 
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.stages import StageGroup
+from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.schedule import largest_group
-from train_core.costs.work import Work
 
 
 def more_in_uneven_chunks(
-    plans: Plans, work: Work, group: StageGroup, in_flight: Integers, most_heavier: Integers, average_bytes: Integers
+    stage: PricedStage, in_flight: Integers, most_heavier: Integers, average_bytes: Integers
 ) -> Integers:
     """Bytes that the layers of all chunks in flight keep at the fullest moment, beyond those of average chunks.
 
@@ -27,9 +27,10 @@ def more_in_uneven_chunks(
     Args:
         most_heavier: as `heavier_in_flight` counts them.
     """
-    each, heavier = group.layers // plans.virtual_pipeline_size, group.layers % plans.virtual_pipeline_size
-    light = _kept_by(plans, work, each)
-    more = _kept_by(plans, work, each + 1) - light
+    chunks = stage.plans.virtual_pipeline_size
+    each, heavier = stage.group.layers // chunks, stage.group.layers % chunks
+    light = _kept_by(stage, each)
+    more = _kept_by(stage, each + 1) - light
     kept = in_flight * light + most_heavier * more
     return np.where(heavier > 0, kept - in_flight * average_bytes, 0)
 
@@ -75,8 +76,9 @@ def _among_first(passes: Integers, period: Integers, run: Integers, *, is_late: 
     return among
 
 
-def _kept_by(plans: Plans, work: Work, layers: Integers) -> Integers:
+def _kept_by(stage: PricedStage, layers: Integers) -> Integers:
     """Bytes that so many layers of one chunk keep, of which every n-th recomputes."""
-    repeating = by_distinct(plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
+    work = stage.work
+    repeating = by_distinct(stage.plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
     kept: Integers = repeating * work.layer.kept_bytes + (layers - repeating) * work.plain_layer.kept_bytes
     return kept

@@ -1,0 +1,112 @@
+"""A stage of many plans while it is priced: what it is, and what one of its ranks does and holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from train_core.costs.counts.parameters import final_norm_parameters
+from train_core.costs.setting import Integers, Plans, Setting, by_distinct
+from train_core.costs.stages import StageGroup, recomputed_layers
+from train_core.costs.step.replicas import expert_replicas
+from train_core.costs.step.sharing import num_shards, within_group
+from train_core.costs.work import Work, recompute_by_layer
+
+
+@dataclass(frozen=True)
+class PricedStage:
+    """One of a group of equal stages. Its properties are columns with an entry for each plan, (n,).
+
+    Attributes:
+        work: costs of a layer, of the embedding and of the head, by plan.
+    """
+
+    setting: Setting
+    plans: Plans
+    work: Work
+    group: StageGroup
+
+    def of(self, group: StageGroup) -> PricedStage:
+        """Another stage of the same plans."""
+        return replace(self, group=group)
+
+    @cached_property
+    def dense_layers(self) -> Integers | int:
+        """The stage's layers without experts, in a model whose others have some; they are all on the first stage.
+
+        Where that has fewer layers, the rest is priced as if it had experts.
+        """
+        model = self.setting.model
+        if model.experts is None or not model.num_dense_layers:
+            return 0
+        dense: Integers = np.where(self.group.is_first, np.minimum(self.group.layers, model.num_dense_layers), 0)
+        return dense
+
+    def of_layers(self, name: str) -> Any:
+        """The sum of a column of `LayerCosts` over the layers, of which some may recompute and the others not."""
+        if not recompute_by_layer(self.plans):
+            return self.of_equal_layers(name)
+        layers = self.group.layers
+        some = by_distinct(
+            self.plans,
+            "recompute_every",
+            lambda fewer: recomputed_layers(layers, fewer.virtual_pipeline_size, fewer.recompute_every),
+        )
+        return self._of_equal(some, name) + (layers - some) * getattr(self.work.plain_layer, name)
+
+    def of_equal_layers(self, name: str) -> Any:
+        """The same for a column that recomputation does not change, or layers that all recompute alike."""
+        return self._of_equal(self.group.layers, name)
+
+    def _of_equal(self, layers: Integers, name: str) -> Any:
+        work, each = self.work, getattr(self.work.layer, name)
+        whole = layers * each
+        return (
+            whole
+            if work.dense_layer is work.layer
+            else whole + self.dense_layers * (getattr(work.dense_layer, name) - each)
+        )
+
+    @cached_property
+    def end_parameters(self) -> Integers:
+        """Parameters that are in no layer: embedding, last norm and head."""
+        group, work = self.group, self.work
+        embedding = np.where(group.is_first, work.embedding_parameters, 0)
+        # With one stage a tied head is the embedding itself; with several, the last needs a copy of its own.
+        is_tied, has_others = self.setting.model.tied_embeddings, self.plans.pipeline_parallel_size > 1
+        head = np.where(group.is_last & has_others if is_tied else group.is_last, work.token_embedding_parameters, 0)
+        norm = np.where(group.is_last, final_norm_parameters(self.setting.model), 0)
+        ends: Integers = embedding + head + norm
+        return ends
+
+    @cached_property
+    def parameters(self) -> Integers:
+        """Parameters of one rank; the last stage holds its own copy of a tied token embedding."""
+        work = self.work
+        dense = self.dense_layers * (work.dense_layer_parameters - work.layer_parameters)
+        return self.group.layers * work.layer_parameters + dense + self.end_parameters
+
+    @cached_property
+    def expert_parameters(self) -> Integers:
+        """Those of the parameters that are experts', of which fewer ranks hold copies than of all others."""
+        if self.setting.model.experts is None:
+            return np.zeros_like(self.group.layers)
+        return (self.group.layers - self.dense_layers) * self.work.expert_parameters
+
+    @cached_property
+    def owned_parameters(self) -> Integers:
+        """A rank's share under ZeRO. Shards are padded to one length, so that all ranks hold as much."""
+        shards = num_shards(self.setting, self.plans)
+        if self.setting.model.experts is None:
+            return -(-self.parameters // shards)
+        of_experts = within_group(self.setting, expert_replicas(self.setting, self.plans))
+        return -(-(self.parameters - self.expert_parameters) // shards) - (-self.expert_parameters // of_experts)
+
+
+def priced_stages(setting: Setting, plans: Plans, work: Work, groups: Sequence[StageGroup]) -> list[PricedStage]:
+    """One for each group, in order."""
+    return [PricedStage(setting, plans, work, group) for group in groups]
