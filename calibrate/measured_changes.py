@@ -11,7 +11,7 @@ from calibrate.yaml_edit import KeyPath
 from conf.cluster_spec import ClusterSpec, LinkSpec
 from train_core.rates.link_fit import fit_link, fit_patterns
 from train_core.rates.plan import reference_dtype
-from train_core.rates.record import DeviceRates, LinkTime, Spread
+from train_core.rates.record import DeviceRates, LinkTime, MeasuredSpread
 
 PEAK_MEASURED = "measured"
 """Where `device.peak_source` is this word, there is no data sheet, and measured rates become the peaks."""
@@ -63,7 +63,7 @@ def machine_of(rates: DeviceRates) -> str:
     )
 
 
-def _large_rates(rates: DeviceRates, dtype: str) -> list[Spread]:
+def _large_rates(rates: DeviceRates, dtype: str) -> list[MeasuredSpread]:
     return [rate.flops_per_second for rate in rates.products if rate.dtype == dtype and rate.is_large]
 
 
@@ -110,14 +110,14 @@ def _attention(cluster: ClusterSpec, rates: DeviceRates) -> list[Change]:
 
 
 def _share_of_peak(
-    cluster: ClusterSpec, rates: DeviceRates, name: str, origin: str, spreads: Sequence[Spread]
+    cluster: ClusterSpec, rates: DeviceRates, name: str, origin: str, spreads: Sequence[MeasuredSpread]
 ) -> Change:
     peak = _peak(cluster, rates, reference_dtype(rates.plan.kind, rates.plan.dtypes))
     share = statistics.median(spread.median for spread in spreads) / peak
     return _change(cluster, ("efficiency", name), min(1.0, share), origin, spreads, 1 / peak)
 
 
-def _memory_spreads(rates: DeviceRates) -> list[Spread]:
+def _memory_spreads(rates: DeviceRates) -> list[MeasuredSpread]:
     return [rates.copy_bytes_per_second, rates.triad_bytes_per_second]
 
 
@@ -217,7 +217,7 @@ def _change(
     path: KeyPath,
     after: float | int,
     origin: str,
-    spreads: Sequence[Spread],
+    spreads: Sequence[MeasuredSpread],
     scale: float = 1.0,
 ) -> Change:
     lowest = min((spread.lowest for spread in spreads), default=None)

@@ -61,7 +61,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class FittedConstants:
     """Which constants are fitted.
 
     Attributes:
@@ -72,7 +72,7 @@ class Chosen:
     left_alone: dict[str, str]
 
 
-def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> Chosen:
+def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> FittedConstants:
     """Which constants to fit: those that move these predictions.
 
     Constants that move them alike are fitted together, and their springs decide which of them moves more.
@@ -80,7 +80,7 @@ def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
     effects = dict(zip((each.name for each in constants), _sizes(slopes(ratios, constants, present)), strict=True))
     fitted = tuple(each for each in constants if effects[each.name] >= NOTICEABLE)
     left = {name: f"hardly any effect here ({100 * effect:.1f} %)" for name, effect in effects.items()}
-    return Chosen(fitted, {name: why for name, why in left.items() if effects[name] < NOTICEABLE})
+    return FittedConstants(fitted, {name: why for name, why in left.items() if effects[name] < NOTICEABLE})
 
 
 def refit(

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import typer
 
 from cli.command_line.every_command import with_options_of_all
-from cli.command_line.help_text import Command, Group
+from cli.command_line.help_text import Command, HelpfulGroup
 from cli.command_line.wrong_arguments import WrongArguments, complaint_of
 from cli.commands import (
     advance,
@@ -54,7 +54,7 @@ FOLDER_ERRORS = (
 SERVER_ERRORS = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN)
 
 app = typer.Typer(
-    cls=Group,
+    cls=HelpfulGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Find out, on your own cluster, how to lay out a model that does not fit on one device.",

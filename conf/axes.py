@@ -44,7 +44,7 @@ def followed(value: Value) -> Expression | None:
     return parsed(value[len(FOLLOWS) :]) if isinstance(value, str) and value.startswith(FOLLOWS) else None
 
 
-class Axis(Frozen):
+class SweepAxis(Frozen):
     """The values that one key takes: those that are listed, or those between two ends.
 
     Attributes:
@@ -77,7 +77,7 @@ class Axis(Frozen):
         return stated
 
     @model_validator(mode="after")
-    def _is_a_list_or_a_range(self) -> Axis:
+    def _is_a_list_or_a_range(self) -> SweepAxis:
         if self.values is None:
             self._require_range()
         elif self.model_dump(exclude={"values", "when"}, exclude_defaults=True):
@@ -172,7 +172,7 @@ class AxisBlock(Frozen):
         constraints: expressions, all of which hold at every point of the block.
     """
 
-    axes: dict[str, Axis] = Field(default_factory=dict)
+    axes: dict[str, SweepAxis] = Field(default_factory=dict)
     zip: Annotated[tuple[Zipped, ...], Field(strict=False)] = ()
     constraints: Annotated[tuple[Constraint, ...], Field(strict=False)] = ()
 

@@ -30,7 +30,7 @@ from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.trainer_spec import TRISWEEP, TrainerSpec
 
 
-class Parts(SetupParts):
+class ExperimentParts(SetupParts):
     """What an experiment is made of. The parts are not yet held against each other."""
 
     data: DataSpec
@@ -41,7 +41,7 @@ class Parts(SetupParts):
     trainer: TrainerSpec = TRISWEEP
 
 
-class Experiment(Setup, Parts):
+class Experiment(Setup, ExperimentParts):
     """One point of a sweep, whole: the value that is estimated on paper and trained on devices.
 
     Raises:

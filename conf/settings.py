@@ -6,12 +6,12 @@ from pydantic import field_validator
 
 from conf.control import BudgetSpec, ControllerSpec, LauncherSpec, NotifySpec
 from conf.errors import ConfigError
-from conf.experiment import Experiment, Parts
+from conf.experiment import Experiment, ExperimentParts
 from conf.sites import SlurmSpec, TrackingSpec
 from conf.sweep_spec import SearchPlan, SweepSpec
 
 
-class Settings(Parts):
+class Settings(ExperimentParts):
     """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other.
 
     Attributes:

@@ -40,7 +40,7 @@ NORMAL = 0.6745
 Table = NDArray[numpy.float64]
 
 
-class Bounds(NamedTuple):
+class ChanceBounds(NamedTuple):
     """What chance alone exceeds with the probability `CHANCE`, of so many steps.
 
     Attributes:
@@ -130,15 +130,15 @@ def _line_share(samples: Table) -> Table:
     return share
 
 
-def _bounds(num_steps: int) -> Bounds:
+def _bounds(num_steps: int) -> ChanceBounds:
     return _drawn_bounds(min(num_steps, MOST_DRAWN_STEPS))
 
 
 @lru_cache(maxsize=MOST_DRAWN_STEPS)
-def _drawn_bounds(num_steps: int) -> Bounds:
+def _drawn_bounds(num_steps: int) -> ChanceBounds:
     drawn = _without_slowest(numpy.random.default_rng(num_steps).standard_normal((NUM_DRAWN, num_steps)))
     variance = drawn.var(axis=1)
     usual = float(numpy.median(variance))
     shares = _cluster_share(drawn), _line_share(drawn), variance / usual
     clusters, line, wide = (float(numpy.quantile(each, 1 - CHANCE)) for each in shares)
-    return Bounds(clusters, line, wide, usual)
+    return ChanceBounds(clusters, line, wide, usual)

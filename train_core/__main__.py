@@ -24,7 +24,7 @@ from conf.tree import Tree
 from conf.units import GIBIBYTE, TERA
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder
-from train_core.job.training_folder import Training, extension_lines, training_in
+from train_core.job.training_folder import StoredTraining, extension_lines, training_in
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
 from train_core.process.stop import Stopped
@@ -86,7 +86,7 @@ def _run(tree: Tree) -> tuple[Measurement | None, Callable[[], str]]:
     return run_trial_as_rank(trial.path, on_step=_print_step), how_to_go_on
 
 
-def _say_where(training: Training) -> None:
+def _say_where(training: StoredTraining) -> None:
     """The folder, and whether an earlier run of the command is gone on with."""
     num_steps = training.experiment.training.num_steps
     print(f"Folder: {training.folder.path}", flush=True)
@@ -96,7 +96,7 @@ def _say_where(training: Training) -> None:
         print(line, flush=True)
 
 
-def _how_to_go_on(training: Training) -> str:
+def _how_to_go_on(training: StoredTraining) -> str:
     if (last := last_whole(training.folder.checkpoints)) is not None:
         return f"The same command goes on after step {step_of(last)}, from {last}."
     plan = training.experiment.checkpoint
@@ -106,7 +106,7 @@ def _how_to_go_on(training: Training) -> str:
     return f"The same command starts again {start}; checkpoint=regular saves a training as it goes."
 
 
-def _write_trial(training: Training, *, is_writer: bool) -> None:
+def _write_trial(training: StoredTraining, *, is_writer: bool) -> None:
     """One rank writes `trial.json`; the others wait until it names their experiment."""
     trial, content = training.folder, training.content()
     if is_writer:

@@ -26,7 +26,7 @@ DAMAGED = ".corrupt-"
 """What stands before the time (in seconds since the epoch) in the name of a damaged file that was put aside."""
 
 
-class Member:
+class PathInside:
     """The path of a file or folder inside a folder, made when it is asked for: of thousands of folders few are."""
 
     def __init__(self, name: str) -> None:
@@ -54,15 +54,15 @@ class JobFolder:
     NAME.corrupt-TIME   a file of the folder that could not be read, and was put aside
     """
 
-    submission = Member("submission.json")
-    claim = Member("attempt")
-    attempts = Member("attempts.jsonl")
-    failures = Member("failures")
-    running_lock = Member("running.lock")
-    logs = Member("logs")
-    code = Member("code")
-    submitit = Member("submitit")
-    slurm_job = Member("slurm_job.json")
+    submission = PathInside("submission.json")
+    claim = PathInside("attempt")
+    attempts = PathInside("attempts.jsonl")
+    failures = PathInside("failures")
+    running_lock = PathInside("running.lock")
+    logs = PathInside("logs")
+    code = PathInside("code")
+    submitit = PathInside("submitit")
+    slurm_job = PathInside("slurm_job.json")
 
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
         self.path = path if isinstance(path, Path) else Path(path)  # of thousands, none is taken apart twice
@@ -161,18 +161,18 @@ class TrialFolder(JobFolder):
     ../../tokens/       tokens of all trainings beside each other, so that those over the same text share them
     """
 
-    trial = Member("trial.json")
-    heartbeat = Member("heartbeat")
-    metrics = Member("metrics.jsonl")
-    checkpoints = Member("checkpoints")
-    tokenizer = Member("tokenizer.json")
-    waits = Member("waits")
-    alarm = Member("waits/alarm")
-    measurement = Member("measurement.json")
-    starting_lock = Member("starting.lock")
-    tracking_id = Member("tracking_id")
-    timeline = Member("timeline")
-    traces = Member("traces")
+    trial = PathInside("trial.json")
+    heartbeat = PathInside("heartbeat")
+    metrics = PathInside("metrics.jsonl")
+    checkpoints = PathInside("checkpoints")
+    tokenizer = PathInside("tokenizer.json")
+    waits = PathInside("waits")
+    alarm = PathInside("waits/alarm")
+    measurement = PathInside("measurement.json")
+    starting_lock = PathInside("starting.lock")
+    tracking_id = PathInside("tracking_id")
+    timeline = PathInside("timeline")
+    traces = PathInside("traces")
 
     def __init__(self, path: Path | str, attempt: Attempt | None = None) -> None:
         super().__init__(path, attempt)

@@ -27,7 +27,7 @@ from benchmarks.search_jobs.ours import Ours, finished
 from benchmarks.search_jobs.players import Cbo, Random, Tpe, is_installed, median_of
 from benchmarks.search_jobs.published import play_rows, sections
 from benchmarks.target import Target, at_most, figure
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.search.layouts.bayes import Bayes
 
 SEEDS = range(20)
@@ -39,7 +39,7 @@ Make = Callable[[Ground, int], Player]
 
 
 def main(*, long: bool = False) -> list[Target]:
-    grounds = [Ground.of(site, Machine(seed)) for site in SITES for seed in SEEDS]
+    grounds = [Ground.of(site, InventedMachine(seed)) for site in SITES for seed in SEEDS]
     few = range(20) if long else range(3)
     slow = [ground for ground in grounds if ground.machine.seed in few and ground.site in SITES[: 5 if long else 2]]
     return [
@@ -114,7 +114,7 @@ def _published() -> Iterable[Target]:
 
 def _times() -> list[Target]:
     """How long the next point takes to find, at 1,000 finished trials."""
-    ground = Ground.of(SITES[1], Machine(0))
+    ground = Ground.of(SITES[1], InventedMachine(0))
     chosen = np.random.default_rng(0).permutation(np.flatnonzero(ground.fits & (ground.site.predicted_bytes_over <= 0)))
     trials = [finished(ground, int(row), ground.measured(int(row))) for row in chosen[:NUM_FINISHED]]
     search = Bayes(ground.site.candidates, "throughput", 0.0, 10 * NUM_FINISHED)

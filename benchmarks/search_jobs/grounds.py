@@ -16,7 +16,7 @@ from conf.load import Composition, compose
 from conf.overrides import Overrides
 from sweeps.planner.request import request
 from sweeps.planner.space import Space
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.search.layouts.candidates import PlansOfSpaces
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
@@ -82,13 +82,13 @@ class Ground:
     """
 
     site: Site
-    machine: Machine
+    machine: InventedMachine
     log_costs: Floats
     fits: Booleans
     over_bytes: Floats
 
     @classmethod
-    def of(cls, site: Site, machine: Machine) -> Ground:
+    def of(cls, site: Site, machine: InventedMachine) -> Ground:
         by_kind = site.legal.by_kind
         truths = [machine.truth(space.setting, plans) for space, plans in by_kind]
         seconds = np.concatenate([truth.step_seconds for truth in truths])

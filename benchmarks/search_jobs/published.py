@@ -15,7 +15,7 @@ from benchmarks.published_rows import row_sets, sweep_of
 from benchmarks.search_jobs.contest import Played
 from benchmarks.search_jobs.grounds import NEAR
 from conf.errors import ConfigError
-from conf.experiment import Experiment, Parts
+from conf.experiment import Experiment, ExperimentParts
 from conf.load import load
 from conf.schema import Value
 from results.score import Comparison
@@ -108,10 +108,12 @@ def _asked(search: Bayes, trials: Sequence[ReplayedReading]) -> int | None:
     return number
 
 
-def _experiment(row: Comparison, parts: Parts) -> Experiment | None:
+def _experiment(row: Comparison, parts: ExperimentParts) -> Experiment | None:
     """The row's setup with a training, which changes nothing; None where the trainer here could not run it."""
     setup = row.prediction.configuration.setup
-    others = {name: getattr(parts, name) for name in Parts.model_fields if name not in type(setup).model_fields}
+    others = {
+        name: getattr(parts, name) for name in ExperimentParts.model_fields if name not in type(setup).model_fields
+    }
     try:
         return Experiment(**{name: getattr(setup, name) for name in type(setup).model_fields}, **others)
     except ConfigError:

@@ -18,7 +18,7 @@ class Command(TyperCommand):
         return _named_plainly(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class HelpfulGroup(TyperGroup):
     """All commands together, likewise."""
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from conf.schema import Frozen
-from train_core.trial_folder import JobFolder, Member
+from train_core.trial_folder import JobFolder, PathInside
 from train_core.whole_files import write_atomically
 
 
@@ -59,8 +59,8 @@ class DoctorFolder(JobFolder):
     node-N.json     the `NodeReport` of rank N, written anew as the rank gets on
     """
 
-    lock = Member("doctor.lock")
-    plan = Member("plan.json")
+    lock = PathInside("doctor.lock")
+    plan = PathInside("plan.json")
 
     def prepare(self, plan: DoctorPlan) -> None:
         """Forget an earlier look, and write what this one is for."""

@@ -30,7 +30,7 @@ from sweeps.planner.space import (
     tensor_parallel_sizes,
     zero_stages,
 )
-from sweeps.planner.spreads import Layout
+from sweeps.planner.spreads import StageLayout
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 from train_core.costs.step.schedule import INTERLEAVED
 from train_core.costs.trainers.declared_limits import CAPABILITIES
@@ -203,7 +203,7 @@ def _shard_columns(shards: Sequence[ShardChoice]) -> dict[str, Any]:
     return {name: np.array(values).reshape((1, -1, 1)) for name, values in columns.items()}
 
 
-def _layout_columns(arranged: Sequence[Layout]) -> dict[str, Integers]:
+def _layout_columns(arranged: Sequence[StageLayout]) -> dict[str, Integers]:
     names = {
         "schedule": "schedule",
         "virtual_pipeline_size": "num_chunks",

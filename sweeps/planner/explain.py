@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Parts
+from conf.experiment import ExperimentParts
 from conf.knobs import KNOB, layers_in_short
 from conf.setup import Setup
 from conf.units import GIBIBYTE
@@ -64,7 +64,7 @@ class Explanation:
         return self.estimate.memory_capacity_bytes - self.estimate.peak_memory_bytes
 
 
-def explain(strategy: Strategy, parts: Parts, implementation: Implementation) -> Explanation:
+def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implementation) -> Explanation:
     """Take a plan apart, on the model, cluster and precision of `parts`.
 
     A plan that cannot exist is explained too: the reason is the explanation.
@@ -91,11 +91,11 @@ def explain(strategy: Strategy, parts: Parts, implementation: Implementation) ->
     )
 
 
-def _padded(parts: Parts, strategy: Strategy) -> Parts:
+def _padded(parts: ExperimentParts, strategy: Strategy) -> ExperimentParts:
     return padded_for(parts, strategy.parallel.tensor_parallel_size)
 
 
-def priceable(strategy: Strategy, parts: Parts, implementation: Implementation) -> Setup:
+def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implementation) -> Setup:
     """What is priced of a strategy: for the trainer of this package an experiment that it can carry out.
 
     Raises:
@@ -136,7 +136,7 @@ def _order(alternative: Alternative) -> tuple[int, float]:
 
 
 def _alternative(
-    knob: str, changed: Strategy, parts: Parts, implementation: Implementation, plan: Estimate
+    knob: str, changed: Strategy, parts: ExperimentParts, implementation: Implementation, plan: Estimate
 ) -> Alternative:
     value = _shown(knob, changed)
     try:

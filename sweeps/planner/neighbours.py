@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import gcd
 from typing import TypeVar
 
-from conf.experiment import Parts
+from conf.experiment import ExperimentParts
 from conf.knobs import KNOB, KNOBS, KnobValue
 from conf.schema import ParallelPlan
 from sweeps.planner.divisors import divisors
@@ -19,7 +19,7 @@ from train_core.costs import Implementation
 Value = TypeVar("Value", bound=KnobValue)
 
 
-def neighbours(strategy: Strategy, parts: Parts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
+def neighbours(strategy: Strategy, parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
     """Plans with one knob at its next smaller or larger value, or at each of its other values that the trainer runs.
 
     The data-parallel size follows from the others. Neighbours that cannot exist are yielded as well, since the reason
@@ -31,7 +31,7 @@ def neighbours(strategy: Strategy, parts: Parts, trainer: Implementation) -> Ite
     yield from _other_pipelines(strategy, parts.model.num_layers, trainer)
 
 
-def _other_sizes(strategy: Strategy, parts: Parts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
+def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
     parallel, d = strategy.parallel, strategy.data_parallel_size
     t, p, c = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size
     for size in _next_to(t, divisors(parallel.world_size // (p * c))):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Parts
+from conf.experiment import ExperimentParts
 from conf.schema import Value
 from conf.sweep_spec import SearchPlan
 from conf.trainer_spec import TrainerSpec
@@ -50,7 +50,7 @@ class PlannedPoint:
         return {key: value for key, value in self.strategy.settings().items() if not isinstance(value, tuple)}
 
 
-def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[PlannedPoint]:
+def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> list[PlannedPoint]:
     """The `top_k` best plans that the trainer runs, then up to `num_probes` probes of the best.
 
     Args:
@@ -69,7 +69,7 @@ def planned_points(space: Space, parts: Parts, plan: SearchPlan) -> list[Planned
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
-def _nothing(space: Space, parts: Parts, plan: SearchPlan) -> InfeasiblePlan:
+def _nothing(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
     """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
@@ -85,7 +85,7 @@ def _place(rank: int) -> str:
     return "the fastest" if rank == 0 else f"number {rank + 1}"
 
 
-def _best(space: Space, parts: Parts, top_k: int) -> list[Strategy]:
+def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
     kinds = (kind for kind in kinds_of(space) if not _refuses_kind(parts.trainer, kind))
     of_all_kinds = [timed for kind in kinds for timed in _existing(kind, parts, top_k)]
@@ -119,7 +119,7 @@ def kinds_of(space: Space) -> Iterator[Space]:
         yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 
 
-def _existing(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strategy]]:
+def _existing(space: Space, parts: ExperimentParts, top_k: int) -> list[tuple[float, Strategy]]:
     """The fastest of one kind that can run. More are searched than needed, since some may not go with the rest."""
     kept: list[tuple[float, Strategy]] = []
     for factor in SEARCHED_FOR_EACH:
@@ -132,7 +132,7 @@ def _existing(space: Space, parts: Parts, top_k: int) -> list[tuple[float, Strat
     return kept[:top_k]
 
 
-def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strategy]]:
+def _fastest(space: Space, parts: ExperimentParts, number: int) -> list[tuple[float, Strategy]]:
     """The fastest plans that fit, with their seconds, whether they go with what else is configured or not."""
     found = search_space(space, number)
     if found.best is None:
@@ -146,13 +146,13 @@ def _fastest(space: Space, parts: Parts, number: int) -> list[tuple[float, Strat
     return list(zip(found.step_seconds.tolist(), strategies, strict=True))
 
 
-def refused_key(strategy: Strategy, parts: Parts) -> str | None:
+def refused_key(strategy: Strategy, parts: ExperimentParts) -> str | None:
     """The configuration key because of which the strategy cannot exist; None if it can."""
     reason = _refusal(strategy, parts)
     return None if reason is None else reason.key
 
 
-def _refusal(strategy: Strategy, parts: Parts) -> InfeasiblePlan | None:
+def _refusal(strategy: Strategy, parts: ExperimentParts) -> InfeasiblePlan | None:
     try:
         strategy.experiment(parts)
     except InfeasiblePlan as reason:
@@ -160,7 +160,7 @@ def _refusal(strategy: Strategy, parts: Parts) -> InfeasiblePlan | None:
     return None
 
 
-def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[PlannedPoint]:
+def _probes(space: Space, best: list[Strategy], parts: ExperimentParts) -> Iterator[PlannedPoint]:
     """One probe for each assumption: the best plan with one knob changed, else the best of those with its other value.
 
     A pinned knob has no probe. A pinned list of layers pins the number of stages with it.
@@ -185,7 +185,7 @@ def _probes(space: Space, best: list[Strategy], parts: Parts) -> Iterator[Planne
             yield PlannedPoint(probe, f"{knob} {_plain(value)} instead of {_plain(winner)}: tests {assumption}")
 
 
-def _fits(strategy: Strategy, parts: Parts, implementation: Implementation) -> bool:
+def _fits(strategy: Strategy, parts: ExperimentParts, implementation: Implementation) -> bool:
     runs = refused_key(strategy, parts) is None
     return runs and estimate(strategy.experiment(parts), implementation).fits
 

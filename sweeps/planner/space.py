@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
-from sweeps.planner.spreads import Layout, all_layouts
+from sweeps.planner.spreads import StageLayout, all_layouts
 from sweeps.planner.strategy import even_ends
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
@@ -190,7 +190,7 @@ def recomputations(space: Space) -> list[tuple[int, int]]:
     ]
 
 
-def layouts(space: Space, num_stages: int) -> list[Layout]:
+def layouts(space: Space, num_stages: int) -> list[StageLayout]:
     """Schedules, chunks and spreads of the layers: the plainest first."""
     pinned_ends, pinned_chunks = _pinned_ends(space, num_stages), space.pinned.get("virtual_pipeline_size")
     if not pinned_ends and space.pinned.get("layers_per_stage"):

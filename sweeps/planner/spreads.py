@@ -20,7 +20,7 @@ MOST_LAYERS_LIGHTER_IN_CHUNKS = 2
 GPIPE = SCHEDULES.index("gpipe")
 
 
-class Layout(NamedTuple):
+class StageLayout(NamedTuple):
     """One way to lay the layers over the stages.
 
     Attributes:
@@ -56,7 +56,7 @@ def layer_ends(num_layers: int, num_stages: int, most_lighter: int = MOST_LAYERS
 @lru_cache(maxsize=1024)  # a search over numbers of devices asks for the same few again and again
 def all_layouts(
     num_layers: int, num_stages: int, pinned_ends: tuple[int, int] | None = None, pinned_chunks: int | None = None
-) -> tuple[Layout, ...]:
+) -> tuple[StageLayout, ...]:
     """Every schedule and number of chunks with each spread of the layers: the plainest first."""
     ends = [pinned_ends] if pinned_ends else layer_ends(num_layers, num_stages)
     plain = [_layout(ONE_F_ONE_B, 1, num_layers, num_stages, pair) for pair in ends]
@@ -89,6 +89,6 @@ def _chunked_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     return layer_ends(num_layers, num_stages, MOST_LAYERS_LIGHTER_IN_CHUNKS)
 
 
-def _layout(schedule: int, num_chunks: int, num_layers: int, num_stages: int, ends: tuple[int, int]) -> Layout:
+def _layout(schedule: int, num_chunks: int, num_layers: int, num_stages: int, ends: tuple[int, int]) -> StageLayout:
     layers = spread_layers(num_layers, num_stages, *ends)
-    return Layout(schedule, num_chunks, *ends, -(-max(layers) // num_chunks), layer_split(layers))
+    return StageLayout(schedule, num_chunks, *ends, -(-max(layers) // num_chunks), layer_split(layers))

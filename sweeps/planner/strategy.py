@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conf.experiment import Experiment, Parts
+from conf.experiment import Experiment, ExperimentParts
 from conf.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
 from conf.overrides import written
 from conf.schema import BatchPlan, ParallelPlan
@@ -68,13 +68,13 @@ class Strategy:
         """The dotted keys of the configuration that state this strategy, with their values."""
         return {f"{group}.{name}": self.value_of(name) for group, plan in GROUPS.items() for name in plan.model_fields}
 
-    def experiment(self, like: Parts) -> Experiment:
+    def experiment(self, like: ExperimentParts) -> Experiment:
         """The experiment of this strategy, with everything that is not a plan taken from `like`.
 
         Raises:
             InfeasiblePlan: it cannot exist, or not with what else is configured.
         """
-        others = {name: getattr(like, name) for name in Parts.model_fields if name not in GROUPS}
+        others = {name: getattr(like, name) for name in ExperimentParts.model_fields if name not in GROUPS}
         return Experiment(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def setup(self, like: SetupParts) -> Setup:

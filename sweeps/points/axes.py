@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from conf.axes import Axis, AxisBlock, followed
+from conf.axes import AxisBlock, SweepAxis, followed
 from conf.errors import ConfigError
 from conf.expression import BadExpression, Expression, parsed
 from conf.schema import Value
@@ -32,7 +32,7 @@ class Dimension:
 
     keys: tuple[str, ...]
     rows: tuple[Row, ...] | None
-    axis: Axis | None = None
+    axis: SweepAxis | None = None
     when: Expression | None = None
 
     @property
@@ -161,7 +161,7 @@ def _product(sizes: Iterable[Value]) -> int:
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _dimension(key: str, axis: Axis, pinned: Mapping[str, Value]) -> Dimension:
+def _dimension(key: str, axis: SweepAxis, pinned: Mapping[str, Value]) -> Dimension:
     if key in pinned:
         return Dimension((key,), ((pinned[key],),))
     rows = None if axis.listed is None else tuple((value,) for value in axis.listed)

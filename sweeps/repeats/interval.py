@@ -23,7 +23,7 @@ T_OF_MORE = 2.12
 
 
 @dataclass(frozen=True)
-class Interval:
+class RepeatInterval:
     """Seconds of a step, between which the true value lies with 95 % confidence where `num_runs` of any point say so.
 
     Attributes:
@@ -38,33 +38,33 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Spread:
+class RepeatSpread:
     """Standard deviation of the logarithm of a run's seconds, from so many degrees of freedom."""
 
     deviation: float
     freedom: int
 
 
-def pooled_spread(points: Sequence[Sequence[float]]) -> Spread | None:
+def pooled_spread(points: Sequence[Sequence[float]]) -> RepeatSpread | None:
     """The spread between runs of the same point, pooled over all points; None where no point has two runs."""
     repeated = [[log(seconds) for seconds in runs] for runs in points if len(runs) > 1]
     freedom = sum(len(runs) - 1 for runs in repeated)
     if not freedom:
         return None
     squares = sum((value - fmean(runs)) ** 2 for runs in repeated for value in runs)
-    return Spread(sqrt(squares / freedom), freedom)
+    return RepeatSpread(sqrt(squares / freedom), freedom)
 
 
-def of_runs(runs: Sequence[float], spread: Spread) -> Interval:
+def of_runs(runs: Sequence[float], spread: RepeatSpread) -> RepeatInterval:
     """The interval of the median of one or more runs."""
     error = spread.deviation / sqrt(len(runs)) * (MEDIAN_OVER_MEAN if len(runs) > 2 else 1.0)
     middle, half = median(log(seconds) for seconds in runs), t_quantile(spread.freedom) * error
     freedom = f"{spread.freedom} degree{'s' if spread.freedom > 1 else ''} of freedom"
     method = f"95 % by Student's t on log seconds, the spread between runs pooled over all points ({freedom})"
-    return Interval(exp(middle - half), exp(middle + half), len(runs), method)
+    return RepeatInterval(exp(middle - half), exp(middle + half), len(runs), method)
 
 
-def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) -> Interval:
+def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) -> RepeatInterval:
     """Of a run that nothing was repeated beside: its fastest and slowest step, and what the machine's noise adds.
 
     Args:
@@ -75,10 +75,10 @@ def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) 
     widened = f", widened by the noise x{noise:.2g}" if noise > 1.0 else ""
     of = "the one run" if num_runs == 1 else f"its {num_runs} runs, all of which were disturbed"
     method = f"from the fastest to the slowest step of {of}{widened}"
-    return Interval(fastest / sqrt(noise), slowest * sqrt(noise), num_runs, method)
+    return RepeatInterval(fastest / sqrt(noise), slowest * sqrt(noise), num_runs, method)
 
 
-def with_own_steps(interval: Interval, seconds: Sequence[float]) -> Interval:
+def with_own_steps(interval: RepeatInterval, seconds: Sequence[float]) -> RepeatInterval:
     """The interval, as wide at least as that of the median of the timed steps of all runs.
 
     Source: the interval by order statistics, which takes no distribution for granted; W. J. Conover, "Practical
@@ -92,7 +92,7 @@ def with_own_steps(interval: Interval, seconds: Sequence[float]) -> Interval:
     if interval.low <= low and high <= interval.high:
         return interval
     method = f"{interval.method}, or by the order of its own steps where these vary more"
-    return Interval(min(interval.low, low), max(interval.high, high), interval.num_runs, method)
+    return RepeatInterval(min(interval.low, low), max(interval.high, high), interval.num_runs, method)
 
 
 def _num_aside(num_steps: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeps.reading import MEASURED_PEAK, TrialReading, counted_runs, disturbances, measured_groups, middle_of
-from sweeps.repeats.interval import Interval, Spread, of_one_run, of_runs, pooled_spread, with_own_steps
+from sweeps.repeats.interval import RepeatInterval, RepeatSpread, of_one_run, of_runs, pooled_spread, with_own_steps
 from sweeps.steadiness import LEAST_RATIO
 from train_core.measurement import Performance
 
@@ -29,7 +29,7 @@ class MeasuredPoint:
 
     runs: tuple[TrialReading, ...]
     middle: TrialReading
-    seconds: Interval
+    seconds: RepeatInterval
     disturbed: str = ""
 
     @property
@@ -83,7 +83,7 @@ def _point(
     runs: Sequence[TrialReading],
     counting: Sequence[TrialReading],
     disturbed: Mapping[str, str],
-    spread: Spread | None,
+    spread: RepeatSpread | None,
     noise: float,
 ) -> MeasuredPoint:
     why = disturbed.get(counting[0].trial.trial_id, "")

@@ -9,7 +9,7 @@ from statistics import median
 from conf.load import Composition
 from conf.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.players import at_random, by_search, by_tpe, rows_until_found
 from sweeps.replay.study import Ground, Played, Study, played
 from sweeps.search.choice import search_for
@@ -19,7 +19,7 @@ Player = Callable[[Ground, int], Iterator[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SearchStanding:
     """What one search did on all machines."""
 
     name: str
@@ -54,7 +54,7 @@ class Contest:
     """What a replay came to."""
 
     study: Study
-    standings: tuple[Standing, ...]
+    standings: tuple[SearchStanding, ...]
 
 
 def contest(asked: Composition, record: SweepRecord, spec: ReplaySpec) -> Contest:
@@ -71,10 +71,10 @@ def contest(asked: Composition, record: SweepRecord, spec: ReplaySpec) -> Contes
         "random among what fits on paper": at_random,
         "Optuna's TPE, told FAIL": by_tpe,
     }
-    grounds = [study.on(Machine(seed)) for seed in range(spec.num_machines)]
+    grounds = [study.on(InventedMachine(seed)) for seed in range(spec.num_machines)]
     return Contest(study, tuple(_standing(name, player, grounds, spec) for name, player in players.items()))
 
 
-def _standing(name: str, player: Player, grounds: Sequence[Ground], spec: ReplaySpec) -> Standing:
+def _standing(name: str, player: Player, grounds: Sequence[Ground], spec: ReplaySpec) -> SearchStanding:
     jobs = [rows_until_found(ground, player(ground, seed), spec.most_jobs) for seed, ground in enumerate(grounds)]
-    return Standing(name, tuple(played(ground, rows) for ground, rows in zip(grounds, jobs, strict=True)))
+    return SearchStanding(name, tuple(played(ground, rows) for ground, rows in zip(grounds, jobs, strict=True)))

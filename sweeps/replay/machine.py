@@ -37,7 +37,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class InventedMachine:
     """A machine that differs from its cluster file. Spreads are standard deviations of logarithms.
 
     Attributes:

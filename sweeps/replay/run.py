@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.experiment import Experiment
 from conf.units import GIBIBYTE
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import num_recomputed, plan_of, setting_of
@@ -18,7 +18,7 @@ FINAL_LOSS = 0.0  # a replay trains nothing
 
 
 def replayed(
-    machine: Machine, experiment: Experiment, repeat: int = 0, implementation: Implementation = TRISWEEP
+    machine: InventedMachine, experiment: Experiment, repeat: int = 0, implementation: Implementation = TRISWEEP
 ) -> Measurement:
     """How the experiment ends on the machine: with a rate, or out of memory.
 

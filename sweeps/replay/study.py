@@ -17,7 +17,7 @@ from conf.experiment import Experiment
 from sweeps.points.axes import AxisSpace
 from sweeps.points.expansion import spaces_of
 from sweeps.points.plan import SweepPart, make_trials
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed
 from sweeps.search.axes.seen_points import PointKey, point_key
@@ -78,7 +78,7 @@ class Study:
         columns = [plan_of(experiment) for experiment in self.experiments]
         return Plans(**{name: np.concatenate([getattr(each, name) for each in columns]) for name in Plans.__slots__})
 
-    def on(self, machine: Machine) -> Ground:
+    def on(self, machine: InventedMachine) -> Ground:
         setting = setting_of(self.experiments[0])
         truth = machine.truth(setting, self.plans)
         flops = np.array([model_flops(each.model, each.batch.global_batch_size) for each in self.experiments])
@@ -96,7 +96,7 @@ class Ground:
     """
 
     study: Study
-    machine: Machine
+    machine: InventedMachine
     rates: Floats
 
     def measured(self, row: int) -> ReplayedReading:

@@ -12,7 +12,7 @@ from train_core.costs.trainers.fsdp import FSDP
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SourceRecipe:
     """What one source says of some of its rows.
 
     Attributes:
@@ -31,22 +31,22 @@ LAUNCHED_BY_GRAPHS = {"launch_seconds": 0.0, "collective_call_seconds": 0.0}
 SINCE_26_06 = r"megatron-bridge.*\(26\.(?:0[6-9]|1\d)|megatron-bridge.*\((?:2[7-9]|[3-9]\d)\."
 RECIPES = (
     # Megatron-LM reduces beside the gradients of weights since September 2021 (commit 16c90445), the paper is of April.
-    Recipe({"arxiv": r"^2104\.04473"}, {"overlaps_weight_gradient": False}),
+    SourceRecipe({"arxiv": r"^2104\.04473"}, {"overlaps_weight_gradient": False}),
     # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
     # one value in ten; the sources' other models do neither.
-    Recipe(
+    SourceRecipe(
         {"source": r"dgxc-benchmarking @v24\.11", "model": r"^gpt3"},
         {"dropout": True, "attention_since_hopper": FSDP.attention_since_hopper},
     ),
     # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
-    Recipe(
+    SourceRecipe(
         {"source": r"dgxc-benchmarking @v25\.05", "gpu": r"gb200|b200", "model": r"^(?:nemotron4|grok1)"},
         LAUNCHED_BY_GRAPHS,
     ),
     # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on.
-    Recipe({"source": "megatron-bridge", "num_experts": r"^(?!0|1(?:\.0)?$)\d"}, {"sends_tokens_once": True}),
+    SourceRecipe({"source": "megatron-bridge", "num_experts": r"^(?!0|1(?:\.0)?$)\d"}, {"sends_tokens_once": True}),
     # _enable_hybridep_full_iteration_mxfp8: one graph of the whole step, and overlap_moe_expert_parallel_comm.
-    Recipe(
+    SourceRecipe(
         {"source": SINCE_26_06, "num_experts": r"^(?!0|1(?:\.0)?$)\d", "precision": "mxfp8"},
         {**LAUNCHED_BY_GRAPHS, "experts_overlap": 1.0},
     ),

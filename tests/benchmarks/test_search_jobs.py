@@ -9,14 +9,14 @@ from benchmarks.search_jobs.contest import play
 from benchmarks.search_jobs.grounds import NEAR, SITES, Ground
 from benchmarks.search_jobs.players import Knobs, Random, median_of
 from benchmarks.search_jobs.published import play_rows, sections
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.run import replayed
 from train_core.measurement import Outcome
 
 
 @pytest.fixture(scope="module")
 def ground() -> Ground:
-    return Ground.of(SITES[0], Machine(seed=77))
+    return Ground.of(SITES[0], InventedMachine(seed=77))
 
 
 def test_the_best_is_the_best_of_all_plans_that_really_fit(ground: Ground) -> None:

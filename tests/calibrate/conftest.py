@@ -13,7 +13,7 @@ from conf.folders import CONF_DIR
 from train_core.measurement import Environment
 from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
-from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, ProductRate, Spread
+from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate
 
 
 class RatesOf(Protocol):
@@ -108,5 +108,5 @@ def rates_of() -> RatesOf:
     return build
 
 
-def spread(value: float) -> Spread:
-    return Spread(median=value, lowest=0.98 * value, highest=1.03 * value)
+def spread(value: float) -> MeasuredSpread:
+    return MeasuredSpread(median=value, lowest=0.98 * value, highest=1.03 * value)

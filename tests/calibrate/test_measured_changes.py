@@ -7,12 +7,12 @@ import pytest
 from calibrate.measured_changes import measured_changes
 from tests.calibrate.conftest import RatesOf
 from tests.composed import load_cluster
-from train_core.rates.record import LinkTime, Spread
+from train_core.rates.record import LinkTime, MeasuredSpread
 
 
 def gather(num_ranks: int, num_bytes: int, bandwidth: float) -> LinkTime:
     seconds = (num_ranks - 1) * 5e-6 + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
-    spread = Spread(median=seconds, lowest=seconds, highest=seconds)
+    spread = MeasuredSpread(median=seconds, lowest=seconds, highest=seconds)
     return LinkTime(
         link="infinity-fabric", pattern="all_gather", num_ranks=num_ranks, num_bytes=num_bytes, seconds=spread
     )

@@ -39,7 +39,7 @@ CHUNK_TOKENS = 2**24
 WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
 
 
-class Bounds(TypedDict):
+class IdBounds(TypedDict):
     """The sidecar of a dataset: its smallest and its largest id."""
 
     smallest: int
@@ -119,7 +119,7 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
         raise ConfigError("data.path", data.path, problem, remedy)
 
 
-def _bounds(tokens: TokenFile, cache_dir: Path) -> Bounds:
+def _bounds(tokens: TokenFile, cache_dir: Path) -> IdBounds:
     """The bounds. A file is read through only once in each of its states, because that may take minutes."""
     state = tokens.path.stat()
     signature = hashlib.sha256(f"{tokens.path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
@@ -127,14 +127,16 @@ def _bounds(tokens: TokenFile, cache_dir: Path) -> Bounds:
     sidecar.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(sidecar.with_suffix(".lock")):
         try:
-            bounds: Bounds = json.loads(sidecar.read_text())
-            return Bounds(smallest=int(bounds["smallest"]), largest=int(bounds["largest"]))
+            bounds: IdBounds = json.loads(sidecar.read_text())
+            return IdBounds(smallest=int(bounds["smallest"]), largest=int(bounds["largest"]))
         except (OSError, ValueError, KeyError, TypeError):
             bounds = _scanned(tokens.read())
             write_atomically(sidecar, json.dumps(bounds))
             return bounds
 
 
-def _scanned(ids: Ids) -> Bounds:
+def _scanned(ids: Ids) -> IdBounds:
     chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
-    return Bounds(smallest=min(int(chunk.min()) for chunk in chunks), largest=max(int(chunk.max()) for chunk in chunks))
+    return IdBounds(
+        smallest=min(int(chunk.min()) for chunk in chunks), largest=max(int(chunk.max()) for chunk in chunks)
+    )

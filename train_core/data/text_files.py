@@ -66,7 +66,7 @@ def text_files(data: DataSpec) -> TextFiles:
         if path.is_file():
             return TextFiles([path])
         if path.is_dir():
-            return _Search(path).files()
+            return _FolderWalk(path).files()
     except OSError as error:
         raise unreadable(data, error) from None
     problem = "does not exist"
@@ -82,7 +82,7 @@ def unreadable(data: DataSpec, error: OSError) -> ConfigError:
     return ConfigError("data.path", data.path, problem, "Make it readable, or name another.")
 
 
-class _Search:
+class _FolderWalk:
     """One walk through a folder, and then through the folders that links in it lead to."""
 
     def __init__(self, top: Path) -> None:

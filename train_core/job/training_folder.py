@@ -25,7 +25,7 @@ NUM_STEPS = "training.num_steps"
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class StoredTraining:
     """A training in its folder.
 
     Attributes:
@@ -45,7 +45,7 @@ class Training:
         return content | ({"schedules": [list(each) for each in self.schedules]} if self.schedules else {})
 
 
-def training_in(root: Path, experiment: Experiment) -> Training:
+def training_in(root: Path, experiment: Experiment) -> StoredTraining:
     """The training as it stands below `root`; nothing is written.
 
     Raises:
@@ -53,7 +53,7 @@ def training_in(root: Path, experiment: Experiment) -> Training:
     """
     own = root / f"{experiment.model.name}-{experiment.label}-{experiment.fingerprint}"
     if experiment.checkpoint.every_steps is None:  # nothing to go on from
-        return Training(TrialFolder(own), experiment, 0, ())
+        return StoredTraining(TrialFolder(own), experiment, 0, ())
     alike = root.glob(f"{escape(f'{experiment.model.name}-{experiment.label}-')}*/trial.json")
     begun = [found for path in sorted(alike) if (found := _begun(path, experiment)) is not None]
     same = [each for each in begun if each.experiment.training.num_steps == experiment.training.num_steps]
@@ -63,9 +63,9 @@ def training_in(root: Path, experiment: Experiment) -> Training:
     _require_no_longer(own, begun)
     extended = max((each for each in shorter if each.done), key=lambda each: each.done, default=None)
     if extended is None:
-        return Training(TrialFolder(own), experiment, 0, ())
+        return StoredTraining(TrialFolder(own), experiment, 0, ())
     before = (extended.experiment.training.num_steps, extended.done)
-    return Training(extended.folder, experiment, extended.done, (*extended.schedules, before))
+    return StoredTraining(extended.folder, experiment, extended.done, (*extended.schedules, before))
 
 
 def extension_lines(schedules: Sequence[tuple[int, int]], num_steps: int) -> list[str]:
@@ -77,7 +77,7 @@ def extension_lines(schedules: Sequence[tuple[int, int]], num_steps: int) -> lis
     ]
 
 
-def _begun(path: Path, experiment: Experiment) -> Training | None:
+def _begun(path: Path, experiment: Experiment) -> StoredTraining | None:
     """The training of a `trial.json`; None where it cannot be read or differs in more than the number of steps."""
     folder = TrialFolder(path.parent)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TrisweepError):
@@ -87,11 +87,11 @@ def _begun(path: Path, experiment: Experiment) -> Training | None:
         if alike.fingerprint == stored.fingerprint:
             last = last_whole(folder.checkpoints)
             schedules = tuple((int(steps), int(done)) for steps, done in content.get("schedules", ()))
-            return Training(folder, stored, step_of(last) if last else 0, schedules)
+            return StoredTraining(folder, stored, step_of(last) if last else 0, schedules)
     return None
 
 
-def _require_no_longer(own: Path, begun: list[Training]) -> None:
+def _require_no_longer(own: Path, begun: list[StoredTraining]) -> None:
     """A folder that was extended keeps its name, so that the command of before would find the longer training there."""
     longer = next((each for each in begun if each.folder.path == own), None)
     if longer is not None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from train_core.parallel.flat_parameters import Member
+from train_core.parallel.flat_parameters import BucketMember
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement, Stage
 
@@ -43,7 +43,7 @@ class Box(NamedTuple):
         return flat[self.start : self.start + prod(self.sizes)].view(self.sizes)
 
 
-def boxes_of(member: Member, held: range, origin: int, stage: Stage, mesh: Mesh) -> Iterator[Box]:
+def boxes_of(member: BucketMember, held: range, origin: int, stage: Stage, mesh: Mesh) -> Iterator[Box]:
     """The boxes of a parameter's elements that are among the elements `held` of its bucket.
 
     Args:

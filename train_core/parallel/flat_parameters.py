@@ -23,7 +23,7 @@ from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 
 
-class Member(NamedTuple):
+class BucketMember(NamedTuple):
     """A parameter's place in its bucket: elements `start` to `start + parameter.numel()`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Bucket:
     """
 
     treatment: Treatment
-    members: tuple[Member, ...]
+    members: tuple[BucketMember, ...]
     weights: Tensor
     gradients: Tensor
     replicas: Axis
@@ -95,9 +95,9 @@ def _bucket(
     gradient_dtype: torch.dtype,
     replicas: Axis,
 ) -> Bucket:
-    members, used = list[Member](), 0
+    members, used = list[BucketMember](), 0
     for name, parameter in named:
-        members.append(Member(name, parameter, used, uses[id(parameter)]))
+        members.append(BucketMember(name, parameter, used, uses[id(parameter)]))
         used += parameter.numel()
     length, first = padded_length(used, replicas.size), named[0][1]
     # Zeros, so that the padding adds nothing to a norm, and the update leaves it as it is.

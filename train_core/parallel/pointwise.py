@@ -28,12 +28,12 @@ def drop_pointwise_outputs(layer: Layer) -> None:
         (feed_forward.activation, feed_forward.down),
     )
     for maker, product in pairs:
-        recipe = Recipe(maker)
+        recipe = DroppedOutput(maker)
         maker.register_forward_hook(recipe.note)
         product.forward = recipe.kept_by(product.forward)  # a module around it would change the names of its parameters
 
 
-class Recipe:
+class DroppedOutput:
     """How the output of a module that was called last is made again."""
 
     def __init__(self, maker: nn.Module) -> None:

@@ -28,7 +28,7 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
     """
     if axis.size == 1:
         return find()
-    search = _Search(find) if axis.rank == 0 else None
+    search = _SearchThread(find) if axis.rank == 0 else None
     source = 0 if axis.group is None else dist.get_global_rank(axis.group, 0)
     told: list[tuple[Any, Exception | None] | None] = [None]
     # A search may take longer than torch lets a collective wait, so that the others hear of it now and then.
@@ -45,7 +45,7 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
     return cast("Found", found)
 
 
-class _Search:
+class _SearchThread:
     """What the first rank looks for, in a thread of its own; the process may end before it has found it."""
 
     def __init__(self, find: Callable[[], Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from train_core.rates.record import DeviceRates, RatesPlan
-from train_core.trial_folder import JobFolder, Member
+from train_core.trial_folder import JobFolder, PathInside
 from train_core.whole_files import write_atomically
 
 
@@ -18,10 +18,10 @@ class RatesFolder(JobFolder):
     rates.json      the `DeviceRates`, once all is measured
     """
 
-    lock = Member("calibrate.lock")
-    plan = Member("plan.json")
-    progress = Member("progress")
-    rates = Member("rates.json")
+    lock = PathInside("calibrate.lock")
+    plan = PathInside("plan.json")
+    progress = PathInside("progress")
+    rates = PathInside("rates.json")
 
     def prepare(self, plan: RatesPlan) -> None:
         """Forget an earlier calibration and write what this one measures."""

@@ -10,7 +10,15 @@ from conf.schema import Dtype
 from conf.units import FLOAT32_BYTES
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import Layer
-from train_core.rates.record import SMALL_LAYER, AttentionRate, AttentionShape, Product, ProductRate, RatesPlan, Spread
+from train_core.rates.record import (
+    SMALL_LAYER,
+    AttentionRate,
+    AttentionShape,
+    MeasuredSpread,
+    Product,
+    ProductRate,
+    RatesPlan,
+)
 from train_core.rates.stopwatch import Run, Stopwatch
 
 SMALL = 16
@@ -64,7 +72,7 @@ def _attention(shape: AttentionShape, dtype: Dtype, stopwatch: Stopwatch) -> Run
     return run
 
 
-def memory_rates(stopwatch: Stopwatch, plan: RatesPlan) -> tuple[Spread, Spread]:
+def memory_rates(stopwatch: Stopwatch, plan: RatesPlan) -> tuple[MeasuredSpread, MeasuredSpread]:
     """Bytes read and written per second by a copy and by a triad. Source: the counting of the STREAM benchmark."""
     device = stopwatch.world.device
     a, b, c = (torch.rand(plan.memory_bytes // FLOAT32_BYTES, device=device) for _ in range(3))
@@ -75,7 +83,7 @@ def memory_rates(stopwatch: Stopwatch, plan: RatesPlan) -> tuple[Spread, Spread]
     return copied, added
 
 
-def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
+def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
     """Seconds of one kernel that computes next to nothing.
 
     A CPU pays every call of a layer in full; a GPU works through calls that were queued while it was busy.
@@ -83,7 +91,7 @@ def kernel_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
     return _queued_seconds(stopwatch, plan) if plan.kind == "gpu" else _called_seconds(stopwatch, plan)
 
 
-def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
+def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
     """The time of small layers, forward and backward, divided by the kernels that the cost model counts in them."""
     layers = torch.nn.Sequential(*(Layer(SMALL_LAYER) for _ in range(NUM_SMALL_LAYERS)))
     size = (SMALL_LAYER.seq_length, 1, SMALL_LAYER.hidden_size)
@@ -92,7 +100,7 @@ def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
     return whole.scaled(1 / (NUM_SMALL_LAYERS * plan.kernels_per_layer))
 
 
-def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
+def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
     """What small kernels add to a product that is long enough to queue all of them meanwhile."""
     product = _product(plan.large_products[0], plan.dtypes[-1], stopwatch)
     tensor = torch.ones(SMALL, device=stopwatch.world.device)
@@ -105,7 +113,7 @@ def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> Spread:
     # Behind a long product the host gets ahead. Otherwise its calls would be timed, and not the kernels.
     alone, both = stopwatch.slowest_seconds([product, with_small_kernels])
     added = [max(seconds - alone.median, SHORTEST_SECONDS) for seconds in (both.median, both.lowest, both.highest)]
-    return Spread(median=added[0], lowest=added[1], highest=added[2]).scaled(1 / plan.num_small_kernels)
+    return MeasuredSpread(median=added[0], lowest=added[1], highest=added[2]).scaled(1 / plan.num_small_kernels)
 
 
 def _random(size: tuple[int, ...], dtype: Dtype, stopwatch: Stopwatch) -> Tensor:

@@ -34,7 +34,7 @@ SMALL_LAYER = ModelSpec(
 """A layer so small that its arithmetic costs nothing beside the calls."""
 
 
-class Spread(Frozen):
+class MeasuredSpread(Frozen):
     """One quantity, measured several times."""
 
     median: Positive
@@ -42,11 +42,11 @@ class Spread(Frozen):
     highest: Positive
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> Spread:
+    def of(cls, samples: Sequence[float]) -> MeasuredSpread:
         return cls(median=statistics.median(samples), lowest=min(samples), highest=max(samples))
 
-    def scaled(self, factor: float) -> Spread:
-        return Spread(median=self.median * factor, lowest=self.lowest * factor, highest=self.highest * factor)
+    def scaled(self, factor: float) -> MeasuredSpread:
+        return MeasuredSpread(median=self.median * factor, lowest=self.lowest * factor, highest=self.highest * factor)
 
 
 class Product(Frozen):
@@ -130,13 +130,13 @@ class ProductRate(Frozen):
     dtype: Dtype
     product: Product
     is_large: bool
-    flops_per_second: Spread
+    flops_per_second: MeasuredSpread
 
 
 class AttentionRate(Frozen):
     dtype: Dtype
     shape: AttentionShape
-    flops_per_second: Spread
+    flops_per_second: MeasuredSpread
 
 
 class LinkTime(Frozen):
@@ -150,7 +150,7 @@ class LinkTime(Frozen):
     pattern: Pattern
     num_ranks: Count
     num_bytes: Count
-    seconds: Spread
+    seconds: MeasuredSpread
 
 
 class DeviceRates(Frozen):
@@ -167,9 +167,9 @@ class DeviceRates(Frozen):
     plan: RatesPlan
     products: Annotated[tuple[ProductRate, ...], Field(strict=False)]
     attentions: Annotated[tuple[AttentionRate, ...], Field(strict=False)]
-    copy_bytes_per_second: Spread
-    triad_bytes_per_second: Spread
-    kernel_seconds: Spread
+    copy_bytes_per_second: MeasuredSpread
+    triad_bytes_per_second: MeasuredSpread
+    kernel_seconds: MeasuredSpread
     link_times: Annotated[tuple[LinkTime, ...], Field(strict=False)]
     environment: Environment
     hostnames: Annotated[tuple[Name, ...], Field(strict=False)]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from train_core.parallel.collectives import Axis, maximum, total
 from train_core.process.world import World
-from train_core.rates.record import Spread
+from train_core.rates.record import MeasuredSpread
 from train_core.training.meter import synchronize
 
 NUM_WARM_UPS = 2
@@ -34,12 +34,12 @@ class Stopwatch:
     num_samples: int
     sample_seconds: float
 
-    def slowest_seconds(self, runs: Sequence[Run]) -> list[Spread]:
+    def slowest_seconds(self, runs: Sequence[Run]) -> list[MeasuredSpread]:
         """Seconds of one run of each of `runs`, on the rank that takes longest."""
         own = self._samples(runs)
-        return [Spread.of(maximum(samples, self.axis, self.world.device)) for samples in own]
+        return [MeasuredSpread.of(maximum(samples, self.axis, self.world.device)) for samples in own]
 
-    def mean_rates(self, works: Sequence[tuple[float, Run]]) -> list[Spread]:
+    def mean_rates(self, works: Sequence[tuple[float, Run]]) -> list[MeasuredSpread]:
         """Units of work that a rank does per second, as the mean over all ranks.
 
         Args:
@@ -48,7 +48,7 @@ class Stopwatch:
         own = self._samples([run for _, run in works])
         rates = [[work / seconds for seconds in samples] for (work, _), samples in zip(works, own, strict=True)]
         sums = (total(samples, self.axis, self.world.device) for samples in rates)
-        return [Spread.of([rate / self.axis.size for rate in samples]) for samples in sums]
+        return [MeasuredSpread.of([rate / self.axis.size for rate in samples]) for samples in sums]
 
     def _samples(self, runs: Sequence[Run]) -> list[list[float]]:
         """This rank's seconds per run. Every round times all of `runs`, so that a disturbance meets them alike."""

@@ -33,7 +33,7 @@ from train_core.rehearsal.counts import StageBytes, StageStep
 from train_core.rehearsal.micro_batches import enough_micro_batches, group_size, with_micro_batches
 from train_core.rehearsal.observer import FLOPS, Amounts, StepObserver
 from train_core.rehearsal.peak import MemorySorter
-from train_core.training.trainer import Parts, Trainer
+from train_core.training.trainer import Trainer, TrainerParts
 
 Step = tuple[StageBytes, dict[int | None, Amounts]]
 """Memory at the fullest moment, and amounts by the micro-batch in whose passes they were seen; None outside passes."""
@@ -92,7 +92,7 @@ def _real_device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
         return DeviceMesh.from_group(group, "cpu")
 
 
-OF_REHEARSALS = Parts(AnyTokens, AttentionWithoutMask(), replicas_as_on_devices, OneEndedTransfers())
+OF_REHEARSALS = TrainerParts(AnyTokens, AttentionWithoutMask(), replicas_as_on_devices, OneEndedTransfers())
 
 
 def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:

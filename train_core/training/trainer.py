@@ -42,7 +42,7 @@ class MicroBatches(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainerParts:
     """What a trainer is put together from, where a rehearsal has parts of its own; see `rehearsal.stage`.
 
     Attributes:
@@ -58,13 +58,15 @@ class Parts:
     transfers: Transfers = TRANSFERS
 
 
-OF_TRAININGS = Parts()
+OF_TRAININGS = TrainerParts()
 
 
 class Trainer:
     """One rank's model, optimizer, pipeline and data, put together."""
 
-    def __init__(self, experiment: Experiment, world: World, cache_dir: Path, parts: Parts = OF_TRAININGS) -> None:
+    def __init__(
+        self, experiment: Experiment, world: World, cache_dir: Path, parts: TrainerParts = OF_TRAININGS
+    ) -> None:
         """Raises ConfigError when the text cannot be used; see `tokens.prepare`."""
         self.experiment = experiment
         self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock, world.timeout)

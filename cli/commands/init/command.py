@@ -14,7 +14,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders
 
 if TYPE_CHECKING:
-    from cli.commands.init.machine import Machine
+    from cli.commands.init.machine import DescribedMachine
 
 Folder = Annotated[Path, typer.Argument(help="The folder; made if it is not there.")]
 ClusterName = Annotated[
@@ -72,7 +72,7 @@ def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
     return written, kept
 
 
-def _print(folder: Path, found: Machine, written: list[str], kept: list[str]) -> None:
+def _print(folder: Path, found: DescribedMachine, written: list[str], kept: list[str]) -> None:
     for path in written:
         print_unwrapped(f"Written: {shown_path(Path(path))}")
     for path in kept:
@@ -88,7 +88,7 @@ def _print(folder: Path, found: Machine, written: list[str], kept: list[str]) ->
         print_unwrapped(f"  {command}")
 
 
-def _next(folder: Path, found: Machine) -> list[str]:
+def _next(folder: Path, found: DescribedMachine) -> list[str]:
     """Commands that work now, one after another."""
     from cli.commands.init.files import MODEL, SWEEP, precision_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.commands.init.machine import Machine, efficiency_of
+from cli.commands.init.machine import DescribedMachine, efficiency_of
 from launcher.doctor.site import Site
 
 MODEL, SWEEP = "my-model", "my-sweep"
@@ -126,7 +126,7 @@ BIG = {"size": "1.3 billion parameters", "layers": 24, "hidden": 2048, "ffn": 81
 SMALL = {"size": "a few thousand parameters", "layers": 4, "hidden": 64, "ffn": 256, "heads": 4, "vocab": 256}
 
 
-def texts(machine: Machine, site: Site | None) -> dict[str, str]:
+def texts(machine: DescribedMachine, site: Site | None) -> dict[str, str]:
     """Every file of the folder by its path."""
     return {
         "trisweep.yaml": SITE,
@@ -137,12 +137,12 @@ def texts(machine: Machine, site: Site | None) -> dict[str, str]:
     }
 
 
-def precision_of(machine: Machine) -> str:
+def precision_of(machine: DescribedMachine) -> str:
     """The option of group `precision` that its devices are for."""
     return "bf16" if "bf16" in machine.similar.device.peak_flops_per_second and machine.has_gpus else "fp32"
 
 
-def _cluster(machine: Machine) -> str:
+def _cluster(machine: DescribedMachine) -> str:
     similar, offer = machine.similar, machine.offer
     values = {
         "headline": f"{machine.name}: {machine.num_nodes} nodes of {machine.devices_per_node} {similar.device.name}, "
@@ -165,7 +165,7 @@ def _cluster(machine: Machine) -> str:
     return CLUSTER.format(**values)
 
 
-def _device_source(machine: Machine) -> str:
+def _device_source(machine: DescribedMachine) -> str:
     told = machine.offer.gpu_type if machine.offer else None
     if machine.offer is None:
         return "an example; `trisweep list device` has all"
@@ -177,12 +177,12 @@ def _device_source(machine: Machine) -> str:
     return f"Slurm calls it {told}" + (f", which may also be {others}: check its memory" if others else "")
 
 
-def _efficiency_default(machine: Machine) -> str:
+def _efficiency_default(machine: DescribedMachine) -> str:
     named = efficiency_of(machine.similar.name)
     return f"  - /efficiency@efficiency: {named}\n" if named else ""
 
 
-def _efficiency(machine: Machine) -> str:
+def _efficiency(machine: DescribedMachine) -> str:
     """The values that the similar cluster's file has of its own; a chip's file has the others."""
     found = machine.similar.efficiency
     source = f"as in cluster {machine.similar.name}"
@@ -192,7 +192,7 @@ def _efficiency(machine: Machine) -> str:
     return "\n".join([*(f"  {name}: {getattr(found, name)}" for name in names), f"  source: {source}"])
 
 
-def _links(machine: Machine) -> list[str]:
+def _links(machine: DescribedMachine) -> list[str]:
     return [
         LINK.format(
             name=link.name,
@@ -205,7 +205,7 @@ def _links(machine: Machine) -> list[str]:
     ]
 
 
-def _slurm(machine: Machine, site: Site | None) -> str:
+def _slurm(machine: DescribedMachine, site: Site | None) -> str:
     offer = machine.offer
     accounts = sorted({account for account, *_ in site.associations}) if site else []
     most = offer.most_minutes if offer else None
@@ -221,7 +221,7 @@ def _slurm(machine: Machine, site: Site | None) -> str:
     )
 
 
-def _model(machine: Machine) -> str:
+def _model(machine: DescribedMachine) -> str:
     shape = BIG if machine.has_gpus else SMALL
     words = "gpt: learned positions, LayerNorm; llama: rotary positions, RMSNorm"
     rotary = "null # llama: 10000.0, say"
@@ -230,7 +230,7 @@ def _model(machine: Machine) -> str:
     return MODEL_TEXT.format(name=MODEL, family="gpt", family_words=words, rotary=rotary, gated=gated, seq=seq, **shape)
 
 
-def _sweep(machine: Machine) -> str:
+def _sweep(machine: DescribedMachine) -> str:
     per_node = machine.devices_per_node
     world_size = min(machine.num_devices, 2 * per_node)
     heads = int(str((BIG if machine.has_gpus else SMALL)["heads"]))

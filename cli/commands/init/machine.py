@@ -21,7 +21,7 @@ USUAL_CLUSTER = "selene"
 
 
 @dataclass(frozen=True)
-class Machine:
+class DescribedMachine:
     """What its cluster file says.
 
     Attributes:
@@ -62,19 +62,19 @@ class Machine:
         return tiers
 
 
-def machine(name: str | None, partition: str | None) -> Machine:
+def machine(name: str | None, partition: str | None) -> DescribedMachine:
     """What is known of the machine that this one submits to; an example where there is no Slurm."""
     kinds = node_kinds()
     offer = best_of(kinds, partition)
     name = name or _free_name(this_cluster().name if offer else None)
     if offer is None:
         similar = _similar(EXAMPLE_DEVICE, EXAMPLE_DEVICES)
-        return Machine(name, None, (), EXAMPLE_DEVICE, (), similar, EXAMPLE_NODES, EXAMPLE_DEVICES)
+        return DescribedMachine(name, None, (), EXAMPLE_DEVICE, (), similar, EXAMPLE_NODES, EXAMPLE_DEVICES)
     device, *candidates = _devices(offer) or [EXAMPLE_DEVICE, *options("device")]
     per_node = offer.num_gpus or offer.num_cores
     others = dict.fromkeys(kind.partition for kind in kinds if kind.partition != offer.partition)
     types = {kind.gpu_type for kind in kinds if kind.partition == offer.partition and kind.num_gpus}
-    return Machine(
+    return DescribedMachine(
         name=name,
         offer=offer,
         others=tuple(others),

@@ -14,7 +14,7 @@ from cli.commands.plan.search import training_of
 from cli.commands.plan.search_options import SearchOptions
 from cli.output.console import complaints
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
-from conf.experiment import Experiment, Parts
+from conf.experiment import Experiment, ExperimentParts
 from conf.folders import options
 from conf.load import Composition
 from conf.overrides import Override
@@ -46,7 +46,7 @@ SPECIAL = re.compile(r'([\\"$`])')
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPlan:
     """The plan that is printed, and how it came to be that one."""
 
     experiment: Experiment
@@ -91,7 +91,7 @@ def _require_no_tables(choices: SearchOptions) -> None:
         raise UsageError("--as prints one command, and no table", remedy)
 
 
-def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
+def _best_of_search(asked: Composition, choices: SearchOptions) -> ChosenPlan:
     wanted = request(
         asked,
         devices=choices.devices,
@@ -112,10 +112,10 @@ def _best_of_search(asked: Composition, choices: SearchOptions) -> Chosen:
     notes = [f"The best plan of all is {share:.1%} faster: {refusal}"] if refusal and share > 0 else []
     if wanted.padding:
         notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
-    return Chosen(experiment, predicted, tuple(notes))
+    return ChosenPlan(experiment, predicted, tuple(notes))
 
 
-def _refusal(strategy: Strategy, parts: Parts) -> str:
+def _refusal(strategy: Strategy, parts: ExperimentParts) -> str:
     try:
         strategy.experiment(parts)
     except InfeasiblePlan as reason:
@@ -123,7 +123,7 @@ def _refusal(strategy: Strategy, parts: Parts) -> str:
     return ""
 
 
-def _best_of_sweep(asked: Composition) -> Chosen:
+def _best_of_sweep(asked: Composition) -> ChosenPlan:
     """The point with the best prediction, of those that fit and that the program can carry out."""
     record = plan_sweep(asked, proxy=False, git_sha="")
     fitting = [trial for trial in record.plan if trial.infeasible_reason is None]
@@ -136,14 +136,14 @@ def _best_of_sweep(asked: Composition) -> Chosen:
     assert best.estimate is not None
     lost = len(record.plan) - len(fitting)
     notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
-    return Chosen(best.experiment, best.estimate, notes)
+    return ChosenPlan(best.experiment, best.estimate, notes)
 
 
 def _predicted_rate(trial: Trial) -> float:
     return trial.estimate.model_flops_per_second_per_device if trial.estimate else 0.0
 
 
-def _lines(chosen: Chosen) -> Iterator[str]:
+def _lines(chosen: ChosenPlan) -> Iterator[str]:
     """A piece of a shell script: what is for people are its comments."""
     experiment, trainer = chosen.experiment, chosen.experiment.trainer
     devices = f"{experiment.parallel.world_size:,} x {experiment.cluster.device.name}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
-from cli.commands.plan.search_output import Answer, print_answer, print_explanations, print_mixed
+from cli.commands.plan.search_output import SearchOutput, print_answer, print_explanations, print_mixed
 from cli.output.console import complaints
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.load import Composition, compose
@@ -54,7 +54,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
-    answer = Answer(
+    answer = SearchOutput(
         request=wanted,
         training=training,
         objective=options.chosen_objective,

@@ -30,7 +30,7 @@ RANKED_BY: dict[Objective, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SearchOutput:
     """What was asked and what came out.
 
     Attributes:
@@ -53,7 +53,7 @@ class Answer:
     knobs: dict[str, list[int | str | bool | None]] | None
 
 
-def print_answer(answer: Answer, output_format: str) -> None:
+def print_answer(answer: SearchOutput, output_format: str) -> None:
     """Print the answer. JSON and CSV have stdout to themselves, so that they can be piped."""
     if output_format == "json":
         print_json("search", _document(answer))
@@ -117,7 +117,7 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
     return shlex.join(words)
 
 
-def _document(answer: Answer) -> dict[str, object]:
+def _document(answer: SearchOutput) -> dict[str, object]:
     from results.search.explanation import explanation_document
     from results.search.rows import families_document, search_document, search_row
     from results.search.scaling_curve import scaling_document
@@ -139,7 +139,7 @@ def _document(answer: Answer) -> dict[str, object]:
     return document
 
 
-def _print_tables(answer: Answer) -> None:
+def _print_tables(answer: SearchOutput) -> None:
     from results.search.notes import notes
     from results.search.table import judged_table, search_table
 
@@ -170,7 +170,7 @@ def _print_tables(answer: Answer) -> None:
             console.print(f"  {name}: {', '.join(str(value).lower() for value in values)}")
 
 
-def _print_scaling(answer: Answer) -> None:
+def _print_scaling(answer: SearchOutput) -> None:
     if answer.scaling is not None:
         from results.search.scaling_curve import scaling_table
 

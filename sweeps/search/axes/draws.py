@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conf.axes import Axis
+from conf.axes import SweepAxis
 from conf.schema import Value
 from sweeps.points.axes import AxisSpace, Dimension, Point, value_in
 
@@ -29,7 +29,7 @@ class Chooser(Protocol):
     def row(self, name: str, count: int, *, ordered: bool) -> int:
         """The number of one of `count` rows; `ordered` says whether neighbours are alike."""
 
-    def number(self, name: str, axis: Axis) -> float:
+    def number(self, name: str, axis: SweepAxis) -> float:
         """A value of a range, not yet rounded."""
 
 
@@ -51,7 +51,7 @@ class RandomChooser:
     def row(self, name: str, count: int, *, ordered: bool) -> int:
         return int(self.rng.integers(count))
 
-    def number(self, name: str, axis: Axis) -> float:
+    def number(self, name: str, axis: SweepAxis) -> float:
         low, high, step = ends(axis)
         if axis.log:
             return math.exp(self.rng.uniform(math.log(low), math.log(high)))
@@ -73,7 +73,7 @@ class RandomDraws:
         """Nothing is remembered."""
 
 
-def ends(axis: Axis) -> tuple[float, float, float | None]:
+def ends(axis: SweepAxis) -> tuple[float, float, float | None]:
     """The two ends of a range, the upper one moved down to where steps lead; and the step, which whole numbers have."""
     assert axis.low is not None
     assert axis.high is not None
@@ -150,7 +150,7 @@ def _found(space: AxisSpace, dimension: Dimension, values: Point, known: Point) 
     return next((number for number, row in rows if space.resolved(dimension, row, known) == values), None)
 
 
-def _rounded(value: float, axis: Axis) -> int | float:
+def _rounded(value: float, axis: SweepAxis) -> int | float:
     low, high, step = ends(axis)
     if axis.is_whole:
         return int(min(max(round(value), low), high))

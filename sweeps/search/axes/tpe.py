@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conf.axes import Axis
+from conf.axes import SweepAxis
 from sweeps.points.axes import AxisSpace, Dimension
 from sweeps.search.axes.draws import BLOCK, Choices, choice_name, choices_of, ends, is_ordered
 from sweeps.search.axes.seen_points import SeenPoint
@@ -38,7 +38,7 @@ class TpeChooser:
             return self.trial.suggest_int(name, 0, count - 1)
         return int(self.trial.suggest_categorical(name, range(count)))
 
-    def number(self, name: str, axis: Axis) -> float:
+    def number(self, name: str, axis: SweepAxis) -> float:
         low, high, step = ends(axis)
         if axis.is_whole:
             return self.trial.suggest_int(name, int(low), int(high), step=int(step or 1), log=axis.log)

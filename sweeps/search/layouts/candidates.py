@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment, Parts
+from conf.experiment import Experiment, ExperimentParts
 from conf.schema import Value
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.planner.search import search_space
@@ -54,7 +54,7 @@ class PlansOfSpaces:
     def __init__(
         self,
         spaces: Sequence[Space],
-        parts: Parts,
+        parts: ExperimentParts,
         margin: float = MEMORY_MARGIN,
         hopeless: float = HOPELESS,
         shared: Mapping[str, Value] | None = None,
@@ -134,7 +134,7 @@ def _keys(plans: Plans) -> Iterator[PlanKey]:
     return zip(*(getattr(plans, name).tolist() for name in Plans.__slots__), strict=True)
 
 
-def _plans(space: Space, parts: Parts, margin: float, hopeless: float) -> list[Plans]:
+def _plans(space: Space, parts: ExperimentParts, margin: float, hopeless: float) -> list[Plans]:
     """The plans that fit or nearly do, without those that are hopeless, or ruled out by what else is configured."""
     # A surrogate does not tell in how many layers something is recomputed, so that stays as it is configured.
     alike = replace(_with_margin(space, margin), pinned={"recompute_every": 1, **space.pinned})
@@ -147,7 +147,7 @@ def _plans(space: Space, parts: Parts, margin: float, hopeless: float) -> list[P
     return [plans.rows((plans.data_parallel_size > 1) | (plans.zero_stage == 0) | keeps_all) for plans in running]
 
 
-def _key_refused(space: Space, plans: Plans, parts: Parts) -> str | None:
+def _key_refused(space: Space, plans: Plans, parts: ExperimentParts) -> str | None:
     """The configuration key because of which the first of the plans cannot be run."""
     return refused_key(_strategy(space, plans, 0), parts)
 

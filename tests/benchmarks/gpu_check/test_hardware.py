@@ -6,7 +6,7 @@ from benchmarks.gpu_check.hardware import ring_bytes_per_second, rows_of, short_
 from conf.load import settings_of
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
 from train_core.measurement import Environment
-from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, ProductRate, RatesPlan, Spread
+from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesPlan
 
 HERE = Environment(
     hostname="node-1",
@@ -19,8 +19,8 @@ HERE = Environment(
 )
 
 
-def spread(value: float) -> Spread:
-    return Spread(median=value, lowest=value, highest=value)
+def spread(value: float) -> MeasuredSpread:
+    return MeasuredSpread(median=value, lowest=value, highest=value)
 
 
 def link_time(num_bytes: int, seconds: float) -> LinkTime:

@@ -22,7 +22,7 @@ from train_core.costs.price import price
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.step.schedule import MicroBatchSeconds, pipeline_seconds
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
 from train_core.costs.work import Work, work_of
@@ -104,7 +104,7 @@ def seconds_of(
         forward = passes.forward + passes.tensor_forward + passes.gathers_forward + hop
         backward = passes.input_gradient + passes.tensor_backward + passes.gathers_backward + hop
         groups.append(group)
-        seconds.append(StageSeconds(forward, backward, passes.weight_gradient))
+        seconds.append(MicroBatchSeconds(forward, backward, passes.weight_gradient))
         hidden = passes.forward + passes.input_gradient + passes.weight_gradient
         computed.append(hidden[0])
         reduced, update = reduction_seconds(priced, hidden), update_seconds(priced)

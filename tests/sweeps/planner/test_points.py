@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import Experiment, Parts
+from conf.experiment import Experiment, ExperimentParts
 from sweeps.planner.points import PROBES, planned_points
 from sweeps.planner.request import request
 from sweeps.planner.strategy import Strategy
@@ -150,7 +150,7 @@ def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str], message:
 def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """97 layers are not even on any number of stages but 1, which has too little memory without ZeRO-2."""
 
-    def refuse_uneven(strategy: Strategy, parts: Parts) -> Experiment:
+    def refuse_uneven(strategy: Strategy, parts: ExperimentParts) -> Experiment:
         experiment = of_strategy(strategy, parts)
         layers = experiment.layers_per_stage
         if len(set(layers)) > 1 or experiment.parallel.zero_stage > 1:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeps.reading import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TrialReading, disturbances, ranked
-from sweeps.repeats.interval import Interval, with_own_steps
+from sweeps.repeats.interval import RepeatInterval, with_own_steps
 from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import measured_points, places, rivals_of
 from sweeps.search.searcher import Answer
@@ -116,7 +116,7 @@ def test_a_peak_below_the_rate_disturbed_its_run_where_it_was_measured_beside_it
 
 
 def test_an_interval_is_no_narrower_than_that_of_its_own_steps() -> None:
-    narrow = Interval(0.99, 1.01, 1, "by t")
+    narrow = RepeatInterval(0.99, 1.01, 1, "by t")
     assert with_own_steps(narrow, ()) == narrow
     assert with_own_steps(narrow, [1.0, 1.001, 0.999]) == narrow
     wide = with_own_steps(narrow, [0.8, 0.9, 1.0, 1.1, 1.3])

@@ -7,7 +7,7 @@ import pytest
 from conf.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of, plan_sweep
 from sweeps.replay.contest import Contest, contest
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.study import Ground, Study, played
 from tests.composed import composed
 
@@ -19,7 +19,7 @@ STUDY = ["sweep=frontier-study", "batch.micro_batch_size=4", "parallel.world_siz
 def ground() -> Ground:
     asked = composed(STUDY)
     record = plan_sweep(asked, proxy=False, git_sha="")
-    return Study(part_of(asked, record.spec, proxy=False)).on(Machine(1))
+    return Study(part_of(asked, record.spec, proxy=False)).on(InventedMachine(1))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conf.experiment import Experiment
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.run import replayed
 from tests.composed import load
 from train_core.costs import STEP_TERMS, estimate
@@ -24,7 +24,7 @@ def experiment() -> Experiment:
 
 def test_the_same_plan_meets_the_same_truth_alone_and_among_others(experiment: Experiment) -> None:
     other = load([*SWEEP, "batch.micro_batch_size=2"]).experiment()
-    setting, machine = setting_of(experiment), Machine(seed=3)
+    setting, machine = setting_of(experiment), InventedMachine(seed=3)
     alone = [machine.truth(setting, plan_of(one)) for one in (experiment, other)]
     pairs = {
         name: np.concatenate([getattr(plan_of(one), name) for one in (experiment, other)]) for name in Plans.__slots__
@@ -35,19 +35,19 @@ def test_the_same_plan_meets_the_same_truth_alone_and_among_others(experiment: E
 
 
 def test_machines_of_different_seeds_differ_and_those_of_one_seed_do_not(experiment: Experiment) -> None:
-    first, again, other = (replayed(Machine(seed), experiment) for seed in (1, 1, 2))
+    first, again, other = (replayed(InventedMachine(seed), experiment) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_two_measurements_of_one_plan_differ_by_noise_alone(experiment: Experiment) -> None:
-    seconds = [_seconds(replayed(Machine(5), experiment, repeat)) for repeat in range(20)]
+    seconds = [_seconds(replayed(InventedMachine(5), experiment, repeat)) for repeat in range(20)]
     assert len(set(seconds)) == 20
     assert 0.005 < np.std(np.log(seconds)) < 0.05
 
 
 def test_a_machine_without_any_spread_is_the_cost_model(experiment: Experiment) -> None:
-    exact = Machine(seed=0, constants=0, smooth=0, kinds=0, kernels=0, memory=0, noise=0)
+    exact = InventedMachine(seed=0, constants=0, smooth=0, kinds=0, kernels=0, memory=0, noise=0)
     predicted = estimate(experiment)
     truth = exact.truth(setting_of(experiment), plan_of(experiment))
     assert float(truth.peak_memory_bytes[0]) == pytest.approx(predicted.peak_memory_bytes)
@@ -59,14 +59,14 @@ def test_a_machine_without_any_spread_is_the_cost_model(experiment: Experiment) 
 def test_a_plan_beyond_capacity_ends_out_of_memory_and_says_by_how_much() -> None:
     crowded = load([*SWEEP, "parallel.recompute=none", "batch.micro_batch_size=4"]).experiment()
     assert not estimate(crowded).fits
-    ended = replayed(Machine(0), crowded)
+    ended = replayed(InventedMachine(0), crowded)
     assert ended.outcome is Outcome.OUT_OF_MEMORY
     assert ended.performance is None
     assert "GiB over capacity" in ended.cause
 
 
 def test_a_replay_says_of_itself_that_it_is_one(experiment: Experiment) -> None:
-    ended = replayed(Machine(1), experiment)
+    ended = replayed(InventedMachine(1), experiment)
     assert ended.outcome is Outcome.COMPLETED
     assert ended.performance is not None
     assert "replayed" in ended.performance.peak_source

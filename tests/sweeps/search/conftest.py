@@ -9,7 +9,7 @@ import pytest
 from conf.load import settings_of
 from conf.tree import with_values
 from sweeps.points.plan import plan_sweep
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed
 from sweeps.search.choice import search_for
@@ -32,7 +32,7 @@ class Replay:
         search = search_for(self.composition, self.record)
         assert isinstance(search, Bayes)
         self.search = search
-        self.machine = Machine(seed)
+        self.machine = InventedMachine(seed)
 
     @property
     def baseline(self) -> Trial:

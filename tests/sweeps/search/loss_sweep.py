@@ -10,7 +10,7 @@ from functools import cached_property
 from conf.experiment import Experiment
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import replayed
 from sweeps.search.choice import search_for
@@ -40,7 +40,7 @@ class LossSweep:
         self.record = plan_sweep(self.composition, proxy=False, git_sha="abc")
         self.search = search_for(self.composition, self.record)
         self.loss = loss
-        self.machine = Machine(3)
+        self.machine = InventedMachine(3)
 
     def trial(self, proposal: Proposal) -> Trial:
         return trial_of(self.composition.tree, proposal.point, proposal.because)

@@ -10,10 +10,10 @@ import pytest
 from conf.errors import UsageError
 from tests.train_core.conftest import ExperimentOf
 from train_core.checkpoints.checkpoint_folder import FACTS, Facts, path_of
-from train_core.job.training_folder import Training, training_in
+from train_core.job.training_folder import StoredTraining, training_in
 
 
-def begun(root: Path, experiment_of: ExperimentOf, num_steps: int, done: int, **values: object) -> Training:
+def begun(root: Path, experiment_of: ExperimentOf, num_steps: int, done: int, **values: object) -> StoredTraining:
     """A training that has come to a checkpoint."""
     training = asked(root, experiment_of, num_steps, **values)
     training.folder.write_trial(training.content())
@@ -25,7 +25,7 @@ def begun(root: Path, experiment_of: ExperimentOf, num_steps: int, done: int, **
     return training
 
 
-def asked(root: Path, experiment_of: ExperimentOf, num_steps: int, **values: object) -> Training:
+def asked(root: Path, experiment_of: ExperimentOf, num_steps: int, **values: object) -> StoredTraining:
     dotted = {"checkpoint.every_steps": 10, "training.num_steps": num_steps}
     return training_in(root, experiment_of(dotted | {key.replace("__", "."): value for key, value in values.items()}))
 

@@ -21,7 +21,7 @@ from train_core.model.dropout import (
 )
 from train_core.model.transformer import CausalAttention
 from train_core.process.world import World
-from train_core.training.trainer import Parts, Trainer
+from train_core.training.trainer import Trainer, TrainerParts
 
 NUM_STEPS = 2
 DROPPING: dict[str, Value] = {
@@ -59,7 +59,7 @@ class OneCall(DroppingAttention):
 def losses_of(
     world: World, experiments: list[Experiment], cache_dir: Path, attention: DroppingAttention = SEEDED_ATTENTION
 ) -> list[list[float]]:
-    parts = Parts(attention=attention)
+    parts = TrainerParts(attention=attention)
     trainers = [Trainer(experiment, world, cache_dir, parts) for experiment in experiments]
     return [[trainer.step(step).loss for step in range(1, NUM_STEPS + 1)] for trainer in trainers]
 

@@ -19,7 +19,7 @@ from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.process.world import World
 from train_core.training.evaluation import held_out_loss
-from train_core.training.trainer import OF_TRAININGS, Parts, Trainer
+from train_core.training.trainer import OF_TRAININGS, Trainer, TrainerParts
 from train_core.watch.agreement import require_equal_replicas
 
 NUM_STEPS = 2
@@ -65,11 +65,11 @@ def as_on_gpus(stage: Stage, mesh: Mesh, experiment: Experiment) -> FlatReplicas
 
 def both_ways(world: World, experiments: Sequence[Experiment], cache_dir: Path) -> list[tuple[Run, Run]]:
     """Of each experiment what CPU ranks do, and what the same ranks do in the way of GPUs."""
-    ways = (OF_TRAININGS, Parts(replicas=as_on_gpus))
+    ways = (OF_TRAININGS, TrainerParts(replicas=as_on_gpus))
     return [(_run(world, one, cache_dir, ways[0]), _run(world, one, cache_dir, ways[1])) for one in experiments]
 
 
-def _run(world: World, experiment: Experiment, cache_dir: Path, parts: Parts) -> Run:
+def _run(world: World, experiment: Experiment, cache_dir: Path, parts: TrainerParts) -> Run:
     trainer = Trainer(experiment, world, cache_dir, parts)
     results = [trainer.step(step) for step in range(1, NUM_STEPS + 1)]
     held_out = held_out_loss(trainer)  # its forward passes are the first to need the updated weights

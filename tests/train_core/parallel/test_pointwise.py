@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.parallel.pointwise import Recipe
+from train_core.parallel.pointwise import DroppedOutput
 from train_core.process.world import World
 from train_core.training.evaluation import held_out_loss
 from train_core.training.trainer import Trainer
@@ -89,7 +89,7 @@ def test_outputs_that_are_made_again_are_not_kept(experiment_of: ExperimentOf, t
 def test_inputs_that_were_noted_do_not_outlive_the_pass(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     """Neither a training's, nor an evaluation's, which has no backward pass to let them go."""
     trainer = Trainer(experiment_of(SMALL | {"parallel.recompute": "pointwise"}), ALONE, tmp_path)
-    recipes = [each for each in gc.get_objects() if type(each) is Recipe]
+    recipes = [each for each in gc.get_objects() if type(each) is DroppedOutput]
     assert len(recipes) >= 6  # three in each of two layers
     trainer.step(1)
     assert all(recipe.x is None for recipe in recipes)

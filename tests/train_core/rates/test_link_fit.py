@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from train_core.rates.link_fit import fit_link, fit_patterns
-from train_core.rates.record import PATTERNS, LinkTime, Pattern, Spread
+from train_core.rates.record import PATTERNS, LinkTime, MeasuredSpread, Pattern
 
 LATENCY_SECONDS, BANDWIDTH = 5e-6, 40e9
 SIZES = [2**power for power in range(10, 27, 4)]
@@ -22,7 +22,7 @@ def seconds_of(
 
 
 def time_of(pattern: Pattern, num_ranks: int, num_bytes: int, seconds: float) -> LinkTime:
-    spread = Spread(median=seconds, lowest=seconds, highest=seconds)
+    spread = MeasuredSpread(median=seconds, lowest=seconds, highest=seconds)
     return LinkTime(link="nvlink", pattern=pattern, num_ranks=num_ranks, num_bytes=num_bytes, seconds=spread)
 
 

@@ -45,7 +45,7 @@ from train_core.parallel.parallelize import Stage
 from train_core.parallel.replicas import Replicas
 from train_core.process.world import World
 from train_core.training.evaluation import held_out_loss
-from train_core.training.trainer import Parts, Trainer
+from train_core.training.trainer import Trainer, TrainerParts
 
 AMPERE, VOLTA = (8, 0), (7, 0)
 READ_OF_A_STEP = [Wait("a value that is read", None)]
@@ -175,7 +175,7 @@ def trainer_on_gpu(
     try:
         with no_driver(capability), FakeGpuMode() as fake:
             world = World(rank, layout.world_size, GPU, "fake", DeviceClock())
-            trainer = Trainer(experiment, world, cache_dir, Parts(replicas=replicas_on_gpus))
+            trainer = Trainer(experiment, world, cache_dir, TrainerParts(replicas=replicas_on_gpus))
             fake.steps, observer = True, GpuObserver(world.clock)
             with observer.watching():
                 yield trainer, observer

@@ -41,7 +41,7 @@ class GroupTraffic(Frozen):
     num_bytes: Annotated[int, Field(ge=0)]
 
 
-class Tally:
+class TrafficTally:
     """Adds up collectives by kind."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Tally:
 
 def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...]:
     """What the first rank of a stage sends, receives and reduces in one step."""
-    tally = Tally()
+    tally = TrafficTally()
     if experiment.parallel.tensor_parallel_size > 1:
         _add_tensor(tally, experiment, stage)
     _add_pipeline(tally, experiment, stage)
@@ -83,7 +83,7 @@ def _hidden_bytes(experiment: Experiment) -> int:
     return tokens * model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
 
 
-def _add_tensor(tally: Tally, experiment: Experiment, stage: int) -> None:
+def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
     """Source: arXiv 1909.08053, section 3; with sequence parallelism arXiv 2205.05198, section 4.2.2."""
     parallel, m, hidden = experiment.parallel, experiment.num_micro_batches, _hidden_bytes(experiment)
     layers, is_last = experiment.layers_per_stage[stage], stage == parallel.pipeline_parallel_size - 1
@@ -106,7 +106,7 @@ def _add_tensor(tally: Tally, experiment: Experiment, stage: int) -> None:
         tally.add("tensor", "all_gather", m, parts)
 
 
-def _add_pipeline(tally: Tally, experiment: Experiment, stage: int) -> None:
+def _add_pipeline(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
     """Activations one way and their gradients the other, for every chunk except at the two ends of the model."""
     parallel, m = experiment.parallel, experiment.num_micro_batches
     last = parallel.pipeline_parallel_size - 1
@@ -119,7 +119,7 @@ def _add_pipeline(tally: Tally, experiment: Experiment, stage: int) -> None:
         tally.add("pipeline", kind, m * passes, _hidden_bytes(experiment) // shards)
 
 
-def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
+def _add_gradients(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
     """Each bucket is summed over the replicas, then a rank's part over tensor ranks and a tied embedding's two stages.
 
     Source: arXiv 1910.02054, section 7 (ZeRO).
@@ -139,7 +139,7 @@ def _add_gradients(tally: Tally, experiment: Experiment, stage: int) -> None:
             tally.add(group, "all_reduce", 1, gradients // shards)
 
 
-def _add_shards(tally: Tally, experiment: Experiment) -> None:
+def _add_shards(tally: TrafficTally, experiment: Experiment) -> None:
     """ZeRO-3, which has no pipeline. In every micro-batch, each layer is gathered for each of its two passes, and what
     is around the layers once; after backward the gradients of each are reduced.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.primitives.narrow import Recipe, recipe_of
+from train_core.costs.primitives.narrow import NarrowProducts, recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -29,7 +29,13 @@ def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
 
 
 def _cast_seconds(
-    setting: Setting, shard: Shard, recipe: Recipe, widths: list[Integers | int], gathered: int, *, transposes: bool
+    setting: Setting,
+    shard: Shard,
+    recipe: NarrowProducts,
+    widths: list[Integers | int],
+    gathered: int,
+    *,
+    transposes: bool,
 ) -> Floats:
     """Seconds of casting an operand of each product, (tokens, width).
 

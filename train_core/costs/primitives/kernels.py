@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from train_core.costs.primitives.narrow import Recipe, narrow_flops_per_second, narrowness
+from train_core.costs.primitives.narrow import NarrowProducts, narrow_flops_per_second, narrowness
 from train_core.costs.setting import Floats, Integers, Setting
 
 Number: TypeAlias = Floats | Integers | float | int
@@ -37,7 +37,7 @@ def matmul_seconds(
     depth: Number,
     count: Number = 1,
     *,
-    recipe: Recipe | None = None,
+    recipe: NarrowProducts | None = None,
     result_bytes: int | None = None,
 ) -> Floats:
     """`count` independent products (rows, depth) x (depth, columns), launched as one kernel.

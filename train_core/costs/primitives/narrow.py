@@ -21,7 +21,7 @@ H100 (dgxc-benchmarking v24.11.1), which are therefore no test of the prediction
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class NarrowProducts:
     """How the operands of a product become narrow.
 
     Attributes:
@@ -49,13 +49,13 @@ class Recipe:
         return 2 * self.operand_bytes if wants_transposes(device) and self.copies == 1 else 0.0
 
 
-RECIPES: dict[MatmulRecipe, Recipe] = {
-    "fp8-delayed": Recipe(1.0, reads=1, copies=1, kernels=1, gathers_narrow=True),
-    "fp8-tensorwise": Recipe(1.0, reads=2, copies=1, kernels=2, gathers_narrow=True),
-    "fp8-rowwise": Recipe(1.0, reads=4, copies=2, kernels=4, gathers_narrow=False),
-    "fp8-blockwise": Recipe(1.0 + 4 / 128, reads=1, copies=2, kernels=1, gathers_narrow=False),
-    "mxfp8": Recipe(1.0 + 1 / 32, reads=1, copies=2, kernels=2, gathers_narrow=False),
-    "nvfp4": Recipe(0.5 + 1 / 16, reads=3, copies=2, kernels=3, gathers_narrow=False),
+RECIPES: dict[MatmulRecipe, NarrowProducts] = {
+    "fp8-delayed": NarrowProducts(1.0, reads=1, copies=1, kernels=1, gathers_narrow=True),
+    "fp8-tensorwise": NarrowProducts(1.0, reads=2, copies=1, kernels=2, gathers_narrow=True),
+    "fp8-rowwise": NarrowProducts(1.0, reads=4, copies=2, kernels=4, gathers_narrow=False),
+    "fp8-blockwise": NarrowProducts(1.0 + 4 / 128, reads=1, copies=2, kernels=1, gathers_narrow=False),
+    "mxfp8": NarrowProducts(1.0 + 1 / 32, reads=1, copies=2, kernels=2, gathers_narrow=False),
+    "nvfp4": NarrowProducts(0.5 + 1 / 16, reads=3, copies=2, kernels=3, gathers_narrow=False),
 }
 """Sources: Transformer Engine's recipes DelayedScaling, Float8CurrentScaling, Float8BlockScaling, MXFP8BlockScaling and
 NVFP4BlockScaling, and torchao's tensorwise and rowwise. Along rows and along columns the largest value is found and the
@@ -64,7 +64,7 @@ gradient goes through a random Hadamard transform first. Scales have 4 bytes for
 """
 
 
-def recipe_of(setting: Setting) -> Recipe | None:
+def recipe_of(setting: Setting) -> NarrowProducts | None:
     """The recipe of a setting; None where products run in the type of the weights."""
     return None if setting.matmul_recipe is None else RECIPES[setting.matmul_recipe]
 

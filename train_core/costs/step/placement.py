@@ -16,7 +16,7 @@ from train_core.costs.setting import Integers, Plans, Setting
 from train_core.costs.step.sharing import within_group
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """Ranks of a collective, in columns, as `primitives.collectives` takes them."""
 
     num_ranks: Integers
@@ -48,23 +48,23 @@ def pipeline_extent(setting: Setting, plans: Plans) -> Integers:
     return extent
 
 
-def replica_group(setting: Setting, plans: Plans, size: Integers) -> Group:
+def replica_group(setting: Setting, plans: Plans, size: Integers) -> RankGroup:
     """The first `size` of the ranks that hold the same weights of a stage.
 
     Context ranks are neighbours; under `pipeline_before_data` the others of a rank are whole pipelines away.
     """
     runs = Runs(plans.context_parallel_size, pipeline_extent(setting, plans)) if setting.pipeline_before_data else None
-    return Group(size, plans.tensor_parallel_size, runs)
+    return RankGroup(size, plans.tensor_parallel_size, runs)
 
 
-def same_shard_group(setting: Setting, plans: Plans) -> Group:
+def same_shard_group(setting: Setting, plans: Plans) -> RankGroup:
     """The ranks that hold the same shard of a stage, one of each group of `zero_group_size` replicas."""
     members, c = within_group(setting, plans.num_replicas), plans.context_parallel_size
     size, stride = -(-plans.num_replicas // members), plans.tensor_parallel_size * members
     if not setting.pipeline_before_data:
-        return Group(size, stride, None)
+        return RankGroup(size, stride, None)
     jump = pipeline_extent(setting, plans) * np.maximum(1, members // c)
-    return Group(size, stride, Runs(np.maximum(1, c // members), jump))
+    return RankGroup(size, stride, Runs(np.maximum(1, c // members), jump))
 
 
 def expert_stride(setting: Setting, plans: Plans) -> Integers:

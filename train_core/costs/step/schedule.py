@@ -26,7 +26,7 @@ def largest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers
 
 
 @dataclass(frozen=True, slots=True)
-class StageSeconds:
+class MicroBatchSeconds:
     """Seconds of one micro-batch on each stage of a group, in columns, (n,)."""
 
     forward: Floats
@@ -40,7 +40,7 @@ class StageSeconds:
 
 def pipeline_seconds(
     groups: list[StageGroup],
-    seconds: list[StageSeconds],
+    seconds: list[MicroBatchSeconds],
     num_stages: Integers,
     num_micro_batches: Integers,
     num_chunks: Integers,
@@ -103,7 +103,7 @@ def layers_waited_for(groups: list[StageGroup], num_stages: Integers, num_chunks
 
 
 def _one_f_one_b(
-    stage: StageSeconds, total: Floats, before: Floats, after: Floats, ahead: Integers, m: Integers
+    stage: MicroBatchSeconds, total: Floats, before: Floats, after: Floats, ahead: Integers, m: Integers
 ) -> Floats:
     """The longest chain through one stage, with the stages before it filling and draining around it.
 

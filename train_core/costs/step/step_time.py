@@ -16,7 +16,7 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.placement import pipeline_extent, widest_hop
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import across_groups_seconds, replica_seconds
-from train_core.costs.step.schedule import StageSeconds, pipeline_seconds
+from train_core.costs.step.schedule import MicroBatchSeconds, pipeline_seconds
 from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.step.update_bytes import update_bytes
 from train_core.costs.terms import StepColumns
@@ -35,9 +35,9 @@ class Passes:
     gathers_forward: Floats
     gathers_backward: Floats
 
-    def with_hop(self, hop: Floats) -> StageSeconds:
+    def with_hop(self, hop: Floats) -> MicroBatchSeconds:
         """The passes as the pipeline sees them: all parts added up, with a transfer each way."""
-        return StageSeconds(
+        return MicroBatchSeconds(
             self.forward + self.tensor_forward + self.gathers_forward + hop,
             self.input_gradient + self.tensor_backward + self.gathers_backward + hop,
             self.weight_gradient,

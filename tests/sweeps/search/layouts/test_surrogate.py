@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.replay.machine import Machine
+from sweeps.replay.machine import InventedMachine
 from sweeps.search.layouts.normal import cumulative, expected_improvement
 from sweeps.search.layouts.priced import Priced
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
@@ -24,7 +24,7 @@ def plans(replay: Replay) -> Priced:
 @pytest.fixture(scope="module")
 def true_logs(replay: Replay, plans: Priced) -> Floats:
     space = replay.search.candidates.by_kind[0][0]  # type: ignore[attr-defined]
-    logs: Floats = np.log(Machine(3).truth(space.setting, plans.plans).step_seconds)
+    logs: Floats = np.log(InventedMachine(3).truth(space.setting, plans.plans).step_seconds)
     return logs
 
 

@@ -20,7 +20,7 @@ from tests.train_core.costs.priced import (
 )
 from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, transfer_seconds
 from train_core.costs.setting import Setting
-from train_core.costs.step.placement import Group, pipeline_extent, replica_group, same_shard_group, stage_stride
+from train_core.costs.step.placement import RankGroup, pipeline_extent, replica_group, same_shard_group, stage_stride
 from train_core.costs.step.replicas import across_groups_seconds, expert_replicas, replica_seconds
 from train_core.costs.step.step_time import hop_seconds
 from train_core.costs.work import work_of
@@ -42,7 +42,7 @@ def ranks_of(order: tuple[str, ...], sizes: dict[str, int]) -> dict[tuple[int, .
     return found
 
 
-def members(group: Group) -> list[int]:
+def members(group: RankGroup) -> list[int]:
     """The ranks of the group that rank 0 is in."""
     size, stride = group.num_ranks.item(), group.stride.item()
     if group.runs is None:

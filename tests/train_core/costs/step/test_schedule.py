@@ -22,7 +22,7 @@ from tests.train_core.costs.pipeline_events import (
     zero_bubble_passes,
 )
 from train_core.costs.stages import StageGroup
-from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, StageSeconds, pipeline_seconds
+from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds
 
 MOST_STAGES = 8
 fifty = settings(deadline=None, max_examples=50)
@@ -51,7 +51,7 @@ def closed_form(
         for i in range(p)
     ]
     seconds = [
-        StageSeconds(np.array([one.forward]), np.array([one.input_gradient]), np.array([one.weight_gradient]))
+        MicroBatchSeconds(np.array([one.forward]), np.array([one.input_gradient]), np.array([one.weight_gradient]))
         for one in stages
     ]
     sizes = (np.array([p]), np.array([num_micro_batches]), np.array([num_chunks]), np.array([schedule]))
