@@ -26,7 +26,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-fast test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is a sweep: 22b, 175b, 1t, smoke, ...; see trisweep list sweep"
@@ -100,6 +100,9 @@ gpu-check: setup ## ten minutes on one node with GPUs: does all of it work here?
 
 test: check ## check, then run the tests, on a real Slurm too; of large grids the cases in which all pairs meet
 	$(PYTEST)
+
+test-fast: .venv/.installed-dev ## tests that need no root, no cluster, no server and no browser: two minutes
+	$(PYTEST) --fast
 
 test-all: check ## the same with every case of the grids
 	$(PYTEST) --all-cases

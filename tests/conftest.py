@@ -45,11 +45,31 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-cases", action="store_true", help="run every case of the grids marked `covering`, not few")
+    parser.addoption("--fast", action="store_true", help="leave out what is slow or needs a cluster, server or browser")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Say in the first lines what this machine lacks, and not only in the number of skipped tests at the end."""
+    if hasattr(session.config, "workerinput"):
+        return
+    for words in _lacking():
+        session.config.get_terminal_writer().line(f"Skipped here: {words}")
+
+
+def _lacking() -> Iterator[str]:
+    if os.geteuid():
+        yield "tests on a real Slurm cluster, which only root can start"
+    elif not (shutil.which("slurmctld") or shutil.which("apt-get")):
+        yield "tests on a real Slurm cluster: neither Slurm nor Debian's apt-get, to install it with, is here"
+    if _find_chromium() is None:
+        yield "pages in a browser: no Chromium is installed"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before pytest-xdist reads the groups. Workers take groups in this order: the long ones first, side by side."""
+    if config.getoption("fast"):
+        _deselect(config, items, [item for item in items if _is_heavy(item)])
     if not config.getoption("all_cases"):
         _leave_out(config, items)
     group_of = _groups(items)
@@ -70,11 +90,19 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):
             grids.setdefault(item.nodeid.split("[")[0], []).append(item)
     kept = {id(item) for grid in grids.values() for item in covering(grid, lambda item: item.callspec.indices)}
-    left_out = [item for grid in grids.values() for item in grid if id(item) not in kept]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        unwanted = {id(item) for item in left_out}
-        items[:] = [item for item in items if id(item) not in unwanted]
+    _deselect(config, items, [item for grid in grids.values() for item in grid if id(item) not in kept])
+
+
+def _is_heavy(item: pytest.Item) -> bool:
+    marked = any(item.get_closest_marker(name) for name in ("slow", "slurm"))
+    return marked or bool({*SHARED, "browser"}.intersection(getattr(item, "fixturenames", ())))
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], unwanted: Sequence[pytest.Item]) -> None:
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        left_out = {id(item) for item in unwanted}
+        items[:] = [item for item in items if id(item) not in left_out]
 
 
 def _groups(items: Iterable[pytest.Item]) -> dict[Path, str]:
