@@ -27,6 +27,7 @@ from conf.schema import (
 from conf.setup import Setup
 from conf.setup_parts import SetupParts
 from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
+from conf.trainer_limits import limits_of_program, require_runnable
 from conf.trainer_spec import TRISWEEP, TrainerSpec
 
 
@@ -98,24 +99,10 @@ def _leave_out_later_keys(content: dict[str, Any]) -> None:
                 content[group].pop(name, None)
 
 
-def _check_own_trainer(experiment: Experiment) -> None:
+def _check_own_limits(experiment: Experiment) -> None:
     """Refuse what can be priced for other trainers, and what this package's own does not carry out."""
-    parallel, model = experiment.parallel, experiment.model
-    remedy = "Choose another trainer, such as trainer=megatron-lm, or plan it with --implementation megatron-core."
-    chosen = {
-        "parallel.context_parallel_size": (parallel.context_parallel_size, 1),
-        "parallel.expert_parallel_size": (parallel.expert_parallel_size, 1),
-        "parallel.expert_tensor_parallel_size": (parallel.expert_tensor_parallel_size, None),
-        "parallel.zero_group_size": (parallel.zero_group_size, None),
-        "parallel.offload_optimizer": (parallel.offload_optimizer, False),
-        "parallel.pipeline_before_data": (parallel.pipeline_before_data, False),
-        "precision.matmul_recipe": (experiment.precision.matmul_recipe, None),
-        "model.experts": (model.experts and model.experts.num_experts, None),
-        "model.latent_attention": (model.latent_attention and model.latent_attention.key_value_rank, None),
-    }
-    for key, (value, plain) in chosen.items():
-        if value != plain:
-            raise InfeasiblePlan(key, value, "is not carried out by this package's own trainer", remedy)
+    otherwise = "choose another trainer, such as trainer=megatron-lm, or plan it with --implementation megatron-core"
+    require_runnable(experiment, TRISWEEP.name, limits_of_program(TRISWEEP.name), otherwise)
 
 
 def _check_profile(experiment: Experiment) -> None:
@@ -175,6 +162,8 @@ def _check_command(experiment: Experiment) -> None:
     call_of(trainer, experiment, job)
     names = names_of(trainer, experiment, job)
     met_limits(trainer.differs, names, "trainer.differs")
+    if trainer.limits_of is not None:
+        require_runnable(experiment, trainer.name, limits_of_program(trainer.limits_of))
     for limit in met_limits(trainer.refuses, names, "trainer.refuses"):
         # A name of the file's own, such as torchtitan's flavor, tells nobody what to change: what it follows from does.
         follows = trainer.values.get(limit.of)
@@ -186,9 +175,9 @@ def _check_command(experiment: Experiment) -> None:
 
 
 OWN_RUN_CHECKS = (
-    _check_own_trainer,
+    _check_own_limits,
     _check_profile,
     _check_training,
     _check_watch,
 )
-"""What the trainer of this package cannot run; other programs say so in `trainer.refuses`."""
+"""What the trainer of this package cannot run; of other programs `trainer.limits_of` and `trainer.refuses` say so."""

@@ -90,7 +90,6 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
     """The values of an experiment by their dotted keys, and what follows from them by plain names."""
     tree = setup.model_dump(mode="json", include=set(GROUPS))
     model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
-    left = setup.num_micro_batches % parallel.pipeline_parallel_size
     base = model.rotary_base or ROTARY_BASE
     return dict(_flat(tree)) | {
         "world_size": parallel.world_size,
@@ -104,9 +103,11 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "layers_per_chunk": layers[0] // parallel.virtual_pipeline_size,
         "layer_split": layer_split(layers),
         "has_uneven_chunks": any(count % parallel.virtual_pipeline_size for count in layers),
-        "has_uneven_groups": parallel.schedule == "interleaved" and bool(left),
+        "has_unequal_chunks": has_unequal_chunks(setup),
+        "has_uneven_groups": has_uneven_groups(setup),
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
+        **_less_layers(layers),
         "head_size": model.query_size // model.num_attention_heads,
         "has_grouped_queries": model.num_query_groups < model.num_attention_heads,
         "rotary_frequency_base": int(base) if base.is_integer() else base,
@@ -114,7 +115,6 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "last_token": model.vocab_size - 1,
         "num_zero_groups": _num_zero_groups(setup),
         "activation_again": _activation_again(setup),
-        "pointwise_recipe": setup.precision.matmul_recipe if parallel.recompute == "pointwise" else None,
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
@@ -166,6 +166,29 @@ def layer_split(layers: Sequence[int]) -> str:
     if len(set(layers)) == 1:
         return "even"
     return "ends" if len(set(layers[1:-1])) <= 1 else "uneven"
+
+
+def has_unequal_chunks(setup: Setup) -> bool:
+    """Whether the chunks of an interleaved pipeline differ in layers, within a stage or between stages."""
+    num_chunks, layers = setup.parallel.virtual_pipeline_size, setup.layers_per_stage
+    return num_chunks > 1 and (len(set(layers)) > 1 or bool(layers[0] % num_chunks))
+
+
+def has_uneven_groups(setup: Setup) -> bool:
+    """Whether the last group of an interleaved pipeline's micro-batches has others than as many as there are stages."""
+    left = setup.num_micro_batches % setup.parallel.pipeline_parallel_size
+    return setup.parallel.schedule == "interleaved" and bool(left)
+
+
+def _less_layers(layers: Sequence[int]) -> dict[str, int]:
+    """The layers of the stages between the ends, and how many less the first and the last stage have.
+
+    With two stages nothing is between them, and the fuller one counts; an end that has more layers has a number below 0
+    less. These say a whole spread only where it is even, or `layer_split` is `ends`.
+    """
+    inner = layers[1] if len(layers) > 2 else max(layers)
+    names = ("inner_stage_layers", "first_stage_less_layers", "last_stage_less_layers")
+    return dict(zip(names, (inner, inner - layers[0], inner - layers[-1]), strict=True))
 
 
 def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:

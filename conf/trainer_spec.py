@@ -157,7 +157,8 @@ class TrainerSpec(Frozen):
         prefix: words before everything, such as those that start a container.
         python: for `{python}`, and to start torchrun; null takes the one that runs the job.
         working_dir: where the program is started; null takes the folder in which the sweep was.
-        refuses: plans that the program cannot carry out.
+        limits_of: the trainer of `trainer_limits.yaml` that cannot run the same plans; null: `refuses` says all.
+        refuses: plans that the program cannot carry out, beside those.
         differs: plans that it carries out otherwise than they are predicted.
     """
 
@@ -174,6 +175,7 @@ class TrainerSpec(Frozen):
     working_dir: str | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     log: LogSpec = LogSpec()
+    limits_of: CostsOf | None = None
     refuses: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
     differs: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
 
@@ -188,7 +190,7 @@ class TrainerSpec(Frozen):
 
     def identity(self) -> dict[str, Any]:
         """What makes a measurement with this program another one: all but words about plans and predictions."""
-        return self.model_dump(mode="json", exclude={"costs_of", "refuses", "differs"})
+        return self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
 
     @field_validator("command", "prefix", mode="before")
     @classmethod

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from conf.knobs import KNOB, SEARCHED_KNOBS, Listed
+from conf.trainer_limits import UNEQUAL_CHUNKS, UNEVEN_GROUPS
+from sweeps.planner.runnable import runs
 from sweeps.planner.space import (
     RECOMPUTE_EVERY,
     Placing,
@@ -33,7 +35,6 @@ from sweeps.planner.space import (
 from sweeps.planner.spreads import StageLayout
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 from train_core.costs.step.schedule import INTERLEAVED
-from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 ENDS = ("first_stage_layers", "last_stage_layers")
 Selection: TypeAlias = Integers | slice
@@ -180,12 +181,12 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
     smaller n.
     """
     legal: Booleans = np.ones((1, plans.micro_batch_size.size, plans.schedule.size), dtype=bool)
-    if not CAPABILITIES[space.setting.implementation.name].interleaves_unevenly:
+    if not runs(space.setting.implementation, UNEQUAL_CHUNKS, True):
         equal = chunk_layers * plans.virtual_pipeline_size * plans.pipeline_parallel_size
-        alike = (plans.num_micro_batches % plans.pipeline_parallel_size == 0) & (
-            equal == space.setting.model.num_layers
-        )
-        legal = (plans.schedule != INTERLEAVED) | alike
+        legal = legal & ((plans.schedule != INTERLEAVED) | (equal == space.setting.model.num_layers))
+    if not runs(space.setting.implementation, UNEVEN_GROUPS, True):
+        whole = plans.num_micro_batches % plans.pipeline_parallel_size == 0
+        legal = legal & ((plans.schedule != INTERLEAVED) | whole)
     # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.expert_axis).
     sends_once = plans.sequence_parallel | (plans.tensor_parallel_size == 1) | (plans.expert_parallel_size == 1)
     legal = legal & sends_once

@@ -9,13 +9,12 @@ from conf.errors import InfeasiblePlan
 from conf.experiment import ExperimentParts
 from conf.knobs import KNOB, layers_in_short
 from conf.setup import Setup
+from conf.trainer_limits import limits_of, require_runnable
 from conf.units import GIBIBYTE
 from sweeps.planner.neighbours import neighbours
 from sweeps.planner.strategy import Strategy
 from sweeps.planner.vocabulary import padded_for
 from train_core.costs import Estimate, Implementation, estimate
-from train_core.costs.trainers.capabilities import require_runnable
-from train_core.costs.trainers.declared_limits import CAPABILITIES
 from train_core.costs.trainers.trisweep import TRISWEEP
 
 
@@ -102,7 +101,7 @@ def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implem
         InfeasiblePlan: it cannot exist, or the trainer cannot run it.
     """
     setup = strategy.experiment(parts) if implementation.name == TRISWEEP.name else strategy.setup(parts)
-    require_runnable(setup, implementation.name, CAPABILITIES[implementation.name])
+    require_runnable(setup, implementation.name, limits_of(implementation.name))
     return setup
 
 

@@ -14,6 +14,7 @@ from conf.errors import InfeasiblePlan
 from conf.experiment import ExperimentParts
 from conf.schema import Value
 from conf.sweep_spec import SearchPlan
+from conf.trainer_limits import limits_of_program
 from conf.trainer_spec import TrainerSpec
 from sweeps.planner.neighbours import neighbours
 from sweeps.planner.search import search_space
@@ -98,7 +99,9 @@ def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
 
 def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
     """Whether the program has no such schedule or ZeRO stage at all, so that no plan of the kind need be searched."""
-    limits = ((limit, limit.of.removeprefix("parallel.")) for limit in trainer.refuses)
+    taken_over = limits_of_program(trainer.limits_of) if trainer.limits_of else ()
+    in_all_plans = (limit for limit in taken_over if limit.beside is None)
+    limits = ((limit, limit.of.removeprefix("parallel.")) for limit in (*in_all_plans, *trainer.refuses))
     return any(limit.meets(kind.pinned[name]) for limit, name in limits if name in ("schedule", "zero_stage"))
 
 

@@ -8,8 +8,9 @@ from functools import lru_cache
 from conf.knobs import KNOB, KnobValue
 from conf.schema import Frozen, MatmulRecipe, Value
 from conf.settings import Settings
+from conf.trainer_limits import limits_of
+from conf.trainer_limits import runs as trainer_runs
 from train_core.costs import Implementation
-from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 
 def runs(
@@ -39,21 +40,21 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
         InfeasiblePlan: names the key, its value, and what the trainer lacks.
     """
     keys = {KNOB[name].key: value for name, value in pinned.items() if not isinstance(value, tuple)}
-    for limit in CAPABILITIES[trainer.name].limits:
-        group, _, name = limit.key.partition(".")
+    for limit in limits_of(trainer.name):
+        group, _, name = limit.of.partition(".")
         if group in ("model", "precision"):
             value = getattr(getattr(settings, group), name)
             value = "given" if isinstance(value, Frozen) else value
-        elif limit.key in keys and limit.beside == "any":
-            value = keys[limit.key]
+        elif limit.of in keys:
+            value = keys[limit.of]
         else:
             continue
-        if limit.recipes is not None and settings.precision.matmul_recipe not in limit.recipes:
-            continue
-        if value not in limit.values:
+        in_all = limit.holds(pipeline=False, tensor=False, recipe=settings.precision.matmul_recipe)
+        if in_all and limit.meets(value):
             raise limit.refusal(value, trainer.name, "another --implementation")
 
 
 @lru_cache(maxsize=4096)  # asked for every block of a search
 def _allows(trainer: str, knob: str, value: Value, pipeline: bool, tensor: bool, recipe: MatmulRecipe | None) -> bool:
-    return CAPABILITIES[trainer].allows(knob, value, pipeline=pipeline, tensor=tensor, recipe=recipe)
+    key = KNOB[knob].key if knob in KNOB else knob
+    return trainer_runs(trainer, key, value, pipeline=pipeline, tensor=tensor, recipe=recipe)

@@ -9,13 +9,13 @@ from math import gcd
 from typing import NamedTuple, TypeVar
 
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
+from conf.trainer_limits import LAYER_SPLIT
 from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
 from sweeps.planner.spreads import StageLayout, all_layouts
 from sweeps.planner.strategy import even_ends
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
-from train_core.costs.trainers.capabilities import LAYER_SPLIT
 
 MOST_ZERO_STAGE = 3
 SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")

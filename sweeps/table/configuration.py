@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.setup import Setup
+from conf.trainer_limits import limits_of, require_runnable
 from sweeps.table.cells import Row, index_of, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.compiled import compiled_or_not
@@ -24,8 +25,6 @@ from sweeps.table.unread import require_read
 from sweeps.table.words import about_columns
 from train_core.costs import Implementation
 from train_core.costs.counts.computable import require_computable
-from train_core.costs.trainers.capabilities import require_runnable
-from train_core.costs.trainers.declared_limits import CAPABILITIES
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")
@@ -110,7 +109,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
         raise ConfigError("stage", stage, f"is not one of pp = {parallel.pipeline_parallel_size} stages", remedy)
     # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
     if (implementation is not None or text_of(row, "implementation")) and not _was_run(row):
-        require_runnable(setup, trainer.name, CAPABILITIES[trainer.name])
+        require_runnable(setup, trainer.name, limits_of(trainer.name))
     return Configuration(setup, trainer, stage, models_memory=not _leaves_memory_open(row))
 
 

@@ -155,6 +155,30 @@ def test_torchtitans_flags_say_the_plan() -> None:
     assert has(staged, "--parallelism.pipeline_parallel_schedule", "1F1B")
 
 
+@pytest.mark.parametrize(
+    ("plan", "layers", "first", "last"),
+    [
+        ([4], "8", "0", "0"),
+        ([4, "[7,9,9,7]"], "9", "2", "2"),
+        ([4, "[8,8,8,8]"], "8", "0", "0"),
+        ([3, "[10,11,11]"], "11", "1", "0"),
+        ([3, "[11,11,10]"], "11", "0", "1"),
+        ([2, "[17,15]"], "17", "0", "2"),
+        ([2, "[15,17]"], "17", "2", "0"),
+    ],
+)
+def test_torchtitan_is_told_how_many_layers_less_its_ends_have(
+    plan: list[int | str], layers: str, first: str, last: str
+) -> None:
+    names = ("parallel.pipeline_parallel_size", "parallel.layers_per_stage")
+    stages = [f"{name}={value}" for name, value in zip(names, plan, strict=False)]
+    world = ["parallel.world_size=24", "batch.global_batch_size=48"] if plan[0] == 3 else []
+    found = words("torchtitan", *LLAMA, *world, *stages)
+    assert has(found, "--parallelism.pipeline_parallel_layers_per_stage", layers)
+    assert has(found, "--parallelism.pipeline_parallel_first_stage_less_layers", first)
+    assert has(found, "--parallelism.pipeline_parallel_last_stage_less_layers", last)
+
+
 def test_deepspeeds_file_says_the_plan() -> None:
     experiment = experiment_of("deepspeed", *GPT, "parallel.zero_stage=1", "parallel.tensor_parallel_size=2")
     call = call_of(experiment.trainer, experiment, dict.fromkeys(JOB_NAMES, "X") | {"trial_folder": "/runs/t"})
@@ -177,7 +201,7 @@ IN_CHUNKS = [
     ("trainer", "plan", "words"),
     [
         ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
-        ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer or"),
+        ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer, or"),
         ("megatron-lm", ["parallel.recompute=pointwise"], "which its module moe_act does for experts alone"),
         ("megatron-lm", [*IN_CHUNKS, "parallel.virtual_pipeline_size=3"], "have to divide by its chunks"),
         ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "groups of as many as stages"),
