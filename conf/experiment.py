@@ -162,8 +162,6 @@ def _check_command(experiment: Experiment) -> None:
     call_of(trainer, experiment, job)
     names = names_of(trainer, experiment, job)
     met_limits(trainer.differs, names, "trainer.differs")
-    if trainer.limits_of is not None:
-        require_runnable(experiment, trainer.name, limits_of_program(trainer.limits_of))
     for limit in met_limits(trainer.refuses, names, "trainer.refuses"):
         # A name of the file's own, such as torchtitan's flavor, tells nobody what to change: what it follows from does.
         follows = trainer.values.get(limit.of)
@@ -172,6 +170,8 @@ def _check_command(experiment: Experiment) -> None:
         if "." not in key:
             raise InfeasiblePlan("trainer", trainer.name, f"cannot run this plan: {limit.because}", remedy)
         raise InfeasiblePlan(key, names[key], f"trainer {trainer.name}: {limit.because}", remedy)
+    if trainer.limits_of is not None:
+        require_runnable(experiment, trainer.name, limits_of_program(trainer.limits_of))
 
 
 OWN_RUN_CHECKS = (
