@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.making import PAGES
+from tests.docs.documented import PAGES as SHOWN
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +18,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_generated_page_is_what_the_code_says_today(path: Path) -> None:
     assert path.read_text() == PAGES[path](), "run python -m docs.making"
+
+
+def test_every_page_names_its_reader_in_its_first_sentence() -> None:
+    by_hand = [path for path in SHOWN if path not in PAGES and not path.read_text().startswith("<!-- Written by")]
+    assert [path.name for path in by_hand if "\n\nThis page is for " not in path.read_text()[:120]] == []
 
 
 def test_the_site_is_built_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
