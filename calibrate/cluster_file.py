@@ -92,7 +92,7 @@ def replace_cluster_file(
     """
     # A file of defaults, or an interpolation, may override what was written, so the result is composed and compared.
     with draft_first(folder), _draft_of(text, output) as draft:
-        composed = load_cluster(output, draft)
+        composed = _compose(output, draft, changes)
     for change in changes:
         _require_taken(change, cluster, composed)
     target = written_path(output, folder)
@@ -101,6 +101,17 @@ def replace_cluster_file(
     except OSError as error:
         raise UsageError(f"{target} cannot be written ({error.strerror})", "Make room or make it writable.") from None
     return target
+
+
+def _compose(output: str, draft: Path, changes: Sequence[Change]) -> ClusterSpec:
+    try:
+        return load_cluster(output, draft)
+    except ConfigError as error:
+        if error.key not in {".".join(map(str, ("cluster", *change.path))) for change in changes}:
+            raise
+        # Nobody wrote this value, so advice for someone who left out its unit would mislead.
+        remedy = "Calibrate again while nothing else runs on these devices."
+        raise ConfigError(error.key, error.value, f"was just measured, but {error.problem}", remedy) from None
 
 
 @contextmanager

@@ -147,19 +147,22 @@ def build_record() -> BuildRecord:
 
 @pytest.fixture(scope="session")
 def tiny_rates_plan() -> TinyRatesPlan:
-    """What `trisweep calibrate` measures on CPU ranks, at sizes that take no time and say nothing."""
+    """What `trisweep calibrate` measures on CPU ranks, at sizes that take little time and say little.
+
+    They are large enough that waiting for a core on a busy machine does not make rates that are refused as impossible.
+    """
 
     def build(world_size: int) -> RatesPlan:
-        product = Product(rows=8, columns=8, depth=8)
+        product = Product(rows=64, columns=64, depth=64)
         shape = AttentionShape(num_sequences=1, num_heads=2, seq_length=16, head_size=8)
         tiny = {
             "dtypes": ("fp32",),
             "large_products": (product,),
             "thin_products": (product,),
             "attention_shapes": (shape,),
-            "memory_bytes": 4096,
+            "memory_bytes": 2**20,
             "num_small_kernels": 3,
-            "message_bytes": (64, 4096),
+            "message_bytes": (64, 2**20),
             "num_samples": 2,
             "sample_seconds": 1e-4,
         }

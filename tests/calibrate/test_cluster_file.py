@@ -135,6 +135,16 @@ def test_a_file_that_would_not_compose_is_not_replaced(conf_copy: Path) -> None:
     assert [path for path in (conf_copy / "cluster").iterdir() if path.name.startswith(".")] == []
 
 
+def test_an_impossible_measurement_is_not_taken_for_a_unit_left_out(conf_copy: Path) -> None:
+    local = load_cluster("local")
+    before = cluster_path("local", conf_copy).read_text()
+    change = Change(("links", 0, "bandwidth_bytes_per_second"), 1e9, 976e3, "measured: beside something else")
+    text = rewritten(before, [change], "now", "here")
+    with pytest.raises(ConfigError, match=r"976000\.0: was just measured, but no machine .*Calibrate again"):
+        replace_cluster_file(local, "local", text, [change], conf_copy)
+    assert cluster_path("local", conf_copy).read_text() == before
+
+
 def test_a_result_that_would_destroy_another_file_or_could_not_be_written_is_refused_beforehand(
     conf_copy: Path,
 ) -> None:
