@@ -145,10 +145,7 @@ class Checkpoints:
     def _read(self, checkpoint: Path, wanted: Mapping[str, Value] | None) -> Facts:
         facts, metadata = found_by_first(partial(said_by, checkpoint, self.experiment.model, wanted), self.world)
         states, replicas = self.optimizer.states, self.replicas
-        is_checked = facts.metadata_crc32 is not None
-        if not is_checked and self.world.rank == 0:
-            LOGGER.warning("checkpoint %s has no checksums; what it holds is taken as it is", checkpoint)
-        read(pieces_of(states, replicas.boxes()), Reader(checkpoint, metadata), is_checked=is_checked)
+        read(pieces_of(states, replicas.boxes()), Reader(checkpoint, metadata))
         # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
         for state, weights in zip(states, replicas.own_weights(), strict=True):
             state.write_to(weights)
@@ -205,7 +202,6 @@ class Checkpoints:
             label=experiment.label,
             model=experiment.model,
             loss_scale=scale,
-            file_bytes={},
             training=self.training,
         )
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from conf.errors import ConfigError, TrisweepError, UsageError
 from conf.model_spec import ModelSpec
@@ -42,10 +42,10 @@ class Facts(Frozen):
         num_updates: how often the weights were updated, which Adam's correction of its moments depends on.
         label: the layout that wrote it, for people.
         loss_scale: see `loss_scale.LossScale.state`; empty where it is constant.
-        file_bytes: size of every other file.
         training: what its losses follow from besides model and step, by dotted key, and the name of its tokens: see
-            `same_training`. None in checkpoints that were written before it was kept.
-        metadata_crc32: checksum of `.metadata`; None in checkpoints that were written before there were checksums.
+            `same_training`.
+        file_bytes: size of every other file; this and what follows is filled in by `publish`.
+        metadata_crc32: checksum of `.metadata`.
         crc32: checksum of all that is said here besides.
     """
 
@@ -54,10 +54,10 @@ class Facts(Frozen):
     label: str
     model: ModelSpec
     loss_scale: dict[str, float]
-    file_bytes: dict[str, int]
-    training: dict[str, Value] | None = None
-    metadata_crc32: int | None = None
-    crc32: int | None = None
+    training: dict[str, Value]
+    file_bytes: dict[str, int] = Field(default_factory=dict)
+    metadata_crc32: int = 0
+    crc32: int = 0
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -75,7 +75,7 @@ def read_facts(checkpoint: Path) -> Facts:
         facts = Facts.model_validate_json(content)
     except (OSError, ValidationError):
         raise Unreadable(f"has no readable {FACTS}") from None
-    if facts.crc32 is not None and facts.crc32 != _checksum(json.loads(content)):
+    if facts.crc32 != _checksum(json.loads(content)):
         raise Unreadable(f"has a {FACTS} that is not as it was written")
     return facts
 
@@ -97,7 +97,7 @@ def damage(checkpoint: Path) -> str | None:
             found = (checkpoint / name).stat().st_size
             if found != expected:
                 return f"has {found} of the {expected} bytes of {name}"
-        if facts.metadata_crc32 is not None and _crc32_of(checkpoint / METADATA) != facts.metadata_crc32:
+        if _crc32_of(checkpoint / METADATA) != facts.metadata_crc32:
             return f"has a {METADATA} that is not as it was written"
     except FileNotFoundError as error:
         return f"lacks {Path(error.filename).name}"

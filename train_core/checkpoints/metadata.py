@@ -63,7 +63,7 @@ def read_metadata(checkpoint: Path, facts: Facts) -> Metadata:
         content = (checkpoint / METADATA).read_bytes()
     except OSError as error:
         raise Unreadable(f"has a {METADATA} that cannot be read ({error.strerror})") from None
-    if facts.metadata_crc32 is not None and zlib.crc32(content) != facts.metadata_crc32:
+    if zlib.crc32(content) != facts.metadata_crc32:
         raise Unreadable(f"has a {METADATA} that is not as it was written")
     try:
         metadata = _Unpickler(io.BytesIO(content)).load()

@@ -70,29 +70,15 @@ def _item(file: str, stream: BinaryIO, info: Any) -> Tensor:
     content = stream.read(info.length)
     if len(content) != info.length:
         raise Unreadable(f"has a {file} that ends before byte {info.offset + info.length}")
-    # Checkpoints of earlier versions have no checksums.
-    crc32 = getattr(info, "crc32", None)
-    if crc32 is not None and zlib.crc32(content) != crc32:
+    if zlib.crc32(content) != info.crc32:
         between = f"bytes {info.offset} to {info.offset + info.length}"
         raise Unreadable(f"has a {file} that is not as it was written ({between} have another checksum)")
-    try:
-        item: Tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
-    except Exception as error:
-        if crc32 is not None:
-            raise
-        raise Unreadable(
-            f"has a {file} that cannot be understood ({type(error).__name__} at byte {info.offset})"
-        ) from None
+    item: Tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return item
 
 
-def read(tensors: dict[str, Any], reader: Reader, *, is_checked: bool) -> None:
+def read(tensors: dict[str, Any], reader: Reader) -> None:
     """Fill tensors from a checkpoint. All ranks of a job call it, and fail alike.
-
-    Args:
-        is_checked: the checkpoint has checksums, so that no damage can have reached this far unseen.
 
     Raises:
         Unreadable: a file is damaged; some of the tensors may have been filled.
@@ -103,19 +89,16 @@ def read(tensors: dict[str, Any], reader: Reader, *, is_checked: bool) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             load(tensors, storage_reader=reader)
     except CheckpointException as error:
-        raise _first(error, is_checked=is_checked) from error
+        raise _first(error) from error
 
 
-def _first(error: CheckpointException, *, is_checked: bool) -> BaseException:
+def _first(error: CheckpointException) -> BaseException:
     """What stands for the failures of all ranks: the same on each of them, because those of all are known to all."""
     failures = sorted(error.failures.items(), key=lambda failure: failure[0])
     for _, (cause, _) in failures:
         if isinstance(cause, Unreadable):
             return cause
     rank, (cause, _) = failures[0]
-    # Without checksums the numbers in the metadata may be wrong, which shows in any kind of error.
-    if not is_checked and isinstance(cause, Exception) and not isinstance(cause, MemoryError):
-        return Unreadable(f"has files that do not fit together ({type(cause).__name__}: {cause})")
     return failure_of_a_rank(rank, cause)
 
 

@@ -54,12 +54,10 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
         wanted: what `facts_of_training` says of the training that is to go on.
 
     Raises:
-        ConfigError: names the first value that differs; or no step is left to do, or the checkpoint does not say.
+        ConfigError: names the first value that differs; or no step is left to do.
     """
     instead = f"or use {RESUME}=false to begin with step 1"
-    if (saved := facts.training) is None:
-        problem = f"needs to know the data of {checkpoint}, which an earlier version wrote and which does not say it"
-        raise ConfigError(RESUME, True, problem, f"Let its own training save another one, {instead}.")
+    saved = facts.training
     differing = _differing(ORDER, saved, wanted)
     if _differing((TOKENS,), saved, wanted):
         differing += _differing(TEXT, saved, wanted)
@@ -79,7 +77,7 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
 
 def how_it_goes_on(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> str:
     """For people: after which step a training goes on, and what of its schedule is not what it was."""
-    saved = facts.training or {}
+    saved = facts.training
     changed = _differing(SCHEDULE, saved, wanted)
     values = ", ".join(f"{key} = {written(wanted[key])}, which was {written(saved[key])}" for key in changed)
     with_what = f" with {values}" if changed else ""

@@ -24,7 +24,7 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from tests.results.conftest import performance
-from train_core.checkpoints.checkpoint_folder import FACTS, Facts, path_of
+from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome
 from train_core.process.lock import held
@@ -151,9 +151,11 @@ def test_a_run_is_extended_by_the_same_command_with_more_steps(started: Any) -> 
     asked, more = Overrides.parse([STEPS]), Overrides.parse(["training.num_steps=60", "slurm.qos=long"])
     begun = long_run(folder, asked, None)
     write_long_run(begun, record.name, asked)
-    path_of(begun.folder.checkpoints, 50).mkdir(parents=True)
-    facts = Facts(step=50, num_updates=50, label="", model=begun.experiment.model, loss_scale={}, file_bytes={})
-    (path_of(begun.folder.checkpoints, 50) / FACTS).write_text(facts.model_dump_json())
+    draft = draft_of(begun.folder.checkpoints, 50)
+    draft.mkdir(parents=True)
+    (draft / ".metadata").touch()
+    model = begun.experiment.model
+    publish(draft.parent, Facts(step=50, num_updates=50, label="", model=model, loss_scale={}, training={}))
     longer = long_run(folder, more, None)
     assert longer.extends
     assert long_run(folder, asked, None).experiment == begun.experiment  # nothing is written before it is asked for

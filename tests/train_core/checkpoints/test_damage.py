@@ -8,6 +8,7 @@ import pickle
 import random
 import re
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.checkpoints.checkpoint_folder import Unreadable, damage, path_of, read_facts
+from train_core.checkpoints.checkpoint_folder import FACTS, Unreadable, _checksum, damage, path_of, read_facts
 from train_core.checkpoints.export import export
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
@@ -162,37 +163,19 @@ def test_of_a_folder_that_is_asked_for_the_last_readable_one_is_taken(trainer: T
     assert "holds no whole checkpoint: the last one, step-000002, has a __0_0.distcp" in told
 
 
-def without_checksums(checkpoint: Path) -> None:
-    """As earlier versions wrote it."""
-    metadata = pickle.loads((checkpoint / ".metadata").read_bytes())
-    for info in metadata.storage_data.values():
-        del info.crc32
-    (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
-    facts = json.loads((checkpoint / "checkpoint.json").read_text())
-    del facts["crc32"], facts["metadata_crc32"]
-    facts["file_bytes"][".metadata"] = (checkpoint / ".metadata").stat().st_size
-    (checkpoint / "checkpoint.json").write_text(json.dumps(facts))
+def with_metadata(checkpoint: Path, content: bytes) -> None:
+    """Other metadata under checksums that fit: who can write such a file can write these, too."""
+    (checkpoint / ".metadata").write_bytes(content)
+    said = json.loads((checkpoint / FACTS).read_text())
+    said |= {"metadata_crc32": zlib.crc32(content), "file_bytes": said["file_bytes"] | {".metadata": len(content)}}
+    (checkpoint / FACTS).write_text(json.dumps(said | {"crc32": _checksum(said)}))
 
 
-def test_a_checkpoint_without_checksums_is_read_and_said_to_be_one(
-    trainer: Trainer, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    last = path_of(folder, 2)
-    expected = loaded_whole(trainer, last)
-    without_checksums(last)
-    assert equal(loaded(trainer, last), expected)
-    assert warnings_of(caplog) == [f"checkpoint {last} has no checksums; what it holds is taken as it is"]
-
-
-def test_a_torn_file_of_a_checkpoint_without_checksums_is_gone_back_from(trainer: Trainer, folder: Path) -> None:
-    last = path_of(folder, 2)
-    without_checksums(last)
-    flip(last / "__0_0.distcp", 3)  # the first bytes of a zip file are its signature
-    assert trainer.checkpoints(folder).restore() == 1
-    flip(last / "__0_0.distcp", 3)
-    content = pickle.loads((last / ".metadata").read_bytes())
-    content.state_dict_metadata["weights.final_norm.weight"].chunks.clear()
-    (last / ".metadata").write_bytes(pickle.dumps(content)[:-10].ljust((last / ".metadata").stat().st_size))
+def test_a_checkpoint_that_lost_its_checksums_is_not_taken(trainer: Trainer, folder: Path) -> None:
+    facts = path_of(folder, 2) / FACTS
+    said = json.loads(facts.read_text())
+    del said["crc32"], said["metadata_crc32"]
+    facts.write_text(json.dumps(said))
     assert trainer.checkpoints(folder).restore() == 1
 
 
@@ -208,12 +191,7 @@ class Payload:
 
 def test_no_file_of_a_checkpoint_runs_code(trainer: Trainer, folder: Path, tmp_path: Path) -> None:
     last, mark = path_of(folder, 2), tmp_path / "mark"
-    without_checksums(last)  # who writes such a file can write what fits it, too
-    content = pickle.dumps(Payload(mark))
-    (last / ".metadata").write_bytes(content)
-    facts = json.loads((last / "checkpoint.json").read_text())
-    facts["file_bytes"][".metadata"] = len(content)
-    (last / "checkpoint.json").write_text(json.dumps(facts))
+    with_metadata(last, pickle.dumps(Payload(mark)))
     told = loaded(trainer, last)
     assert isinstance(told, str)
     assert "has a .metadata that names posix.mkdir, which no checkpoint needs: it may be there to run code" in told

@@ -9,7 +9,7 @@ import pytest
 
 from conf.errors import UsageError
 from tests.train_core.conftest import ExperimentOf
-from train_core.checkpoints.checkpoint_folder import FACTS, Facts, path_of
+from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.job.training_folder import StoredTraining, training_in
 
 
@@ -17,11 +17,11 @@ def begun(root: Path, experiment_of: ExperimentOf, num_steps: int, done: int, **
     """A training that has come to a checkpoint."""
     training = asked(root, experiment_of, num_steps, **values)
     training.folder.write_trial(training.content())
-    checkpoint = path_of(training.folder.checkpoints, done)
-    checkpoint.mkdir(parents=True)
+    draft = draft_of(training.folder.checkpoints, done)
+    draft.mkdir(parents=True)
+    (draft / ".metadata").touch()
     model = training.experiment.model
-    facts = Facts(step=done, num_updates=done, label="", model=model, loss_scale={}, file_bytes={})
-    (checkpoint / FACTS).write_text(facts.model_dump_json())
+    publish(draft.parent, Facts(step=done, num_updates=done, label="", model=model, loss_scale={}, training={}))
     return training
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment
 from tests.train_core.checkpoints.test_checkpoint import MODEL, layout
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
-from train_core.checkpoints.checkpoint_folder import _checksum, path_of
+from train_core.checkpoints.checkpoint_folder import path_of
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome, StepMetrics
 from train_core.process.stop import never
@@ -169,23 +168,6 @@ def test_a_schedule_that_differs_is_taken_and_said(
     assert measurement.outcome is Outcome.COMPLETED, measurement.cause
     changes = "training.num_steps = 5, which was 6, training.clip_gradient_norm = null, which was 1.0"
     assert capsys.readouterr().err == f"going on after step 3 of {folder / STEP_3} with {changes}\n"
-
-
-def test_a_checkpoint_of_an_earlier_version_does_not_know_its_data(
-    unbroken: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
-) -> None:
-    folder, _ = unbroken
-    facts = folder / STEP_3 / "checkpoint.json"
-    now = facts.read_text()
-    said = json.loads(now)
-    del said["training"], said["crc32"]
-    facts.write_text(json.dumps(said | {"crc32": _checksum(said)}))
-    try:
-        (refusal,) = worlds(1).run(told, experiment_of(resumed(folder)), tmp_path, folder / "tokens")
-    finally:
-        facts.write_text(now)
-    assert refusal.startswith("checkpoint.resume = True: needs to know the data of "), refusal
-    assert refusal.endswith(" use checkpoint.resume=false to begin with step 1."), refusal
 
 
 def test_nothing_to_resume_is_refused(experiment_of: ExperimentOf) -> None:

@@ -141,7 +141,7 @@ def publish_step(folder: Path, step: int, model: Any) -> None:
     draft_of(folder, step).mkdir()
     (draft_of(folder, step) / "__0_0.distcp").write_bytes(b"0123456789")
     (draft_of(folder, step) / ".metadata").write_bytes(b"")
-    publish(folder, Facts(step=step, num_updates=step, label="", model=model, loss_scale={}, file_bytes={}))
+    publish(folder, Facts(step=step, num_updates=step, label="", model=model, loss_scale={}, training={}))
 
 
 def test_a_truncated_checkpoint_falls_back_to_the_last_whole_one_and_says_so(
