@@ -79,6 +79,10 @@ def _whole(number: object) -> object:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
+PLANNED = ("grid", "planner")
+"""Searches whose points are all known before any trial runs."""
+
+
 class SearchPlan(Frozen):
     """How a sweep comes to its points.
 
@@ -118,9 +122,14 @@ class SearchPlan(Frozen):
     max_rounds: Count | None = None
 
     @property
+    def proposes(self) -> bool:
+        """Whether the search proposes points one after another, beside those that are listed or planned beforehand."""
+        return self.kind not in PLANNED
+
+    @property
     def asks_later(self) -> bool:
         """Whether points or seeds are chosen only after others have ended."""
-        return self.kind in ("bayes", "random", "pareto") or self.num_seeds > 1
+        return self.proposes or self.num_seeds > 1
 
     @model_validator(mode="after")
     def _planner_takes_some(self) -> SearchPlan:

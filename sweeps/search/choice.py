@@ -1,6 +1,8 @@
-"""Which search chooses the points of a sweep."""
+"""Which search chooses the points of a sweep: `SEARCHES` has an entry for each `search.kind`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from conf.errors import InfeasiblePlan
 from conf.load import Composition
@@ -8,7 +10,7 @@ from conf.schema import Value
 from conf.sweep_spec import PointSet
 from conf.tree import value_at
 from sweeps.planner.request import request
-from sweeps.points.plan import chooses_layouts, make_trials, part_of
+from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, part_of
 from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces
@@ -33,14 +35,34 @@ def search_for(asked: Composition, record: SweepRecord) -> Search:
         InfeasiblePlan: there is no plan to choose.
     """
     part = part_of(asked, record.spec, proxy=record.mode == "proxy")
+    return SEARCHES[part.composition.settings.search.kind](part, record)
+
+
+def _planned(part: SweepPart, record: SweepRecord) -> Search:
     search = part.composition.settings.search
-    if search.kind == "bayes" and chooses_layouts(part.composition.settings, part.points):
-        return _bayes(part.composition, part.points, record)
-    if search.kind in ("bayes", "random", "pareto"):
-        return search_of_axes(part, record.spec.max_trials)
     if search.num_seeds > 1 or search.pruner != "none":
         return listed_with_seeds(part, record.spec.max_trials)
     return Listed()
+
+
+def _drawn(part: SweepPart, record: SweepRecord) -> Search:
+    return search_of_axes(part, record.spec.max_trials)
+
+
+def _learned(part: SweepPart, record: SweepRecord) -> Search:
+    """Of layouts the cost model is the prior; of other axes nothing is known before the first trials."""
+    if chooses_layouts(part.composition.settings, part.points):
+        return _bayes(part.composition, part.points, record)
+    return _drawn(part, record)
+
+
+SEARCHES: Mapping[str, Callable[[SweepPart, SweepRecord], Search]] = {
+    "grid": _planned,
+    "planner": _planned,
+    "random": _drawn,
+    "bayes": _learned,
+    "pareto": _drawn,
+}
 
 
 def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:

@@ -219,7 +219,7 @@ def print_space(asked: Composition, record: SweepRecord) -> None:
     from sweeps.search.axes.space_size import space_size
 
     search, part = asked.settings.search, part_of(asked, record.spec, proxy=False)
-    if search.kind not in ("random", "bayes", "pareto"):
+    if not search.proposes:
         return
     if search.space == "plans" and chooses_layouts(asked.settings, part.points):
         console.print("Further points come from the search, out of all plans that fit on paper.")

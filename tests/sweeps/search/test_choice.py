@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from conf.folders import options
 from conf.load import compose
 from conf.overrides import Overrides
+from conf.sweep_spec import PLANNED, SearchPlan
 from sweeps.points.plan import plan_sweep
-from sweeps.search.choice import search_for
+from sweeps.search.choice import SEARCHES, search_for
 from sweeps.search.layouts.bayes import Bayes
 
 
@@ -17,3 +21,8 @@ def test_a_stand_in_is_searched_on_every_number_of_ranks_that_its_points_take() 
     plans = search.candidates.priced.plans
     sizes = plans.tensor_parallel_size * plans.pipeline_parallel_size * plans.data_parallel_size
     assert set(sizes.tolist()) == {1, 2, 4, 8}
+
+
+def test_every_search_of_the_package_has_its_entry_and_no_other_has_one() -> None:
+    assert set(SEARCHES) == set(options("search")) == set(get_args(SearchPlan.model_fields["kind"].annotation))
+    assert set(PLANNED) < set(SEARCHES)
