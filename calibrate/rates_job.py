@@ -14,9 +14,8 @@ from typing import Protocol
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import MEASURE_RATES_IN_SLURM
 from launcher.cancel import cancel_jobs
-from launcher.executor import Work
+from launcher.executor import MEASURE_RATES_IN_SLURM, Work
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent

@@ -12,10 +12,10 @@ from typing import Self
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
-from launcher.by_name import RUN_IN_SLURM
 from launcher.control.advance import PAUSED, Conductor, Rules, Step
 from launcher.control.loop import go_on
-from launcher.control.progress import Progress
+from launcher.control.workplace import Progress
+from launcher.executor import RUN_IN_SLURM
 from launcher.folder_lock import holder, locked, wait_until_free
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmSilent

@@ -11,18 +11,17 @@ from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.folder import allocation_folder, live_allocation
 from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
-from launcher.by_name import RUN_IN_SLURM
 from launcher.control.advance import Rules, Step
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, Command
-from launcher.control.progress import Progress
-from launcher.executor import Work
+from launcher.control.workplace import Progress
+from launcher.executor import RUN_IN_SLURM, Work
 from launcher.folder_lock import locked
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begun, slurm_rules, union_for
-from launcher.workplaces.elsewhere import Elsewhere
 from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS
+from launcher.workplaces.queue import Elsewhere
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep

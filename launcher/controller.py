@@ -12,21 +12,19 @@ from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.sites import SlurmSpec
-from launcher.by_name import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.control.advance import Conductor, Step
 from launcher.control.private_overrides import begun_with
 from launcher.control.rules import rules_for, time_limit_here
 from launcher.control.workplace import Workplace
-from launcher.executor import Work
+from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, Work
 from launcher.folder_lock import holder, locked
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
 from launcher.trainings.slurm import LiveJob, live_job
-from launcher.workplaces.elsewhere import Elsewhere
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SlurmQueue
+from launcher.workplaces.queue import Elsewhere, SlurmQueue
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.history import History
 from sweeps.folder.journal import Begun

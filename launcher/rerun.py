@@ -15,8 +15,7 @@ import psutil
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.executor import Work
+from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, Work
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.sbatch import python_command, srun_args

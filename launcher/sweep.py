@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from conf.control import UNLIMITED_BUDGET, ControllerSpec
+from conf.experiment import Experiment
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.control.advance import Conductor, Rules, Step
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, Command, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
-from launcher.control.progress import Progress
-from launcher.control.workplace import Workplace
+from launcher.control.workplace import Progress, Workplace
 from launcher.controller import live_controller, submit_controller
+from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import locked
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob, require_sbatch
@@ -29,7 +30,7 @@ from launcher.workplaces.submission import Request, SubmittedArray, requests
 from sweeps.later_command.union import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepRecord
+from sweeps.trial import SweepFolder, SweepRecord
 
 SHOW_SECONDS = 1.0
 """On this machine the table is drawn no more often, because the cores belong to what is being measured."""
@@ -206,3 +207,26 @@ def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: Command, *,
 def union_for(sweep: Sweep, rules: Rules) -> SweepRecord:
     """The record of a command with all that earlier ones asked for; `sweep` has that of the command alone."""
     return union(sweep, rules.draft, asks_later=rules.max_trials is not None)
+
+
+def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
+    """Prepare the tokens of all chosen trials, so that bad data stops the sweep at once.
+
+    Raises:
+        ConfigError: the data is missing, empty or not what the configuration says it is.
+    """
+    from train_core.data.tokens import prepare
+
+    chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
+    chosen = [each for each in chosen if each.trainer.is_own]  # other programs have data of their own
+    # Trials mostly differ in layout or seed alone, and then share their tokens.
+    for experiment in {_what_tokens_depend_on(each): each for each in chosen}.values():
+        configured = experiment.data.cache_dir
+        prepare(experiment, Path(configured).expanduser() if configured else folder.tokens)
+
+
+def _what_tokens_depend_on(experiment: Experiment) -> tuple[object, ...]:
+    """Of two experiments that are equal in this, the same tokens are made and the same complaints are raised."""
+    training = experiment.training
+    evaluated = training.evaluate_every and training.num_evaluation_batches * experiment.batch.global_batch_size
+    return experiment.data, experiment.model, evaluated

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from results.repeats import repeat_columns
 from results.scaling import Scaling, scalings
 from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
-from results.trial_rows import Row, plan_row, trial_row
+from results.trial_rows import Row, plan_row, repeat_columns, trial_row
 from sweeps.folder.history import History
 from sweeps.reading import Reading, TrialReading, disturbances
 from sweeps.sweep import Sweep

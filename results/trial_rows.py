@@ -17,7 +17,8 @@ from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, 
 from results.scaling import Scaling
 from results.units import gib, percent, tflops
 from sweeps.confidence import interval_of
-from sweeps.reading import TrialReading
+from sweeps.reading import TrialReading, disturbances
+from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import Trial
 from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
@@ -31,6 +32,17 @@ NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
 PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not in NO_CELLS)
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
+
+POINT_COLUMNS = (
+    "num_runs",
+    "is_middle_run",
+    "place",
+    "point_step_seconds",
+    "step_seconds_low",
+    "step_seconds_high",
+    "interval_method",
+)
+"""How often a point was measured, and how sure its time is: the same for all trials of the point."""
 
 
 def trial_row(result: TrialReading, relation: Scaling) -> Row:
@@ -195,3 +207,30 @@ def _by_type(blocks: Sequence[BlockRates]) -> str | None:
 
 def _environment(environment: Environment | None) -> Row:
     return {name: getattr(environment, name) if environment else None for name in Environment.model_fields}
+
+
+def repeat_columns(results: Sequence[TrialReading]) -> list[dict[str, Any]]:
+    """For every result, in order: `is_middle_run` marks the trial whose numbers stand for its point in a ranking."""
+    points, disturbed = measured_points(results), disturbances(results)
+    placed = zip(points, places(points), strict=True)
+    known = {run.trial.trial_id: (point, place) for point, place in placed for run in point.runs}
+    return [
+        _point_columns(result, *known.get(result.trial.trial_id, (None, "")))
+        | {"disturbed": disturbed.get(result.trial.trial_id)}
+        for result in results
+    ]
+
+
+def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str) -> dict[str, Any]:
+    columns: dict[str, Any] = {"repeat": result.trial.repeat} | dict.fromkeys(POINT_COLUMNS)
+    if point is None:
+        return columns
+    return columns | {
+        "num_runs": len(point.runs),
+        "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id,
+        "place": place or None,
+        "point_step_seconds": point.performance.step_seconds,
+        "step_seconds_low": point.seconds.low,
+        "step_seconds_high": point.seconds.high,
+        "interval_method": point.seconds.method,
+    }

@@ -41,7 +41,7 @@ def estimate(
 
     Exit code 1: no row could be priced.
     """
-    from results.priced_table import priced_table
+    from results.terminal.priced_table import priced_table
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
     from train_core.costs import IMPLEMENTATIONS
@@ -140,7 +140,7 @@ def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
     """Print the scores, and return the rows that they are about."""
-    from results.score_table import score_in_all, score_table, series_table
+    from results.terminal.score_table import score_in_all, score_table, series_table
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]

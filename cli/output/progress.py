@@ -15,7 +15,7 @@ from rich.text import Text
 from cli.output.state_table import duration, state_table
 from cli.output.worth_showing import is_troubled, worth_showing
 from conf.units import TERA
-from launcher.control.progress import Progress
+from launcher.control.workplace import Progress
 from sweeps.points.objectives import measured
 from sweeps.reading import Reading
 from train_core.measurement import Outcome

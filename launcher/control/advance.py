@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from conf.credentials import recorded
 from conf.folders import own_folders
-from launcher.control.admission import Admission
 from launcher.control.attempts import (
+    Admission,
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,

@@ -11,7 +11,7 @@ from types import FrameType
 
 from conf.errors import UsageError
 from launcher.control.advance import Conductor, Step
-from launcher.control.progress import Progress
+from launcher.control.workplace import Progress
 
 NEWS_SECONDS = 0.2
 """How often the loop looks whether something has ended, where that costs next to nothing."""

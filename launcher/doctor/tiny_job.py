@@ -11,10 +11,9 @@ from pathlib import Path
 
 from conf.cluster_spec import ClusterSpec
 from conf.sites import SlurmSpec
-from launcher.by_name import CHECK_NODE_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
-from launcher.executor import Work
+from launcher.executor import CHECK_NODE_IN_SLURM, Work
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import JobState, SlurmSilent

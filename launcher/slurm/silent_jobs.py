@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.slurm.first_ranks import first_ranks
-from launcher.slurm.node_names import node_names
+from launcher.slurm.node_names import first_ranks, node_names
 from launcher.slurm.query import JobState, age
 from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission

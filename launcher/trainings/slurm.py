@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM
-from launcher.executor import Work
+from launcher.executor import RUN_IN_SLURM, Work
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent

@@ -17,10 +17,8 @@ from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation, why_not_created
 from launcher.allocation.nodes import Allocation, own_allocation, running_steps
-from launcher.allocation.packing import Candidate, Placement, Room, choose
-from launcher.allocation.running_step import Step, end_all, ended_among
-from launcher.allocation.step import StepExecutor
-from launcher.allocation.times import Expectation
+from launcher.allocation.packing import Candidate, Expectation, Placement, Room, choose
+from launcher.allocation.step import Step, StepExecutor, end_all, ended_among
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
 from launcher.executor import Work

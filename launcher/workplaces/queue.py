@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
+from launcher.executor import RUN_IN_SLURM
 from launcher.slurm.executor import SlurmJob, TooManyJobs
 from launcher.state import reconciled
 from launcher.workplaces.submission import SubmittedArray, submit_trials
@@ -73,3 +73,13 @@ class SlurmQueue(Workplace):
             assert reading.experiment is not None
             started = reading.submission.submitted if reading.submission else time.time()
             reading.folder.write_measurement(without_numbers(reading.experiment.fingerprint, outcome, cause, started))
+
+
+class Elsewhere(SlurmQueue):
+    """The allocation of a sweep, for commands on a login node, which still find out whether anything is left to run."""
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        return []
+
+    def room(self) -> int | None:
+        return 1

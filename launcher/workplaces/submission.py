@@ -9,12 +9,10 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM
 from launcher.control.retries import bad_nodes, nodes_to_avoid
-from launcher.executor import Work
-from launcher.slurm.arrays import JobArray, job_arrays
+from launcher.executor import RUN_IN_SLURM, Work
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
-from launcher.slurm.resources import device_hours
+from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
 from sweeps.folder.submission import JobShape

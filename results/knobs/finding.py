@@ -1,12 +1,17 @@
-"""What the sensitivities come to, in one sentence."""
+"""What the sensitivities come to, in one sentence, and the order of knobs that a published study found."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from results.knobs.sensitivity import KnobEffect, Sensitivity
 from results.knobs.table import shown
 from results.units import percent
+
+ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
 
 
 def finding(found: Sensitivity) -> str:
@@ -39,3 +44,27 @@ def _listed(names: Sequence[str]) -> str:
 
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class PublishedPlace:
+    """Where a study puts one knob; two may share a place.
+
+    Attributes:
+        confirmed: `yes` where the order was looked up in the source, `no` where it is recalled.
+    """
+
+    place: int
+    knob: str
+    source: str
+    confirmed: str
+
+
+def published_order(sweep: str) -> list[PublishedPlace]:
+    """What the study found that the sweep of this name repeats; empty for all others."""
+    with ORDERS.open(newline="") as lines:
+        return [
+            PublishedPlace(int(row["place"]), row["knob"], row["source"], row["confirmed"])
+            for row in csv.DictReader(lines)
+            if row["sweep"] == sweep
+        ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from results.legend import legend_text
 from results.mlflow import metric_keys
 from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
 from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
+from results.terminal.layout_names import legend_text
 from sweeps.reading import TrialReading, disturbances
 from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepRecord

@@ -9,10 +9,9 @@ from typing import Any
 
 from conf.errors import UsageError
 from results.comparison import ComparedPoint, Comparison, compared, differences, joint_labels
-from results.report.head import Head
-from results.report.render.markdown import markdown
-from results.report.render.page import page
-from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, Section
+from results.report.markdown import markdown
+from results.report.page import page
+from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
 from results.report.table import ReportTable, number, text
 from results.units import rounded, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels

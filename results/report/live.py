@@ -17,7 +17,7 @@ from typing import TypeAlias
 from markupsafe import escape
 
 from conf.errors import UsageError
-from results.report.render.page import TEMPLATES
+from results.report.page import TEMPLATES
 from results.report.report import report_page
 from sweeps.folder.history import History
 from sweeps.reading import TrialReading

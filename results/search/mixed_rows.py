@@ -9,8 +9,8 @@ from rich.table import Table
 
 from conf.knobs import KNOBS, layers_in_short
 from conf.units import GIBIBYTE, SECONDS_PER_HOUR, TERA
-from results.layout_cell import LayoutCell
 from results.search.rows import MILLION, Row, knob_cells
+from results.terminal.layout_names import LayoutCell
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from conf.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.settings import Settings
 from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
-from results.csv_cells import as_cell
+from results.machine_text import as_cell
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.objectives import (
     dollars_per_second,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.csv_cells import as_cell
+from results.machine_text import as_cell
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from results.json_text import as_text
+from results.machine_text import as_text
 from train_core.measurement import Outcome
 
 

@@ -17,7 +17,7 @@ from results.score import (
     rank_correlation,
     score,
 )
-from results.score_table import score_in_all, score_table, series_table
+from results.terminal.score_table import score_in_all, score_table, series_table
 from sweeps.table.file import Record
 from sweeps.table.prices import PricedRow, RowPrediction, price
 

@@ -124,7 +124,7 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from results.documents import report_document
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
-    from results.terminal import ranked_table, sought_table
+    from results.terminal.tables import ranked_table, sought_table
     from sweeps.reading import ranked
 
     paths = write_report(sweep, readings, out)

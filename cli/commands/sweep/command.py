@@ -69,7 +69,7 @@ def sweep(
     from launcher.control.orders import Command, require_not_paused
     from launcher.control.rules import rules_for
     from launcher.provenance import keep_configuration
-    from launcher.tokens import prepare_tokens
+    from launcher.sweep import prepare_tokens
     from launcher.where import choose_place
     from sweeps.sweep import Sweep
 

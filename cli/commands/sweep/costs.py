@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from launcher.control.budget import Budget, Cost, predicted_seconds
-from results.layout_cell import LayoutCell
+from results.terminal.layout_names import LayoutCell
 
 if TYPE_CHECKING:
     from launcher.this_machine.capacity import Machine

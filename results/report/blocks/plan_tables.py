@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
-from results.terminal import by_prediction
+from results.terminal.tables import by_prediction
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate

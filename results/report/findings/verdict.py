@@ -9,7 +9,7 @@ from conf.units import TRILLION
 from results.footprint import declared_footprint
 from results.report.findings.sought import sought_sentences
 from results.scaling import Scaling, scaling
-from results.scaling.study import Study, measured_study
+from results.scaling_study import Study, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import (

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from conf.units import TERA, TRILLION
 from results.footprint import Footprint, declared_footprint
-from results.legend import legend
 from results.report.findings.best_plan import best_on_paper, num_devices
 from results.report.findings.sought import WORDS, shown_value
 from results.report.findings.verdict import Verdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
-from results.scaling.study import Study, measured_study, predicted_study
+from results.scaling_study import Study, measured_study, predicted_study
+from results.terminal.layout_names import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import MEASURED_PEAK, TrialReading, ranked

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from results.knobs.finding import finding
+from results.knobs.finding import finding, published_order
 from results.knobs.out_of_memory import memory_counts, memory_shares
-from results.knobs.published_order import published_order
 from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, why_untold
 from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
 from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot

@@ -9,7 +9,7 @@ from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
 from results.report.blocks.plan_tables import predicted_part
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable
-from results.terminal import by_prediction
+from results.terminal.tables import by_prediction
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 

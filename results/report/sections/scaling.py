@@ -10,7 +10,7 @@ from results.report.blocks.charts import Spec, Values, quantity
 from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.scaling.study import Study, StudyPoint, measured_study, predicted_study
+from results.scaling_study import Study, StudyPoint, measured_study, predicted_study
 from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points
 from sweeps.trial import SweepRecord

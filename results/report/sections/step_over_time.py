@@ -13,10 +13,9 @@ from conf.experiment import Experiment
 from results.report.findings.best_plan import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, number, text
-from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
+from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, shown_stages, stage_names
 from results.report.timeline.pipeline_spans import KINDS, PipelineStep, predicted_step
 from results.report.timeline.recorded_steps import RecordedBlocks, recorded_blocks
-from results.report.timeline.stage_names import devices_of_stages, stage_names
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
 

@@ -1,10 +1,11 @@
-"""Steps of a pipeline as pictures: a row for each stage, in it a bar for whatever its rank does."""
+"""Steps of a pipeline as pictures: a named row for each stage, in it a bar for whatever its rank does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from conf.experiment import Experiment
 from results.report.section import Plot
 from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, Span
 from results.units import rounded, seconds
@@ -163,3 +164,18 @@ def _values(each: DrawnStep, window: Window, scale: float) -> Iterator[dict[str,
         value |= {name: rounded(edge / scale, 6) for name, edge in zip(("from", "to"), edges, strict=True)}
         value |= {} if span.micro_batch is None else {"micro-batch": span.micro_batch}
         yield value | ({"chunk": span.chunk} if span.chunk else {})
+
+
+def devices_of_stages(experiment: Experiment) -> list[str]:
+    """The cluster on whose devices each stage runs, first to last."""
+    return [
+        block.cluster.name
+        for block, count in zip(experiment.blocks, experiment.stages_per_block, strict=True)
+        for _ in range(count)
+    ]
+
+
+def stage_names(experiment: Experiment, what: str = "") -> list[str]:
+    """`stage 3`, and behind it the devices of a mixed job, and what kind of numbers its row has."""
+    devices = devices_of_stages(experiment) if experiment.mixed else [""] * len(experiment.layers_per_stage)
+    return [", ".join(filter(None, (f"stage {stage}", of, what))) for stage, of in enumerate(devices)]

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from conf.experiment import Experiment
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject
-from results.report.timeline.clock_offsets import uncertainty
-from results.report.timeline.gantt import DrawnStep, gantt_plots
+from results.report.timeline.gantt import DrawnStep, gantt_plots, stage_names
 from results.report.timeline.pipeline_spans import WAITS, PipelineStep
-from results.report.timeline.recorded_trial import RecordedTrial
-from results.report.timeline.stage_names import stage_names
-from results.report.timeline.stage_shares import compared_step, shares_table
+from results.report.timeline.recorded_spans import uncertainty
+from results.report.timeline.stage_shares import RecordedTrial, compared_step, shares_table
 from results.units import percent, seconds
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from conf.control import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
-from launcher.control.admission import Admission
-from launcher.control.attempts import news
+from launcher.control.attempts import Admission, news
 from launcher.control.budget import Budget, predicted_seconds
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended

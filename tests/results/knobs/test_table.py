@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from results.knobs.published_order import published_order
+from results.knobs.finding import published_order
 from results.knobs.table import KnobPoint, columns_of, in_words, measured_table, predicted_table
 from tests.results.conftest import WriteSweep, performance, trial
 from train_core.measurement import Outcome

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from results.rehearsal_table import Prediction, comparison, memory_table, predict, work_table
+from results.terminal.rehearsal_table import Prediction, comparison, memory_table, predict, work_table
 from tests.results.conftest import experiment
 from train_core.costs import estimate
 from train_core.costs.counts.traffic import GroupTraffic, stage_traffic

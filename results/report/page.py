@@ -12,8 +12,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from results.report.head import Head
-from results.report.section import Block, Plot, Section
+from results.report.section import Block, Head, Plot, Section
 from results.report.table import LONGEST_CELL, SHOWN_OF_LONG, ReportTable
 
 FEW_COLUMNS = 9

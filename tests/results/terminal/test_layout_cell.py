@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from results.layout_cell import LayoutCell, broken
+from results.terminal.layout_names import LayoutCell, broken
 
 NAME = "tp2-pp64-dp8-mb1-zb-layers1.2x32.1x31-sp-zero1-pointwise-every2"
 

@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.layout_cell import LayoutCell
 from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
+from results.terminal.layout_names import LayoutCell
 from results.units import ABSENT
 from sweeps.table.cells import text_of
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from cli.output.state_table import state_table
 from results.collect import collect
 from results.knobs.table import measured_table
-from results.repeats import repeat_columns
-from results.terminal import by_prediction, plan_table, ranked_table
+from results.terminal.tables import by_prediction, plan_table, ranked_table
+from results.trial_rows import repeat_columns
 from sweeps.steadiness import TWO_SPEEDS
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from results.report.head import Head
-from results.report.section import Block, Facts, Heading, KeyFigures, NamedTable, Paragraph, Section
+from results.report.section import Block, Facts, Head, Heading, KeyFigures, NamedTable, Paragraph, Section
 
 
 def markdown(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:

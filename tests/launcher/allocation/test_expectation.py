@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.allocation.times import START_SECONDS, Expectation
+from launcher.allocation.packing import START_SECONDS, Expectation
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

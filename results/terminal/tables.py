@@ -1,4 +1,4 @@
-"""Tables for a terminal: readable at 80 columns, better at 100."""
+"""Tables of a sweep: its trials in their ranking, what a search asked for, and its plan."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from rich import box
 from rich.table import Table
 
 from conf.setup import Setup
-from results.layout_cell import LayoutCell, OutcomeCell
-from results.legend import legend_in_short
 from results.report.findings.sought import WORDS, shown_half_width, shown_value
+from results.terminal.layout_names import LayoutCell, OutcomeCell, legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
 from sweeps.reading import MEASURED_PEAK, TrialReading

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
-import launcher.by_name
-from launcher.by_name import ByName
+import launcher.executor
+from launcher.executor import ByName
 
-NAMED = [value for value in vars(launcher.by_name).values() if isinstance(value, ByName)]
+NAMED = [value for value in vars(launcher.executor).values() if isinstance(value, ByName)]
 
 
 @pytest.mark.parametrize("named", NAMED, ids=lambda named: named.name)

@@ -9,8 +9,7 @@ import pytest
 from results.report.findings.verdict import verdict
 from results.report.section import NamedTable, Paragraph, Plot, ReportSubject
 from results.report.sections.scaling import section
-from results.scaling.laws import amdahl, gustafson
-from results.scaling.study import measured_study, predicted_study
+from results.scaling_study import amdahl, gustafson, measured_study, predicted_study
 from sweeps.reading import ranked
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord

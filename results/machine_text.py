@@ -1,4 +1,7 @@
-"""One JSON document: values that every reader understands, under a head that says what they are."""
+"""Text for other programs: JSON documents under a head that says what they are, and cells of CSV files.
+
+No cell is taken for a formula by a spreadsheet that opens the file.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Any
 
 VERSION = 1
 """Raised when a name changes its meaning or goes; names may be added without."""
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A cell that begins so is calculated by spreadsheets (OWASP, "CSV Injection")."""
 
 
 def as_text(name: str, content: Mapping[str, Any]) -> str:
@@ -27,3 +33,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def as_cell(value: object) -> object:
+    """The value; a text that a spreadsheet would calculate has an apostrophe in front."""
+    return f"'{value}" if isinstance(value, str) and len(value) > 1 and value.startswith(FORMULA) else value

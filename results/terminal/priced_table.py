@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 
 from conf.errors import ConfigError
-from results.layout_cell import LayoutCell
 from results.score import comparison
+from results.terminal.layout_names import LayoutCell
 from results.units import ABSENT, error_percent, gib, seconds
 from sweeps.table.cells import text_of
 from sweeps.table.file import FIRST_LINE
