@@ -12,9 +12,9 @@ from typing import Self
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
-from launcher.control.advance import PAUSED, Conductor, Rules, Step
+from launcher.control.advance import PAUSED, Conductor, Rules, SweepStep
 from launcher.control.loop import go_on
-from launcher.control.workplace import Progress
+from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM
 from launcher.folder_lock import holder, locked, wait_until_free
 from launcher.slurm.executor import SlurmJob
@@ -85,7 +85,7 @@ class AllocationJob:
                 return
         self._leave(step, room)
 
-    def _leave(self, step: Step, room: AllocationRoom) -> None:
+    def _leave(self, step: SweepStep, room: AllocationRoom) -> None:
         """Say why nothing more is done here, and have Slurm run the job again where that gets any further."""
         print(step.finished or step.held or f"left: {step.num_waiting} trials", flush=True)
         if step.finished or step.held == PAUSED:
@@ -110,7 +110,7 @@ class AllocationJob:
         return rules_for(compose_for_slurm(Overrides.parse(self.overrides)), sweep.record, on_slurm=True)
 
 
-def leaves_nothing_to_do(step: Step) -> bool:
+def leaves_nothing_to_do(step: SweepStep) -> bool:
     """Whether the allocation would only stand idle: the sweep has ended, or a person has paused it."""
     return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
 
@@ -152,7 +152,7 @@ def _wait_for_slurm() -> None:
             return
 
 
-class Printed(Progress):
+class Printed(ProgressDisplay):
     """A line of the job's output for each trial that starts or ends."""
 
     def __init__(self) -> None:

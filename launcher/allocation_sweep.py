@@ -11,11 +11,11 @@ from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.folder import allocation_folder, live_allocation
 from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
-from launcher.control.advance import Rules, Step
+from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, Command
-from launcher.control.workplace import Progress
-from launcher.executor import RUN_IN_SLURM, Work
+from launcher.control.orders import ORDINARY, SweepOrders
+from launcher.control.workplace import ProgressDisplay
+from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import locked
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
@@ -56,7 +56,7 @@ class SubmittedAllocation:
 
     job_id: str | None
     is_new: bool
-    step: Step | None
+    step: SweepStep | None
 
 
 def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
@@ -78,7 +78,7 @@ def submit_allocation(
     cluster: ClusterSpec,
     *,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
     closing_seconds: float = CLOSING_SECONDS,
     step_patience_seconds: int = STEP_PATIENCE_SECONDS,
@@ -111,7 +111,7 @@ def submit_allocation(
         function = AllocationJob(
             slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
         )
-        job_id = executor.submit(function, [Work(folder, 1)], shape)
+        job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
     return SubmittedAllocation(job_id, True, step)
 
 
@@ -119,12 +119,12 @@ def run_inside(
     sweep: Sweep,
     slurm: SlurmSpec,
     cluster: ClusterSpec,
-    progress: Progress,
+    progress: ProgressDisplay,
     *,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
-) -> Step:
+) -> SweepStep:
     """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
 
     Raises:

@@ -12,11 +12,11 @@ from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.sites import SlurmSpec
-from launcher.control.advance import Conductor, Step
+from launcher.control.advance import Conductor, SweepStep
 from launcher.control.private_overrides import begun_with
 from launcher.control.rules import rules_for, time_limit_here
 from launcher.control.workplace import Workplace
-from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, Work
+from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, locked
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
@@ -38,14 +38,14 @@ WHOLE_NODES = ("exclusive", "gres", "gpus", "gpus-per-node", "mem")
 
 
 @dataclass(frozen=True)
-class TakenUp:
+class ResumedSweep:
     """A sweep that goes on, with the configuration that its command had."""
 
     composition: Composition
     conductor: Conductor
 
 
-def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
+def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSweep:
     """What goes on with the sweep in the folder, from what is on disk alone. Whoever calls holds the folder's lock.
 
     Args:
@@ -62,7 +62,7 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
     place = _in_slurm(asked.settings) if begun.on_slurm else _this_machine(sweep)
-    return TakenUp(asked, Conductor(sweep, place, rules))
+    return ResumedSweep(asked, Conductor(sweep, place, rules))
 
 
 def _composed_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
@@ -121,7 +121,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
     executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
     shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
     last = read_submission(folder)
-    return executor.submit(CONTROL_IN_SLURM, [Work(folder, last.attempt + 1 if last else 1)], shape)
+    return executor.submit(CONTROL_IN_SLURM, [FolderWork(folder, last.attempt + 1 if last else 1)], shape)
 
 
 def resume_controller(sweep: Sweep) -> str | None:
@@ -142,7 +142,7 @@ def resume_controller(sweep: Sweep) -> str | None:
         return submit_controller(sweep, settings.slurm, settings.controller)
 
 
-def start_now(sweep: Sweep) -> Step | None:
+def start_now(sweep: Sweep) -> SweepStep | None:
     """Take one step of a sweep that nobody carries out now, if its trials are Slurm jobs; else None."""
     begun = History.kept_in(sweep.folder).begun
     if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:

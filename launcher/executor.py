@@ -15,7 +15,7 @@ from sweeps.folder.submission import JobShape
 from train_core.trial_folder import JobFolder
 
 
-class Work(NamedTuple):
+class FolderWork(NamedTuple):
     """A folder to work in, with the number of the coming attempt."""
 
     folder: JobFolder
@@ -25,7 +25,7 @@ class Work(NamedTuple):
 class Executor(Protocol):
     """Submits jobs, after submitit's class of that name. It returns as soon as every folder names its job."""
 
-    def submit(self, function: Callable[..., object], work: Sequence[Work], shape: JobShape) -> str:
+    def submit(self, function: Callable[..., object], work: Sequence[FolderWork], shape: JobShape) -> str:
         """Submit one job in which every folder gets one call of the function, and return the job's id.
 
         Raises:

@@ -15,7 +15,7 @@ import psutil
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, Work
+from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.sbatch import python_command, srun_args
@@ -119,7 +119,7 @@ class Rerun:
         has_gpus = this_machine().num_devices > 0
         devices = tuple(range(self.trial.experiment.parallel.world_size)) if has_gpus else ()
         executor = LocalExecutor(self.code, devices, time_limit_seconds=None)
-        executor.submit(RUN_ON_THIS_MACHINE, [Work(self.folder, attempt=1)], self.shape)
+        executor.submit(RUN_ON_THIS_MACHINE, [FolderWork(self.folder, attempt=1)], self.shape)
         assert executor.process is not None
         try:
             while executor.process.poll() is None:
@@ -132,7 +132,7 @@ class Rerun:
 
     def _run_in_slurm(self, slurm: SlurmSpec, tell: Callable[[Reading], None]) -> Reading:
         executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
-        executor.submit(RUN_IN_SLURM, [Work(self.folder, attempt=1)], self.shape)
+        executor.submit(RUN_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         watch = SlurmWatch()
         while True:
             (reading,) = watch.told([self._reading()])

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from launcher.allocation.ends import ended_with_its_allocation
 from launcher.slurm.answers import FRESH, Patience
-from launcher.slurm.own_jobs import Standing, standings
-from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
+from launcher.slurm.own_jobs import JobStanding, standings
+from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
 from launcher.this_machine.jobs import controller_of
 from sweeps.folder.submission import Submission, read_submission, write_submission
@@ -22,7 +22,7 @@ FORGOTTEN_SECONDS = 60.0
 
 INTERRUPTED = "its submission was interrupted before Slurm had taken it; the same command submits it again"
 
-STARTING = JobState("RUNNING")
+STARTING = SlurmJobState("RUNNING")
 """A job of this machine whose process runs, and which may not have taken its folder's lock yet."""
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
@@ -59,7 +59,7 @@ def _is_silent(reading: Reading) -> bool:
     return reading.is_in_slurm and reading.measurement is None
 
 
-def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
+def _concluded(reading: AnyReading, job: JobStanding) -> AnyReading:
     """The trial read again with Slurm's answer, and its end written down where that is certain.
 
     It is read again because the job may have spoken, or been replaced by another, while Slurm was being asked.
@@ -87,15 +87,15 @@ def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> N
         write_submission(folder, found)
 
 
-def _state_of(job: Standing) -> JobState | None:
+def _state_of(job: JobStanding) -> SlurmJobState | None:
     if job.elsewhere:
-        return JobState(UNKNOWN_HERE, cause=job.elsewhere)
+        return SlurmJobState(UNKNOWN_HERE, cause=job.elsewhere)
     if job.submission.queue_id is None:
-        return JobState(NOT_SUBMITTED, cause=INTERRUPTED)
+        return SlurmJobState(NOT_SUBMITTED, cause=INTERRUPTED)
     return job.state
 
 
-def _has_ended(reading: Reading, job: Standing) -> bool:
+def _has_ended(reading: Reading, job: JobStanding) -> bool:
     """Whether Slurm says that the job has ended, or has forgotten it and it shows no sign of life."""
     if job.state is not None:
         return is_settled(job.state)

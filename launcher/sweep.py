@@ -8,12 +8,12 @@ from pathlib import Path
 from conf.control import UNLIMITED_BUDGET, ControllerSpec
 from conf.experiment import Experiment
 from conf.sites import SlurmSpec
-from launcher.control.advance import Conductor, Rules, Step
+from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, Command, remeasure_finished, retry_failed_trials
+from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
-from launcher.control.workplace import Progress, Workplace
+from launcher.control.workplace import ProgressDisplay, Workplace
 from launcher.controller import live_controller, submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import locked
@@ -26,7 +26,7 @@ from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
-from launcher.workplaces.submission import Request, SubmittedArray, requests
+from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests
 from sweeps.later_command.union import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -55,17 +55,17 @@ class SubmissionSummary:
     num_kept: int
     num_live: int
     device_hours: float
-    step: Step
+    step: SweepStep
 
 
 def run_here(
     sweep: Sweep,
     *,
     time_limit_seconds: float | None,
-    progress: Progress,
+    progress: ProgressDisplay,
     job: LocalJobFunction = RUN_ON_THIS_MACHINE,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
@@ -101,11 +101,11 @@ def carry_out_on_slurm(
     slurm: SlurmSpec,
     *,
     rules: Rules,
-    progress: Progress,
+    progress: ProgressDisplay,
     poll_seconds: float,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
-) -> Step:
+) -> SweepStep:
     """Go on with the sweep through Slurm until it has ended.
 
     Raises:
@@ -126,7 +126,7 @@ def hand_over(
     controller: ControllerSpec,
     *,
     rules: Rules,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
 ) -> str:
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 
@@ -152,7 +152,7 @@ def submit(
     *,
     job: SlurmJob = RUN_IN_SLURM,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
 ) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 
@@ -174,7 +174,7 @@ def submit(
     return SubmissionSummary(tuple(queue.arrays), len(started), num_kept, num_live, hours, step)
 
 
-def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[Request]:
+def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
     """Every array that a first `submit` would hand to sbatch, as text. Needs no Slurm and writes nothing."""
     return requests(sweep, slurm, sweep.runnable)
 
@@ -185,7 +185,7 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: Command, *, on_slurm: bool) -> Conductor:
+def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
     """Write down what a person's command asks for, beside what earlier ones did. Whoever calls holds the folder's lock.
 
     Args:

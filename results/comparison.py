@@ -57,7 +57,7 @@ class ComparedPoint:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SweepComparison:
     """Two sweeps, the first of which is called the one before, whatever they differ in.
 
     Attributes:
@@ -80,7 +80,7 @@ class Comparison:
         return math.exp(fmean(logarithms)) if logarithms else None
 
 
-def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> Comparison:
+def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> SweepComparison:
     """Pair the measured trials of two sweeps by what sets them apart in either, in the order of the first."""
     labels = joint_labels(before, after)
     first, second = _by_label(before, labels), _by_label(after, labels)
@@ -89,7 +89,7 @@ def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> C
         for label, reading in first.items()
         if label in second
     )
-    return Comparison(
+    return SweepComparison(
         points,
         tuple(label for label in first if label not in second),
         tuple(label for label in second if label not in first),

@@ -49,7 +49,7 @@ class StudyPoint:
 
 
 @dataclass(frozen=True)
-class Study:
+class ScalingStudy:
     """What a study found, or what is predicted for it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Study:
 
     kind: Kind
     points: tuple[StudyPoint, ...]
-    fit: Fit | None
+    fit: LawFit | None
     fit_bounds: tuple[float, float]
 
     @property
@@ -69,7 +69,7 @@ class Study:
         return max(self.points, key=lambda point: (not point.shares_devices, point.num_ranks))
 
 
-def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> Study | None:
+def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> ScalingStudy | None:
     """The study that was measured; None of another sweep, or without its baseline."""
     points = measured_points(results)
     baseline = next((point for point in points if point.is_baseline), None)
@@ -80,7 +80,7 @@ def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> Stud
 
 def predicted_study(
     record: SweepRecord, trials: Sequence[Trial], without: Collection[int] = frozenset()
-) -> Study | None:
+) -> ScalingStudy | None:
     """The study on paper, of the plan or of the stand-in; None of another sweep, or without its baseline.
 
     Args:
@@ -94,7 +94,7 @@ def predicted_study(
     return _study(record.spec.scaling, [point for point in points if point.num_ranks not in without])
 
 
-def _study(kind: Kind, points: list[StudyPoint]) -> Study:
+def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
     ordered = tuple(sorted(points, key=lambda point: point.num_ranks))
     own, law = [point for point in ordered if not point.shares_devices], LAWS[kind]
     fit, *ends = (
@@ -102,7 +102,7 @@ def _study(kind: Kind, points: list[StudyPoint]) -> Study:
         for name in ("efficiency", "efficiency_high", "efficiency_low")
     )
     low, high = (end.serial_share if end else 0.0 for end in ends)
-    return Study(kind, ordered, fit, (low, high))
+    return ScalingStudy(kind, ordered, fit, (low, high))
 
 
 def _measured(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
@@ -160,7 +160,7 @@ def _predicted(trial: Trial, baseline: Trial) -> StudyPoint:
 
 
 @dataclass(frozen=True)
-class Fit:
+class LawFit:
     """A law with the share that was fitted.
 
     Attributes:
@@ -179,7 +179,7 @@ class Fit:
         return self.serial_share / factor + 1 - self.serial_share
 
 
-def amdahl(efficiencies: Sequence[tuple[float, float]]) -> Fit | None:
+def amdahl(efficiencies: Sequence[tuple[float, float]]) -> LawFit | None:
     """The fit to pairs of a factor of devices and the efficiency there; None without a point beyond the baseline.
 
     The relative time is 1 / (n E), so that n^-1 (1/E - 1) = s (1 - 1/n).
@@ -188,7 +188,7 @@ def amdahl(efficiencies: Sequence[tuple[float, float]]) -> Fit | None:
     return _fitted("Amdahl", pairs)
 
 
-def gustafson(efficiencies: Sequence[tuple[float, float]]) -> Fit | None:
+def gustafson(efficiencies: Sequence[tuple[float, float]]) -> LawFit | None:
     """Likewise; the relative throughput is n E, so that n (1 - E) = s (n - 1)."""
     pairs = [(factor - 1, factor * (1 - efficiency)) for factor, efficiency in efficiencies if factor > 1]
     return _fitted("Gustafson", pairs)
@@ -197,9 +197,9 @@ def gustafson(efficiencies: Sequence[tuple[float, float]]) -> Fit | None:
 LAWS = {"strong": amdahl, "weak": gustafson}
 
 
-def _fitted(law: ScalingLaw, pairs: Sequence[tuple[float, float]]) -> Fit | None:
+def _fitted(law: ScalingLaw, pairs: Sequence[tuple[float, float]]) -> LawFit | None:
     """Least squares of `y = s x` through the origin."""
     if not pairs:
         return None
     share = sum(x * y for x, y in pairs) / sum(x * x for x, _ in pairs)
-    return Fit(law, share, len(pairs))
+    return LawFit(law, share, len(pairs))

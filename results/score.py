@@ -15,7 +15,7 @@ FEWEST_FOR_RANKS = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowComparison:
     """A priced row beside its measurements, which are None where the row does not hold them.
 
     Attributes:
@@ -75,7 +75,7 @@ class Score:
 
     num_steps: int
     step_error: float | None
-    worst: Comparison | None
+    worst: RowComparison | None
     rank_correlation: float | None
     constant_error: float | None
     inside: float | None
@@ -96,7 +96,7 @@ class SeriesMean:
     fits_right: float | None
 
 
-def comparison(priced: PricedRow) -> Comparison | None:
+def comparison(priced: PricedRow) -> RowComparison | None:
     """The row's prediction beside its measurements; None for a row that was not priced or holds none.
 
     Raises:
@@ -112,20 +112,20 @@ def comparison(priced: PricedRow) -> Comparison | None:
     models_memory = priced.prediction.configuration.models_memory
     memory_bytes = memory * GIBIBYTE if memory is not None and models_memory else None
     fits = not ran_out if models_memory else None
-    return Comparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, fits)
+    return RowComparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, fits)
 
 
-def grouped_by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def grouped_by_table(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by the source and the table that they are from, where they say so."""
     return _grouped(comparisons, ("source", "table"))
 
 
-def grouped_by_series(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def grouped_by_series(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by their series, one model on one machine; none where the table has no such column."""
     return _grouped([each for each in comparisons if text_of(each.row, "series")], ("series",))
 
 
-def mean_of_series(comparisons: Sequence[Comparison]) -> SeriesMean | None:
+def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
     """Errors with each series counted once, however many rows it has; None where there are no series."""
     found = [score(members) for members in grouped_by_series(comparisons).values()]
     if not found:
@@ -139,15 +139,15 @@ def mean_of_series(comparisons: Sequence[Comparison]) -> SeriesMean | None:
     )
 
 
-def _grouped(comparisons: Sequence[Comparison], columns: Sequence[str]) -> dict[str, list[Comparison]]:
-    groups: dict[str, list[Comparison]] = {}
+def _grouped(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:
+    groups: dict[str, list[RowComparison]] = {}
     for each in comparisons:
         parts = [text_of(each.row, column) for column in columns]
         groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(each)
     return groups
 
 
-def score(comparisons: Sequence[Comparison]) -> Score:
+def score(comparisons: Sequence[RowComparison]) -> Score:
     timed = [one for one in comparisons if one.step_seconds is not None]
     errors = [abs(one.step_error or 0.0) for one in timed]
     memory_errors = [abs(one.memory_error) for one in comparisons if one.memory_error is not None]
@@ -189,7 +189,7 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | N
     return None if spread == 0 else together / spread**0.5
 
 
-def _step_rank_correlation(timed: Sequence[Comparison]) -> float | None:
+def _step_rank_correlation(timed: Sequence[RowComparison]) -> float | None:
     predicted = [-one.prediction.estimate.step_seconds for one in timed]
     return rank_correlation(predicted, [-(one.step_seconds or 0.0) for one in timed])
 

@@ -23,7 +23,7 @@ from conf.schema import Value
 from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
 from conf.tree import Tree, with_values
-from launcher.control.orders import Command
+from launcher.control.orders import SweepOrders
 from launcher.control.retries import RetryRule
 from launcher.slurm.executor import SlurmJob
 from launcher.state import reconciled
@@ -169,7 +169,7 @@ class Workbench:
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
         """What the same command does when it is given again; a refusal that it explains is no fault."""
         try:
-            submit(self.sweep, self.slurm, command=Command(retry_failed=retry_failed), job=self.job)
+            submit(self.sweep, self.slurm, command=SweepOrders(retry_failed=retry_failed), job=self.job)
         except REFUSALS as refusal:
             print(f"refused: {refusal}", flush=True)
         return reconciled(self.sweep.read())

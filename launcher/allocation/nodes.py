@@ -27,7 +27,7 @@ UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
 TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
-class Node(NamedTuple):
+class AllocatedNode(NamedTuple):
     """What the allocation has of one node.
 
     Attributes:
@@ -43,7 +43,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Allocation:
+class SlurmAllocation:
     """One Slurm job as seen from inside.
 
     Attributes:
@@ -60,7 +60,7 @@ class Allocation:
     job_id: str
     job_name: str
     restarts: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[AllocatedNode, ...]
     num_nodes: int
     is_running: bool
     ends: float
@@ -76,7 +76,7 @@ def is_inside(environment: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
 
 
-def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
+def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocation:
     """The allocation in which this process runs, with those of its nodes that it still has and that are up.
 
     Raises:
@@ -108,7 +108,7 @@ def _shown(job_id: str) -> str:
     return _answer(["scontrol", "show", "job", "--detail", job_id])
 
 
-def _unfit(nodes: Sequence[Node]) -> set[str]:
+def _unfit(nodes: Sequence[AllocatedNode]) -> set[str]:
     """Those that are to be given nothing more. Slurm counts a node that is being drained among a job to its end."""
     if not nodes:
         return set()
@@ -116,10 +116,10 @@ def _unfit(nodes: Sequence[Node]) -> set[str]:
     return {found["node"] for found in STATE.finditer(shown) if UNFIT.search(found["state"])}
 
 
-def _parsed(shown: str, job_id: str) -> Allocation:
+def _parsed(shown: str, job_id: str) -> SlurmAllocation:
     nodes = tuple(node for found in NODES.finditer(shown) for node in _nodes(found))
     left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
-    return Allocation(
+    return SlurmAllocation(
         job_id=job_id,
         job_name=_field(shown, "JobName"),
         restarts=int(_field(shown, "Restarts")),
@@ -131,11 +131,11 @@ def _parsed(shown: str, job_id: str) -> Allocation:
     )
 
 
-def _nodes(found: re.Match[str]) -> list[Node]:
+def _nodes(found: re.Match[str]) -> list[AllocatedNode]:
     """Equal nodes share a line of Slurm's answer."""
     gpus = sum(int(count) for count in GPUS.findall(found["gres"] or ""))
     names = node_names(found["nodes"])
-    return [Node(name, _count(found["cores"]), int(found["memory"]), gpus) for name in names]
+    return [AllocatedNode(name, _count(found["cores"]), int(found["memory"]), gpus) for name in names]
 
 
 def _count(ranges: str) -> int:

@@ -18,7 +18,7 @@ START_SECONDS = 60.0
 """Assumed for importing, meeting and leaving until a trial has shown how long that takes."""
 
 
-class Placement(NamedTuple):
+class StepPlacement(NamedTuple):
     """Attributes:
     nodes: in the order of the allocation.
     devices: their numbers, the same on every node.
@@ -28,7 +28,7 @@ class Placement(NamedTuple):
     devices: tuple[int, ...]
 
 
-class Candidate(NamedTuple):
+class WaitingTrial(NamedTuple):
     """A trial that waits.
 
     Attributes:
@@ -40,10 +40,10 @@ class Candidate(NamedTuple):
     seconds: float
 
 
-class Held(NamedTuple):
+class Occupancy(NamedTuple):
     """What a running trial holds, and for how many seconds from now it is expected to."""
 
-    placement: Placement
+    placement: StepPlacement
     seconds: float
 
 
@@ -56,7 +56,7 @@ class Room:
     """
 
     devices: Mapping[str, int]
-    held: dict[str, Placement] = field(default_factory=dict)
+    held: dict[str, StepPlacement] = field(default_factory=dict)
 
     @property
     def num_free(self) -> int:
@@ -66,7 +66,7 @@ class Room:
         """Whether it has room for the shape while nothing else runs."""
         return Room(self.devices).place(shape) is not None
 
-    def place(self, shape: JobShape, closed: Collection[str] = ()) -> Placement | None:
+    def place(self, shape: JobShape, closed: Collection[str] = ()) -> StepPlacement | None:
         """Where a trial of this shape may run now; None where nowhere. Nothing is taken yet.
 
         The fullest nodes that still have room come first, so that empty ones stay whole for larger trials.
@@ -83,9 +83,9 @@ class Room:
         if len(common) < shape.devices_per_node:
             return None
         nodes = tuple(node for node in self.devices if node in chosen)
-        return Placement(nodes, tuple(common[: shape.devices_per_node]))
+        return StepPlacement(nodes, tuple(common[: shape.devices_per_node]))
 
-    def take(self, trial_id: str, placement: Placement) -> None:
+    def take(self, trial_id: str, placement: StepPlacement) -> None:
         assert trial_id not in self.held
         self.held[trial_id] = placement
 
@@ -102,8 +102,8 @@ class Room:
 
 
 def choose(
-    candidates: Iterable[Candidate], room: Room, seconds_left: Mapping[str, float]
-) -> list[tuple[Candidate, Placement]]:
+    candidates: Iterable[WaitingTrial], room: Room, seconds_left: Mapping[str, float]
+) -> list[tuple[WaitingTrial, StepPlacement]]:
     """Those candidates for which there is room now, in their order; the room has taken them afterwards.
 
     The first that finds no room gets the nodes that are free soonest. A later one may pass it on these nodes only if it
@@ -112,7 +112,7 @@ def choose(
     Args:
         seconds_left: of each running trial, as expected.
     """
-    chosen: list[tuple[Candidate, Placement]] = []
+    chosen: list[tuple[WaitingTrial, StepPlacement]] = []
     left = dict(seconds_left)
     reserved: frozenset[str] = frozenset()
     begins = 0.0
@@ -129,7 +129,7 @@ def choose(
 
 def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float]) -> tuple[frozenset[str], float]:
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
-    held = [Held(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
+    held = [Occupancy(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
     soonest = sorted(
         (_seconds_until(shape.devices_per_node, count, node, held), node) for node, count in room.devices.items()
     )
@@ -137,7 +137,7 @@ def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float])
     return frozenset(node for _, node in used), used[-1][0]
 
 
-def _seconds_until(wanted: int, count: int, node: str, held: Sequence[Held]) -> float:
+def _seconds_until(wanted: int, count: int, node: str, held: Sequence[Occupancy]) -> float:
     """In how many seconds so many of the node's devices are free, if trials end when they are expected to."""
     here = sorted((each.seconds, len(each.placement.devices)) for each in held if node in each.placement.nodes)
     free = count - sum(size for _, size in here)

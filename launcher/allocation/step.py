@@ -17,9 +17,9 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.allocation.nodes import Allocation, running_steps
-from launcher.allocation.packing import Expectation, Placement
-from launcher.executor import Work
+from launcher.allocation.nodes import SlurmAllocation, running_steps
+from launcher.allocation.packing import Expectation, StepPlacement
+from launcher.executor import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task
 from launcher.slurm.query import SlurmSilent
@@ -60,7 +60,7 @@ class StepExecutor:
         patience_seconds: after which srun gives up a step that Slurm does not make.
     """
 
-    allocation: Allocation
+    allocation: SlurmAllocation
     slurm: SlurmSpec
     name: str
     code: Path
@@ -70,7 +70,7 @@ class StepExecutor:
     patience_seconds: int
 
     def start(
-        self, function: SlurmJob, work: Work, shape: JobShape, placement: Placement
+        self, function: SlurmJob, work: FolderWork, shape: JobShape, placement: StepPlacement
     ) -> tuple[Submission, subprocess.Popen[bytes]]:
         """Start a step in which every task calls the function with the folder; returns its submission and its srun.
 
@@ -97,7 +97,7 @@ class StepExecutor:
             )
         return submission, process
 
-    def command(self, submission: Submission, placement: Placement, task: Path) -> list[str]:
+    def command(self, submission: Submission, placement: StepPlacement, task: Path) -> list[str]:
         """The step's srun. It shares nothing with the steps beside it: without --exact it would take whole nodes."""
         shape, nodes = submission.shape, [node for node in self.allocation.nodes if node.name in placement.nodes]
         shares = [shape.devices_per_node / self.slots[node.name] for node in nodes]
@@ -137,7 +137,7 @@ class StepExecutor:
     def _slurm_hands_out_gpus(self) -> bool:
         return any(node.gpus for node in self.allocation.nodes)
 
-    def environment(self, shape: JobShape, placement: Placement) -> dict[str, str]:
+    def environment(self, shape: JobShape, placement: StepPlacement) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_JOB)}
         path = os.pathsep.join([str(self.code), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **self.slurm.environment}
@@ -146,7 +146,7 @@ class StepExecutor:
             own[VISIBLE_DEVICES] = ",".join(map(str, placement.devices))
         return kept | own
 
-    def _write_task(self, job_name: str, function: SlurmJob, work: Work) -> Path:
+    def _write_task(self, job_name: str, function: SlurmJob, work: FolderWork) -> Path:
         import cloudpickle
 
         task = self.logs / f"{job_name}.pkl"
@@ -154,7 +154,7 @@ class StepExecutor:
             cloudpickle.dump((function, [str(work.folder.path.absolute())]), file)
         return task
 
-    def _submission(self, work: Work, shape: JobShape) -> Submission:
+    def _submission(self, work: FolderWork, shape: JobShape) -> Submission:
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         return Submission(
             executor="slurm",
@@ -172,7 +172,7 @@ class StepExecutor:
 
 
 @dataclass
-class Step:
+class RunningStep:
     """Attributes:
     process: its srun; None of a step that an earlier controller started.
     began: by `time.monotonic`.
@@ -181,7 +181,7 @@ class Step:
 
     trial: Trial
     submission: Submission
-    placement: Placement
+    placement: StepPlacement
     process: subprocess.Popen[bytes] | None
     began: float
     ended: float | None = None
@@ -206,7 +206,7 @@ class Step:
         return time.monotonic() - self.ended >= SETTLING_SECONDS.get(state, DEFAULT_SETTLING_SECONDS)
 
 
-def ended_among(steps: Mapping[str, Step], job_id: str) -> list[str]:
+def ended_among(steps: Mapping[str, RunningStep], job_id: str) -> list[str]:
     """Those of the steps that have ended. Slurm is asked only where some have no srun of this process."""
     ended = [name for name, step in steps.items() if step.has_ended]
     adopted = {name: step for name, step in steps.items() if step.process is None}
@@ -216,7 +216,7 @@ def ended_among(steps: Mapping[str, Step], job_id: str) -> list[str]:
     return ended
 
 
-def end_all(steps: Sequence[Step]) -> None:
+def end_all(steps: Sequence[RunningStep]) -> None:
     """End the steps, and wait until they have ended."""
     for step in steps:
         if step.process is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conf.errors import EXIT_FAILED
 from conf.experiment import Experiment
-from launcher.command_trainer.run import Run
+from launcher.command_trainer.run import ProgramRun
 from launcher.command_trainer.seat import seat_in_slurm, seats_here
 from train_core.attempt import Attempt
 from train_core.job.failures import failed_measurement
@@ -37,7 +37,7 @@ def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: fl
     with held(trial.running_lock) as lock, cancelled_by_signals():
         trial.clear_results()
         started = time.time()
-        run = Run(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
+        run = ProgramRun(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
         failure = run.failure()
         failed = failure and failed_measurement(experiment.fingerprint, failure, started)
         measurement = failed or run.completed(started)
@@ -68,7 +68,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
         _wait_for_the_first(trial, before)
         return
     with cancelled_by_signals():
-        run = Run(trial, experiment, [seat])
+        run = ProgramRun(trial, experiment, [seat])
         failure = run.failure()
         if failure is not None:
             trial.write_failure(failure)

@@ -12,7 +12,7 @@ from conf.experiment import Experiment
 from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, nothing_measured, told
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.command_trainer.process import CannotStart, Programs
-from launcher.command_trainer.seat import Seat, ranks_to_read
+from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
 from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import oom_kill_count
@@ -34,7 +34,7 @@ LINE_END = re.compile(rb"\r\n|\n|\r")  # progress bars rewrite their line after 
 
 
 @dataclass
-class Run:
+class ProgramRun:
     """One attempt at a trial, of the processes of these seats.
 
     Attributes:
@@ -44,7 +44,7 @@ class Run:
 
     trial: TrialFolder
     experiment: Experiment
-    seats: list[Seat]
+    seats: list[ProgramSeat]
     devices: tuple[int, ...] = ()
     time_limit_seconds: float | None = None
     lock: int | None = None

@@ -68,11 +68,11 @@ class Rules:
     max_trials: int | None = None
     fail_fast: int | None = None
     max_resubmits: int = 0
-    tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
+    tell: Callable[[Sweep, SweepStep], None] = lambda sweep, step: None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class SweepStep:
     """What one step found and did.
 
     Attributes:
@@ -122,7 +122,7 @@ class Conductor:
         folders = tuple(map(str, own_folders()))
         self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
-    def advance(self) -> Step:
+    def advance(self) -> SweepStep:
         """One step.
 
         Raises:
@@ -133,7 +133,7 @@ class Conductor:
         self.is_under_way = True
         return step
 
-    def _take_a_step(self) -> Step:
+    def _take_a_step(self) -> SweepStep:
         self._news = []
         self._follow_journal()
         readings = self._read_trials()
@@ -156,7 +156,7 @@ class Conductor:
 
     def _go_on(
         self, readings: Sequence[TrialReading], in_flight: Sequence[TrialReading], waiting: Sequence[TrialReading]
-    ) -> Step:
+    ) -> SweepStep:
         """Start what is to run, and ask for more where slots are left."""
         admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, in_flight)
         started = self._start([each for each in waiting if admission.admits(each.trial)])
@@ -320,11 +320,11 @@ class Conductor:
         started: Collection[str] = (),
         held: str = "",
         finished: str = "",
-    ) -> Step:
+    ) -> SweepStep:
         """The step as others see it; the end of the sweep is written down, and whoever wants to know is told."""
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
-        step = Step(
+        step = SweepStep(
             readings=tuple(readings),
             started=tuple(started),
             news=tuple(self._news),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from launcher.control.budget import Budget
-from launcher.slurm.job_records import Charged
+from launcher.slurm.job_records import ChargedTime
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended, Entry, Started, Submitted
 from sweeps.reading import TrialReading
@@ -48,14 +48,14 @@ def has_news_of_an_end(reading: TrialReading, history: History) -> bool:
     return exists and history.course_of(reading.name).ended != key_of(reading) and not is_in_flight(reading)
 
 
-def is_charged_still(reading: TrialReading, charged: Charged | None) -> bool:
+def is_charged_still(reading: TrialReading, charged: ChargedTime | None) -> bool:
     """Whether Slurm goes on charging for an attempt that has ended: the job ends some seconds after its training."""
     if charged is None or charged.is_over or reading.measurement is None:
         return False
     return time.time() - reading.measurement.ended < CLOSING_SECONDS
 
 
-def news(reading: TrialReading, history: History, budget: Budget, charged: Charged | None = None) -> list[Entry]:
+def news(reading: TrialReading, history: History, budget: Budget, charged: ChargedTime | None = None) -> list[Entry]:
     """What the journal is still to be told of the trial's last attempt.
 
     Args:

@@ -38,7 +38,7 @@ class Cost(NamedTuple):
         return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
 
 
-class Limit(NamedTuple):
+class BudgetLimit(NamedTuple):
     """The tightest limit of a budget: how many device-seconds it comes to, and its words for people."""
 
     device_seconds: float
@@ -106,7 +106,7 @@ class Budget:
         hours = self.limits.deadline_hours
         return hours is not None and now > begun + hours * SECONDS_PER_HOUR
 
-    def limit_on(self, trial: Trial) -> Limit | None:
+    def limit_on(self, trial: Trial) -> BudgetLimit | None:
         """The tightest of the limits; None where there is none.
 
         Raises:
@@ -114,7 +114,7 @@ class Budget:
         """
         assert trial.experiment is not None
         experiment, limits = trial.experiment, self.limits
-        found: list[Limit] = []
+        found: list[BudgetLimit] = []
         if limits.device_hours is not None:
             found.append(_limit("device_hours", limits.device_hours, 1.0))
         if limits.energy_kwh is not None:
@@ -136,5 +136,5 @@ def predicted_seconds(trial: Trial) -> float:
     return trial.experiment.training.num_steps * trial.estimate.step_seconds
 
 
-def _limit(key: str, value: float, per_device_hour: float) -> Limit:
-    return Limit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
+def _limit(key: str, value: float, per_device_hour: float) -> BudgetLimit:
+    return BudgetLimit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from conf.errors import UsageError
-from launcher.control.advance import Conductor, Step
-from launcher.control.workplace import Progress
+from launcher.control.advance import Conductor, SweepStep
+from launcher.control.workplace import ProgressDisplay
 
 NEWS_SECONDS = 0.2
 """How often the loop looks whether something has ended, where that costs next to nothing."""
@@ -27,11 +27,11 @@ PATIENCE_STEPS = 10
 
 def go_on(
     conductor: Conductor,
-    progress: Progress,
+    progress: ProgressDisplay,
     poll_seconds: float,
     *,
-    is_over: Callable[[Step], bool] = lambda step: bool(step.finished),
-) -> Step:
+    is_over: Callable[[SweepStep], bool] = lambda step: bool(step.finished),
+) -> SweepStep:
     """Step after step until the sweep has ended, or the place where it runs; returns the last.
 
     Raises:
@@ -50,13 +50,13 @@ def go_on(
                     raise KeyboardInterrupt(noted.number)
 
 
-class Noted(threading.Event):
+class ReceivedSignal(threading.Event):
     """Set once a signal has come; `number` is the signal."""
 
     number = 0
 
 
-def _patient(conductor: Conductor, noted: Noted) -> Step:
+def _patient(conductor: Conductor, noted: ReceivedSignal) -> SweepStep:
     """One step; where it fails, as when Slurm does not answer, it is tried again for a while."""
     for _ in range(PATIENCE_STEPS - 1):
         try:
@@ -71,9 +71,9 @@ def _patient(conductor: Conductor, noted: Noted) -> Step:
 
 
 @contextmanager
-def signals_noted() -> Iterator[Noted]:
+def signals_noted() -> Iterator[ReceivedSignal]:
     """Let signals only set a flag, so that none can come between starting a job and writing it down."""
-    noted = Noted()
+    noted = ReceivedSignal()
     # Python allows only the main thread to set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield noted

@@ -32,7 +32,7 @@ from train_core.measurement import Outcome
 from train_core.whole_files import write_atomically
 
 if TYPE_CHECKING:
-    from launcher.control.advance import Step
+    from launcher.control.advance import SweepStep
 
 ANSWER_SECONDS = 5.0
 """A sweep waits no longer for a server that somebody's message goes to."""
@@ -42,7 +42,7 @@ NOTIFIED = "notified.json"
 LOG = logging.getLogger(__name__)
 
 
-class Told(Frozen):
+class LastNotice(Frozen):
     """`notified.json`: what was told last, so that no later process tells it again."""
 
     best_cost: float | None = None
@@ -70,7 +70,7 @@ class Notifier:
     def __init__(self, spec: NotifySpec) -> None:
         self._spec = spec
 
-    def __call__(self, sweep: Sweep, step: Step) -> None:
+    def __call__(self, sweep: Sweep, step: SweepStep) -> None:
         """Tell what has happened; nothing is raised."""
         if self._spec.url is None and self._spec.url_file is None:
             return
@@ -150,7 +150,7 @@ def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[Tri
     }
 
 
-def _notices(spec: NotifySpec, record: SweepRecord, before: Told, step: Step) -> Iterator[Notice]:
+def _notices(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> Iterator[Notice]:
     now, best = _now_told(spec, record, before, step), best_measured(record, step.readings)
     if now.best_cost != before.best_cost and best is not None:
         yield _best(record, *best)
@@ -190,14 +190,14 @@ def _facts(best: TrialReading | None) -> dict[str, Any]:
     }
 
 
-def _now_told(spec: NotifySpec, record: SweepRecord, before: Told, step: Step) -> Told:
+def _now_told(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> LastNotice:
     """What will have been told once this step has been."""
     best, last = best_measured(record, step.readings), before.best_cost
     now = None if best is None else cost(record.objective[0], best[1][0])
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
     failures = len(_failed(step.readings))
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
-    return Told(
+    return LastNotice(
         best_cost=now if is_better else last,
         failures=failures if is_often else before.failures,
     )
@@ -207,8 +207,8 @@ def _failed(readings: Sequence[TrialReading]) -> list[TrialReading]:
     return [reading for reading in readings if reading.outcome in FAILURES]
 
 
-def _last_told(path: Path) -> Told:
+def _last_told(path: Path) -> LastNotice:
     try:
-        return Told.model_validate_json(path.read_bytes())
+        return LastNotice.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
-        return Told()
+        return LastNotice()

@@ -22,7 +22,7 @@ MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Command:
+class SweepOrders:
     """What a person orders with `trisweep sweep`, beside the points.
 
     Attributes:
@@ -36,7 +36,7 @@ class Command:
     remeasure: bool = False
 
 
-ORDINARY = Command()
+ORDINARY = SweepOrders()
 """Nothing beside the points."""
 
 

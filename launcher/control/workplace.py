@@ -45,7 +45,7 @@ class Workplace(Protocol):
         return False
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """What a running sweep reports to. It is entered, as a context, when trials start, and left when all have ended."""
 
     def show(self, states: Sequence[TrialReading]) -> None: ...

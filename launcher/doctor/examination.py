@@ -12,7 +12,7 @@ from conf.errors import TrisweepError
 from conf.folders import options
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
-from launcher.doctor.finding import Finding
+from launcher.doctor.finding import CheckResult
 from launcher.doctor.machine import machine_findings
 from launcher.doctor.node_checks import NODES, node_findings
 from launcher.doctor.node_report import DoctorFolder
@@ -52,9 +52,9 @@ class Examination:
         return TinyJob(self.slurm, self.cluster, DoctorFolder(self.output_dir / f"doctor-{self.cluster.name}"))
 
 
-def examine(asked: Examination, tell: Tell) -> Iterator[Finding]:
+def examine(asked: Examination, tell: Tell) -> Iterator[CheckResult]:
     """Look, and tell each finding as soon as it is known."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     for finding in machine_findings(asked.output_dir, with_slurm=asked.has_slurm, with_job=asked.with_job):
         found.append(finding)
         yield finding
@@ -71,7 +71,7 @@ def examine(asked: Examination, tell: Tell) -> Iterator[Finding]:
     yield from _nodes(asked, found, tell)
 
 
-def _nodes(asked: Examination, found: list[Finding], tell: Tell) -> Iterator[Finding]:
+def _nodes(asked: Examination, found: list[CheckResult], tell: Tell) -> Iterator[CheckResult]:
     in_the_way = [finding.name for finding in found if finding.status == "problem"]
     if not asked.with_job:
         yield NODES.skipped("job", "left out, as --no-job says")

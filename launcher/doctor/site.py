@@ -14,7 +14,7 @@ LIMITS = ("MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA")
 
 
 @dataclass(frozen=True)
-class Site:
+class SlurmSite:
     """Answers of one site. An answer that did not come is empty.
 
     Attributes:
@@ -58,7 +58,7 @@ class Site:
         return next((each for each in self.partitions.values() if each.get("Default") == "YES"), None)
 
 
-def read_site() -> Site | None:
+def read_site() -> SlurmSite | None:
     """Ask the site; None where its controller does not answer."""
     config = ask("scontrol", "show", "config")
     if not config.ok:
@@ -66,7 +66,7 @@ def read_site() -> Site | None:
     told = pairs_of_lines(config.stdout)
     lines = [pairs_of_words(line) for line in ask("scontrol", "-o", "show", "partition").stdout.splitlines()]
     accounting = ask("sacct", "--noheader", "--allocations", "--starttime=now", "--format=JobID")
-    return Site(
+    return SlurmSite(
         version=told.get("SLURM_VERSION", ""),
         config=told,
         partitions={line["PartitionName"]: line for line in lines if "PartitionName" in line},

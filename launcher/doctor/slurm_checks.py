@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from conf.cluster_spec import ClusterSpec
 from conf.folders import shown_file
 from conf.sites import SlurmSpec
-from launcher.doctor.finding import Finding, Findings
-from launcher.doctor.site import TOOLS, Site, read_site
+from launcher.doctor.finding import CheckResult, Findings
+from launcher.doctor.site import TOOLS, SlurmSite, read_site
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.tools import ask, minutes
 
@@ -33,7 +33,7 @@ class Wanted:
     sbatch: str
 
 
-def slurm_findings(wanted: Wanted) -> Iterator[Finding]:
+def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     """Ask the site, and hold its answers against what is wanted."""
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
@@ -57,7 +57,7 @@ def slurm_findings(wanted: Wanted) -> Iterator[Finding]:
     yield _accepted(wanted)
 
 
-def _clock() -> Finding:
+def _clock() -> CheckResult:
     behind = this_cluster().now - time.time()
     if abs(behind) > MOST_CLOCK_SECONDS:
         says = f"this machine's clock is {abs(behind):.0f} s {'behind' if behind > 0 else 'ahead of'} the controller's"
@@ -65,7 +65,7 @@ def _clock() -> Finding:
     return SLURM.ok("clock", "as the controller's")
 
 
-def _accounting(site: Site) -> Finding:
+def _accounting(site: SlurmSite) -> CheckResult:
     age = site.number("MinJobAge")
     if site.keeps_accounts and not site.accounting:
         return SLURM.ok("accounting", "on: sacct tells how every job ended")
@@ -77,7 +77,7 @@ def _accounting(site: Site) -> Finding:
     return SLURM.warning("accounting", says, remedy)
 
 
-def _partition(site: Site, wanted: Wanted) -> Iterator[Finding]:
+def _partition(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
     name = wanted.slurm.partition
     told = site.partition(name)
     if told is None:
@@ -94,7 +94,7 @@ def _partition(site: Site, wanted: Wanted) -> Iterator[Finding]:
     yield _nodes(called, told, wanted.cluster)
 
 
-def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
+def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> CheckResult:
     most, wanted = minutes(told.get("MaxTime", "")), slurm.time_limit_minutes
     if most is not None and wanted > most:
         says = f"{wanted} minutes are wanted, {partition} gives at most {most:g}"
@@ -103,7 +103,7 @@ def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> Findi
     return SLURM.ok("time limit", f"{wanted} minutes are wanted, {partition} gives {allowed}")
 
 
-def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> Finding:
+def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> CheckResult:
     limits = [int(told[key]) for key in ("MaxNodes", "TotalNodes") if told.get(key, "").isdigit()]
     if limits and cluster.num_nodes > min(limits):
         says = f"{cluster.name} has {cluster.num_nodes} nodes by its file, {partition} gives a job {min(limits)}"
@@ -113,7 +113,7 @@ def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> Findin
     return SLURM.ok("nodes", f"{cluster.num_nodes} by the cluster's file, which a job may have")
 
 
-def _account(site: Site, slurm: SlurmSpec) -> Finding:
+def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     if not site.associations:
         return SLURM.skipped("account", "the accounting does not say which accounts are yours")
     yours = sorted({account for account, *_ in site.associations})
@@ -128,7 +128,7 @@ def _account(site: Site, slurm: SlurmSpec) -> Finding:
     return SLURM.warning("account", f"{says}, which this site does not enforce", remedy)
 
 
-def _qos(site: Site, slurm: SlurmSpec) -> Iterator[Finding]:
+def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
     """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name."""
     yours = sorted({name for *_, names in site.associations for name in names})
     if slurm.qos is not None and site.qos and slurm.qos not in site.qos:
@@ -145,7 +145,7 @@ def _qos(site: Site, slurm: SlurmSpec) -> Iterator[Finding]:
         yield _qos_limits(name, site.qos.get(name, {}), slurm)
 
 
-def _qos_limits(name: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
+def _qos_limits(name: str, told: dict[str, str], slurm: SlurmSpec) -> CheckResult:
     wall = minutes(told.get("MaxWall", ""))
     if wall is not None and slurm.time_limit_minutes > wall:
         says = f"{name} gives at most {wall:g} minutes, and {slurm.time_limit_minutes} are wanted"
@@ -155,7 +155,7 @@ def _qos_limits(name: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
     return SLURM.ok("QOS", f"{name}: {limits}")
 
 
-def _arrays(site: Site, slurm: SlurmSpec) -> Finding:
+def _arrays(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     most = site.number("MaxArraySize")
     if most is None:
         return SLURM.skipped("job arrays", "the site does not say how large they may be")
@@ -167,14 +167,14 @@ def _arrays(site: Site, slurm: SlurmSpec) -> Finding:
     return SLURM.ok("job arrays", f"up to {most:.0f} elements, {slurm.array_parallelism} at a time")
 
 
-def _requeue(site: Site) -> Finding:
+def _requeue(site: SlurmSite) -> CheckResult:
     if site.config.get("JobRequeue") == "0":
         says = "off by default (JobRequeue=0): a trial that loses its node is submitted again by the next sweep"
         return SLURM.ok("requeue", f"{says}; long trainings ask for it")
     return SLURM.ok("requeue", "on: Slurm itself runs a job again whose node failed")
 
 
-def _preemption(site: Site) -> Finding:
+def _preemption(site: SlurmSite) -> CheckResult:
     modes = {each.get("PreemptMode", "OFF") for each in site.partitions.values()} | {site.config.get("PreemptMode", "")}
     kinds = {mode for word in modes for mode in word.upper().split(",")} - {"OFF", "", "GANG"}
     if "CANCEL" in kinds:
@@ -186,7 +186,7 @@ def _preemption(site: Site) -> Finding:
     return SLURM.ok("preemption", "requeues jobs, which then run again" if "REQUEUE" in kinds else "off")
 
 
-def _devices(wanted: Wanted) -> Finding:
+def _devices(wanted: Wanted) -> CheckResult:
     slurm, cluster = wanted.slurm, wanted.cluster
     if cluster.device.kind != "gpu":
         return SLURM.ok("devices", f"the devices of {cluster.name} are cores; no GPU is asked for")
@@ -213,7 +213,7 @@ def _counts(gres: str) -> Iterator[str]:
             yield rest[-1]
 
 
-def _accepted(wanted: Wanted) -> Finding:
+def _accepted(wanted: Wanted) -> CheckResult:
     """Whether Slurm would take a job like those of a sweep; nothing is submitted."""
     told = ask("sbatch", "--test-only", stdin=wanted.sbatch)
     if told.ok:

@@ -13,10 +13,10 @@ from conf.cluster_spec import ClusterSpec
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
-from launcher.executor import CHECK_NODE_IN_SLURM, Work
+from launcher.executor import CHECK_NODE_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import standings
-from launcher.slurm.query import JobState, SlurmSilent
+from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import why_ended
 from launcher.slurm.tools import ask
 from launcher.snapshot import snapshot_code
@@ -89,7 +89,7 @@ class TinyJob:
         quick = self.slurm.model_copy(update={"time_limit_minutes": TIME_LIMIT_MINUTES})
         code = snapshot_code(self.folder.code.absolute())
         executor = SlurmExecutor(quick, "trisweep-doctor", code, self._logs)
-        executor.submit(CHECK_NODE_IN_SLURM, [Work(self.folder, attempt=1)], self.shape)
+        executor.submit(CHECK_NODE_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         submission = read_submission(self.folder)
         assert submission is not None, "it has just been written"
         wait = _Wait(self.folder, submission, num_ranks, token, tell)
@@ -137,13 +137,13 @@ class _Wait:
         measured = report.link_bandwidth_bytes_per_second is not None or (self.num_ranks == 1 and report.device)
         return bool(measured or report.link_error or report.torch_error or not report.token)
 
-    def _state(self) -> JobState | None:
+    def _state(self) -> SlurmJobState | None:
         try:
             return standings([self.submission])[0].state
         except SlurmSilent:
             return None
 
-    def _late(self, state: JobState | None) -> JobEnd | None:
+    def _late(self, state: SlurmJobState | None) -> JobEnd | None:
         """What to say if it has waited or run for too long."""
         waited = time.time() - self.submission.submitted
         if self.started is None and state is not None and not state.is_waiting:
@@ -161,7 +161,7 @@ class _Wait:
         trouble = f"it had not told all after {RUN_SECONDS:.0f} s on the nodes"
         return self._end(trouble, f"See {self.submission.error_of(0)}.")
 
-    def _ended(self, state: JobState) -> JobEnd:
+    def _ended(self, state: SlurmJobState) -> JobEnd:
         self.started = self.started or time.time()
         told = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
         # The rank that fails first has Slurm end the others, and they may not come to a word of their own.

@@ -33,7 +33,7 @@ MOST_SECONDS = 60.0
 FORGOTTEN_SECONDS = 3600.0
 
 
-class Answer(Frozen):
+class CommandAnswer(Frozen):
     """What a command said.
 
     Attributes:
@@ -70,7 +70,7 @@ class Patience(NamedTuple):
 
     seconds: float
 
-    def takes(self, answer: Answer) -> bool:
+    def takes(self, answer: CommandAnswer) -> bool:
         """Whether the answer is fresh enough, or Slurm is to be left in peace."""
         if not self.seconds:
             return False
@@ -81,7 +81,7 @@ class Patience(NamedTuple):
 FRESH = Patience(0.0)
 
 
-def answer_of(command: Sequence[str], patience: Patience = FRESH) -> Answer:
+def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:
     """What the command says, or said a moment ago."""
     kept = _kept(command)
     if kept is not None and patience.takes(kept):
@@ -94,7 +94,7 @@ def answer_of(command: Sequence[str], patience: Patience = FRESH) -> Answer:
     return answer
 
 
-def _asked(command: Sequence[str]) -> Answer:
+def _asked(command: Sequence[str]) -> CommandAnswer:
     asked, started = time.time(), time.monotonic()
     exit_code, said, complained = None, "", ""
     if shutil.which(command[0]):
@@ -102,18 +102,18 @@ def _asked(command: Sequence[str]) -> Answer:
             done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
             exit_code, said, complained = done.returncode, done.stdout, done.stderr
     took = time.monotonic() - started
-    return Answer(asked=asked, took=took, exit_code=exit_code, said=said, complained=complained)
+    return CommandAnswer(asked=asked, took=took, exit_code=exit_code, said=said, complained=complained)
 
 
-def _kept(command: Sequence[str]) -> Answer | None:
+def _kept(command: Sequence[str]) -> CommandAnswer | None:
     folder = _folder()
     try:
-        return Answer.model_validate_json(_file(folder, command).read_bytes()) if folder else None
+        return CommandAnswer.model_validate_json(_file(folder, command).read_bytes()) if folder else None
     except (OSError, ValidationError):
         return None
 
 
-def _keep(command: Sequence[str], answer: Answer) -> None:
+def _keep(command: Sequence[str], answer: CommandAnswer) -> None:
     if folder := _folder():
         with contextlib.suppress(OSError):  # it only saves a question
             write_atomically(_file(folder, command), answer.model_dump_json(), durable=False)

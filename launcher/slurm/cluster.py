@@ -15,7 +15,7 @@ from launcher.slurm.tools import ask, minutes
 
 ANSWER_SECONDS = 10
 _KEPT_SECONDS = 10.0
-_known: dict[tuple[str, str], tuple[float, Cluster]] = {}
+_known: dict[tuple[str, str], tuple[float, SlurmCluster]] = {}
 """What was said, and when, by where it was asked."""
 
 COLUMNS = "%P|%a|%l|%D|%c|%G"
@@ -23,7 +23,7 @@ GPUS = re.compile(r"\bgpu:(?:([^:,(|]+):)?(\d+)")
 """`gpu:a100:4(S:0-1)` and `gpu:4`, of which Slurm may name several with commas between them."""
 
 
-class Cluster(NamedTuple):
+class SlurmCluster(NamedTuple):
     """What the controller says of itself.
 
     Attributes:
@@ -40,7 +40,7 @@ class Cluster(NamedTuple):
     enforces_limits: bool = False
 
 
-def this_cluster() -> Cluster:
+def this_cluster() -> SlurmCluster:
     """What the controller says, or said a moment ago: within one command it is asked once.
 
     Where there is no Slurm, name and size are None, and the clock is this machine's.
@@ -56,14 +56,14 @@ def this_cluster() -> Cluster:
     return cluster
 
 
-def _asked() -> Cluster:
+def _asked() -> SlurmCluster:
     shown = _shown()
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
     name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
     enforced = re.search(r"^AccountingStorageEnforce\s*=.*\b(limits|safe|qos|all)\b", shown, re.MULTILINE)
     most = max(1, int(size.group(1))) if size else None
-    return Cluster(name.group(1) if name else None, _clock(shown), most, enforced is not None)
+    return SlurmCluster(name.group(1) if name else None, _clock(shown), most, enforced is not None)
 
 
 def _shown() -> str:

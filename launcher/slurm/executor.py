@@ -25,7 +25,7 @@ from typing import Any
 from conf.errors import UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.sites import SlurmSpec
-from launcher.executor import Executor, Work
+from launcher.executor import Executor, FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.hetjob import hetjob_text
 from launcher.slurm.query import SlurmSilent, query_named
@@ -98,7 +98,7 @@ class SlurmExecutor(Executor):
     def _command(self, job_name: str) -> str:
         return f"{python_command(self.slurm)} -u {shlex.join(words_of_task(self._pickle(job_name)))}"
 
-    def submit(self, function: SlurmJob, work: Sequence[Work], shape: JobShape) -> str:
+    def submit(self, function: SlurmJob, work: Sequence[FolderWork], shape: JobShape) -> str:
         """Submit one job array in which every task of element i calls the function with folder i, and return its id.
 
         Raises:
@@ -171,14 +171,14 @@ class SlurmExecutor(Executor):
     def _pickle(self, job_name: str) -> Path:
         return self.logs / f"{job_name}.pkl"
 
-    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[Work]) -> None:
+    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[FolderWork]) -> None:
         import cloudpickle
 
         with replacing(self._pickle(job_name)) as file:
             cloudpickle.dump((function, [str(folder.path.absolute()) for folder, _ in work]), file)
         read_own(self._pickle(job_name))  # what the job would refuse is refused here
 
-    def _intents(self, job_name: str, work: Sequence[Work], shape: JobShape) -> list[Submission]:
+    def _intents(self, job_name: str, work: Sequence[FolderWork], shape: JobShape) -> list[Submission]:
         cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()
         return [
             Submission(

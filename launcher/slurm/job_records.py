@@ -23,7 +23,7 @@ COLUMNS = (
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
-class Charged(NamedTuple):
+class ChargedTime(NamedTuple):
     """For how long Slurm charges the last job of a trial.
 
     Attributes:
@@ -56,10 +56,10 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     return num_written
 
 
-def charged(readings: Iterable[Reading]) -> Mapping[str, Charged]:
+def charged(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     """What Slurm charges for these trials by their names; those whose jobs the accounting does not know are absent."""
     by_job = {each.job_id: each for each in readings if each.job_id is not None}
-    found: dict[str, Charged] = {}
+    found: dict[str, ChargedTime] = {}
     if not by_job or not shutil.which("sacct"):
         return found
     for job_id, record in _told(list(by_job), "--duplicates"):
@@ -67,9 +67,9 @@ def charged(readings: Iterable[Reading]) -> Mapping[str, Charged]:
         # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
         if (reading := by_job.get(job)) is None or component not in ("", "0") or not _is_of(record, reading):
             continue
-        before = found.get(reading.name, Charged(0.0, True))
+        before = found.get(reading.name, ChargedTime(0.0, True))
         is_over = before.is_over and record["End"][:1].isdigit()
-        found[reading.name] = Charged(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
+        found[reading.name] = ChargedTime(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
     return found
 
 

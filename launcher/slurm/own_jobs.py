@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.query import JobState, query_jobs, query_named
+from launcher.slurm.query import SlurmJobState, query_jobs, query_named
 from sweeps.folder.submission import Submission
 
 
-class Standing(NamedTuple):
+class JobStanding(NamedTuple):
     """What is known of the job of one submission.
 
     Attributes:
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
     """
 
     submission: Submission
-    state: JobState | None
+    state: SlurmJobState | None
     elsewhere: str
 
     @property
@@ -39,7 +39,7 @@ class Standing(NamedTuple):
         return self.state is None and not self.elsewhere
 
 
-def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[Standing]:
+def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[JobStanding]:
     """How the job of each submission stands, in the order of the submissions, which must all be of Slurm jobs.
 
     Args:
@@ -62,13 +62,13 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     return [_standing(submission, states, here) for submission in found]
 
 
-def _has_own(submission: Submission, states: dict[str, JobState]) -> bool:
+def _has_own(submission: Submission, states: dict[str, SlurmJobState]) -> bool:
     state = states.get(submission.queue_id or "")
     return state is not None and _is_ours(submission, state)
 
 
 def _with_numbers(
-    submissions: Iterable[Submission], named: dict[str, JobState], of: Container[str | None] = ()
+    submissions: Iterable[Submission], named: dict[str, SlurmJobState], of: Container[str | None] = ()
 ) -> list[Submission]:
     """The submissions with the numbers of the jobs of their names, where they have none or are among those in `of`."""
     # squeue shows an array element by element; a submission knows which element is its own.
@@ -81,11 +81,11 @@ def _with_numbers(
     ]
 
 
-def _standing(submission: Submission, states: dict[str, JobState], here: str | None) -> Standing:
+def _standing(submission: Submission, states: dict[str, SlurmJobState], here: str | None) -> JobStanding:
     state = states.get(submission.queue_id) if submission.queue_id else None
     if state is not None and _is_ours(submission, state):
-        return Standing(submission, state, "")
-    return Standing(submission, None, _elsewhere(submission, here))
+        return JobStanding(submission, state, "")
+    return JobStanding(submission, None, _elsewhere(submission, here))
 
 
 def _elsewhere(submission: Submission, here: str | None) -> str:
@@ -100,5 +100,5 @@ def _elsewhere(submission: Submission, here: str | None) -> str:
     return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {asked}"
 
 
-def _is_ours(submission: Submission, state: JobState) -> bool:
+def _is_ours(submission: Submission, state: SlurmJobState) -> bool:
     return state.job_name == submission.queue_name

@@ -6,7 +6,7 @@ import re
 import time
 
 from launcher.slurm.node_names import first_ranks, node_names
-from launcher.slurm.query import JobState, age
+from launcher.slurm.query import SlurmJobState, age
 from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
@@ -88,11 +88,11 @@ def outcome_in_words(log: str) -> Outcome | None:
     return next((outcome for words, outcome in WORDS_OF_SLURM if words.search(log)), None)
 
 
-def is_settled(state: JobState) -> bool:
+def is_settled(state: SlurmJobState) -> bool:
     return not state.is_live and age(state) >= SETTLING_SECONDS.get(state.name, DEFAULT_SETTLING_SECONDS)
 
 
-def verdict(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
+def verdict(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
     assert reading.experiment is not None
     failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
@@ -103,7 +103,7 @@ def verdict(reading: Reading, submission: Submission, state: JobState | None) ->
 
 
 def why_ended(
-    folder: JobFolder, submission: Submission, state: JobState | None, num_ranks: int | None = None
+    folder: JobFolder, submission: Submission, state: SlurmJobState | None, num_ranks: int | None = None
 ) -> RankFailure:
     """What ended a job that left no result; rank -1 where no rank is to blame. `num_ranks` is None where not known."""
     log = tail(submission.error_of(0))
@@ -113,7 +113,7 @@ def why_ended(
 
 
 def _failure(
-    folder: JobFolder, submission: Submission, state: JobState | None, log: str, num_ranks: int | None
+    folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str, num_ranks: int | None
 ) -> RankFailure | None:
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
@@ -172,7 +172,7 @@ def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -
     )
 
 
-def _unknown(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure:
+def _unknown(folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str) -> RankFailure:
     if state is not None and (step := NO_STEP.search(log)):
         return _words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
     if state is None:

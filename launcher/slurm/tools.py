@@ -10,7 +10,7 @@ from typing import NamedTuple
 ANSWER_SECONDS = 15
 
 
-class Told(NamedTuple):
+class ToolResult(NamedTuple):
     """What a tool said.
 
     Attributes:
@@ -26,15 +26,15 @@ class Told(NamedTuple):
         return " ".join((self.stderr or self.stdout).split())
 
 
-def ask(*command: str, stdin: str | None = None) -> Told:
+def ask(*command: str, stdin: str | None = None) -> ToolResult:
     """Run a tool; one that is absent or hangs has not answered well."""
     if not shutil.which(command[0]):
-        return Told(False, "", f"there is no {command[0]} on the PATH")
+        return ToolResult(False, "", f"there is no {command[0]} on the PATH")
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return Told(False, "", f"{command[0]} did not answer within {ANSWER_SECONDS} s")
-    return Told(done.returncode == 0, done.stdout, done.stderr)
+        return ToolResult(False, "", f"{command[0]} did not answer within {ANSWER_SECONDS} s")
+    return ToolResult(done.returncode == 0, done.stdout, done.stderr)
 
 
 def pairs_of_lines(text: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from launcher.executor import Executor, Work
+from launcher.executor import Executor, FolderWork
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.trial_folder import JobFolder
 
@@ -62,7 +62,7 @@ class LocalExecutor(Executor):
     time_limit_seconds: float | None
     process: subprocess.Popen[bytes] | None = None
 
-    def submit(self, function: LocalJobFunction, work: Sequence[Work], shape: JobShape) -> str:
+    def submit(self, function: LocalJobFunction, work: Sequence[FolderWork], shape: JobShape) -> str:
         """Start the supervisor of the one folder, which gets the function's call, and return its process id."""
         (folder, attempt) = work[0]
         assert len(work) == 1, "this machine knows no job arrays"

@@ -55,7 +55,7 @@ class LongRun:
         return Reading(folder=self.folder, experiment=self.experiment)
 
 
-class Stored(NamedTuple):
+class StoredTraining(NamedTuple):
     """What a training's folder says of it."""
 
     run: LongRun
@@ -63,13 +63,13 @@ class Stored(NamedTuple):
     overrides: list[str]
 
 
-def read_stored(folder: TrialFolder) -> Stored | None:
+def read_stored(folder: TrialFolder) -> StoredTraining | None:
     """None where the folder holds something else than a training that was begun from a sweep."""
     try:
         stored = json.loads(folder.trial.read_bytes())
         schedules = tuple((int(steps), int(done)) for steps, done in stored.get("schedules", ()))
         run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None, schedules)
-        return Stored(run, str(stored["sweep"]), list(stored["overrides"]))
+        return StoredTraining(run, str(stored["sweep"]), list(stored["overrides"]))
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
         return None
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from conf.experiment import Experiment
 from launcher.control.workplace import Workplace
-from launcher.executor import Work
+from launcher.executor import FolderWork
 from launcher.slurm.silent_jobs import TRACEBACK_LINES
 from launcher.state import seen_here
-from launcher.this_machine.capacity import Ledger, Machine, Share, memory_needed, why_impossible
+from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
 from launcher.this_machine.jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
 from launcher.this_machine.processes import end_trees
 from sweeps.folder.logs import tail
@@ -40,7 +40,7 @@ class ThisMachine(Workplace):
         running: started by this process (with its process) or adopted from a sweep that died (None).
     """
 
-    machine: Machine
+    machine: MachineCapacity
     snapshot: Callable[[], Path]
     time_limit_seconds: float | None
     job: LocalJobFunction
@@ -126,7 +126,7 @@ class ThisMachine(Workplace):
             return False
         # The number of the attempt is read before `prepare` forgets what earlier attempts left.
         attempt = sweep.read_trial(trial).next_attempt
-        work = Work(sweep.prepare(trial), attempt)
+        work = FolderWork(sweep.prepare(trial), attempt)
         executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
         executor.submit(self.job, [work], shape_of(_experiment(trial)))
         self.running[trial.trial_id] = (trial, executor.process)

@@ -16,14 +16,14 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation, why_not_created
-from launcher.allocation.nodes import Allocation, own_allocation, running_steps
-from launcher.allocation.packing import Candidate, Expectation, Placement, Room, choose
-from launcher.allocation.step import Step, StepExecutor, end_all, ended_among
+from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
+from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
+from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_among
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
-from launcher.executor import Work
+from launcher.executor import FolderWork
 from launcher.slurm.executor import SlurmJob
-from launcher.slurm.query import JobState, SlurmSilent
+from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.state import reconciled
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
@@ -51,7 +51,7 @@ MOST_REFUSALS = 3
 NEW_SECONDS = 60.0
 """An allocation that has run for less is a new one."""
 
-RUNNING = JobState("RUNNING")
+RUNNING = SlurmJobState("RUNNING")
 AT_THE_END = "the allocation in which it ran came to its time limit"
 
 
@@ -78,8 +78,8 @@ class AllocationRoom(Workplace):
     runs_setup: bool = False
     closing_seconds: float = CLOSING_SECONDS
     patience_seconds: int = STEP_PATIENCE_SECONDS
-    ask: Callable[[], Allocation] = own_allocation
-    running: dict[str, Step] = field(default_factory=dict)
+    ask: Callable[[], SlurmAllocation] = own_allocation
+    running: dict[str, RunningStep] = field(default_factory=dict)
     num_ended: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class AllocationRoom(Workplace):
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
         self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
-        self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
+        self._silent: dict[str, RunningStep] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
         self._asked = 0.0
@@ -175,11 +175,11 @@ class AllocationRoom(Workplace):
     def _is_own(self, reading: TrialReading) -> bool:
         return reading.name in self.running or reading.name in self._silent
 
-    def _candidate(self, reading: TrialReading, expected: Expectation) -> Candidate:
+    def _candidate(self, reading: TrialReading, expected: Expectation) -> WaitingTrial:
         assert reading.experiment is not None
-        return Candidate(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
+        return WaitingTrial(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
 
-    def _can_end(self, candidate: Candidate) -> bool:
+    def _can_end(self, candidate: WaitingTrial) -> bool:
         """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
         left, whole = (each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds))
         is_new = left > max(0.0, whole - NEW_SECONDS)
@@ -197,12 +197,12 @@ class AllocationRoom(Workplace):
         reading.folder.write_measurement(ended)
         return True
 
-    def _begin(self, sweep: Sweep, reading: TrialReading, placement: Placement) -> None:
+    def _begin(self, sweep: Sweep, reading: TrialReading, placement: StepPlacement) -> None:
         assert reading.experiment is not None
         attempt = reading.next_attempt  # counted before `prepare` forgets what earlier attempts left
-        work, shape = Work(sweep.prepare(reading.trial), attempt), shape_of(reading.experiment)
+        work, shape = FolderWork(sweep.prepare(reading.trial), attempt), shape_of(reading.experiment)
         submission, process = self.executor.start(self.job, work, shape, placement)
-        self.running[reading.name] = Step(reading.trial, submission, placement, process, time.monotonic())
+        self.running[reading.name] = RunningStep(reading.trial, submission, placement, process, time.monotonic())
         self._ended.pop(reading.name, None)
 
     def _look_back(self, sweep: Sweep) -> None:
@@ -220,7 +220,7 @@ class AllocationRoom(Workplace):
             if nodes := alive.get(submission.job_name or ""):
                 self._adopt(reading.trial, submission, nodes)
             else:
-                state = JobState("PENDING" if self.allocation.restarts else "")
+                state = SlurmJobState("PENDING" if self.allocation.restarts else "")
                 reading.folder.write_verdict(ended_with_its_allocation(reading, submission, state))
         self._looked = True
 
@@ -231,9 +231,9 @@ class AllocationRoom(Workplace):
     def _adopt(self, trial: Trial, submission: Submission, nodes: tuple[str, ...]) -> None:
         """Let a step go on. Nobody knows any more which devices it was given, so it counts as holding its nodes."""
         known = tuple(node for node in nodes if node in self._slots)
-        placement = Placement(known, tuple(range(max((self._slots[node] for node in known), default=0))))
+        placement = StepPlacement(known, tuple(range(max((self._slots[node] for node in known), default=0))))
         self._room.take(trial.trial_id, placement)
-        self.running[trial.trial_id] = Step(trial, submission, placement, None, time.monotonic())
+        self.running[trial.trial_id] = RunningStep(trial, submission, placement, None, time.monotonic())
 
     def _collect(self, sweep: Sweep) -> None:
         """Free what ended steps held, and conclude on those that left no measurement."""
@@ -261,7 +261,7 @@ class AllocationRoom(Workplace):
                 ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
 
-    def _is_at_fault(self, step: Step, said: str) -> bool:
+    def _is_at_fault(self, step: RunningStep, said: str) -> bool:
         """Whether the allocation is, for a step that Slurm has not made, and not what `slurm` asks of every step.
 
         It is where Slurm has made others, or where a node has been lost: then Slurm 22.05 never frees the cores of the
@@ -292,7 +292,7 @@ class AllocationRoom(Workplace):
         self._room.leave_out([node for node in self._room.devices if node not in left])
         return now.is_running
 
-    def _forget(self, name: str) -> Step | None:
+    def _forget(self, name: str) -> RunningStep | None:
         self._room.give_back(name)
         return self.running.pop(name, None)
 
@@ -314,13 +314,13 @@ class Refusals:
     def are_recent(self) -> bool:
         return time.monotonic() - self.last < PAUSE_SECONDS
 
-    def add(self, step: Step, said: str, weight: int) -> None:
+    def add(self, step: RunningStep, said: str, weight: int) -> None:
         if step.began > self.last:
             self.count, self.last = self.count + weight, time.monotonic()
         self.said = said
 
 
-def slots_of(allocation: Allocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
+def slots_of(allocation: SlurmAllocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
     """How many devices of each node trials may use: those that Slurm handed out, and that the cores are enough for."""
     cores = slurm.cpus_per_task or 1
     return {

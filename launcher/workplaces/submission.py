@@ -10,7 +10,7 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.control.retries import bad_nodes, nodes_to_avoid
-from launcher.executor import RUN_IN_SLURM, Work
+from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
@@ -22,7 +22,7 @@ from sweeps.trial import SweepFolder, Trial
 
 
 @dataclass(frozen=True)
-class Request:
+class ArrayRequest:
     """One job array (or, for a single trial, one job) as it would be submitted.
 
     Attributes:
@@ -47,14 +47,14 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
+def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[ArrayRequest]:
     """What `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
     """
     executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
     return [
-        Request(
+        ArrayRequest(
             array.shape,
             tuple(array.trials),
             _fitting(executor, array).text(array.shape, len(array.trials)),
@@ -88,7 +88,7 @@ def submit_trials(
     while waiting:
         array = waiting.popleft()
         try:
-            work = [Work(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
+            work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
             job_id = _fitting(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:
             if len(array.trials) == 1:

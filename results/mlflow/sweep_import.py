@@ -31,7 +31,7 @@ from results.mlflow.stored_runs import StoredRun, first_if_all_stored, stored_ru
 from results.mlflow.sweep_content import sweep_runs
 from results.mlflow.trial_content import training_run
 from results.mlflow.views import keep_view
-from results.mlflow.writer import Writer
+from results.mlflow.writer import RunWriter
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -98,7 +98,7 @@ def _last_import(sweep: Sweep, tracking: TrackingSpec, output_dir: Path, sweep_i
 
 
 def _write(
-    sweep: Sweep, results: Sequence[TrialReading], contents: Sequence[RunContent], writer: Writer
+    sweep: Sweep, results: Sequence[TrialReading], contents: Sequence[RunContent], writer: RunWriter
 ) -> ImportSummary:
     whole, *trials = contents
     parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, sweep.folder))
@@ -155,19 +155,19 @@ def move_store_aside(output_dir: Path) -> list[Path]:
         return moved
 
 
-def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> Writer:
+def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> RunWriter:
     client = connect(tracking, output_dir)
     uri, experiment = tracking_uri(tracking, output_dir), experiment_id(client, tracking, output_dir)
     stored = None
     if tracking.kind == "sqlite":
         stored = stored_runs(database_path(output_dir), tracking.experiment, sweep_id)
-    writer = Writer(client, uri, experiment, sweep_id, stored)
+    writer = RunWriter(client, uri, experiment, sweep_id, stored)
     if anew:
         writer.delete_all()
     return writer
 
 
-def _summary(writer: Writer, run_id: str) -> ImportSummary:
+def _summary(writer: RunWriter, run_id: str) -> ImportSummary:
     return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)
 
 

@@ -24,7 +24,7 @@ LogFiles = Callable[[Any], None]
 """Writes the files of a run into the artifact repository that it is given."""
 
 
-class Writer:
+class RunWriter:
     """The one writer of a sweep's runs, and what it has done so far.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from results.comparison import ComparedPoint, Comparison, compared, differences, joint_labels
+from results.comparison import ComparedPoint, SweepComparison, compared, differences, joint_labels
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
@@ -105,7 +105,7 @@ def comparison_sections(before: Side, after: Side) -> list[Section]:
     return [_points(before, after, both), _winners(before, after), _circumstances(before, after)]
 
 
-def finding(both: Comparison) -> str:
+def finding(both: SweepComparison) -> str:
     """What the comparison comes to, in one sentence."""
     points, mean = both.comparable, both.mean_ratio
     if mean is None:
@@ -120,11 +120,11 @@ def finding(both: Comparison) -> str:
     )
 
 
-def _points(before: Side, after: Side, both: Comparison) -> Section:
+def _points(before: Side, after: Side, both: SweepComparison) -> Section:
     return Section("points", "Points that both measured", "measured", finding(both), tuple(_point_blocks(both)))
 
 
-def _point_blocks(both: Comparison) -> Iterator[Block]:
+def _point_blocks(both: SweepComparison) -> Iterator[Block]:
     points = both.comparable
     if points:
         yield Paragraph(

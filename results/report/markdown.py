@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from results.report.section import Block, Facts, Head, Heading, KeyFigures, NamedTable, Paragraph, Section
+from results.report.section import Block, FactList, Head, Heading, KeyFigures, NamedTable, Paragraph, Section
 
 
 def markdown(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
@@ -27,7 +27,7 @@ def _block(block: Block) -> Iterator[str]:
             yield f"### {text}"
         case Paragraph(text, is_caution):
             yield f"**Caution:** {text}" if is_caution else text
-        case Facts(items):
+        case FactList(items):
             yield "\n".join(f"- {name}: {value}" for name, value in items)
         case KeyFigures(figures):
             yield "\n".join(

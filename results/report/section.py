@@ -50,7 +50,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactList:
     """Names with their values, such as the machine and the day of a measurement."""
 
     items: tuple[tuple[str, str], ...]
@@ -107,7 +107,7 @@ class Plot:
     spec: dict[str, Any]
 
 
-Block: TypeAlias = Heading | Paragraph | Facts | KeyFigures | NamedTable | Plot
+Block: TypeAlias = Heading | Paragraph | FactList | KeyFigures | NamedTable | Plot
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
+from results.score import RowComparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
 from results.terminal.layout_names import LayoutCell
 from results.units import ABSENT
 from sweeps.table.cells import text_of
@@ -20,7 +20,7 @@ SERIES_COLUMNS = ("n", "step %", "constant %", "memory %", "fits right")
 LAYOUT_COLUMNS = ("num_gpus", "tp", "pp", "micro_batch", "global_batch")
 
 
-def score_table(comparisons: Sequence[Comparison], width: int = WIDE) -> Table:
+def score_table(comparisons: Sequence[RowComparison], width: int = WIDE) -> Table:
     """Errors of predictions against the measurements of the rows, by source and table, and in all.
 
     Args:
@@ -50,7 +50,7 @@ def score_table(comparisons: Sequence[Comparison], width: int = WIDE) -> Table:
     return table
 
 
-def score_in_all(comparisons: Sequence[Comparison]) -> str:
+def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     """The score of all rows in a sentence, which a terminal shows last."""
     found = score(comparisons)
     said = [f"steps are off by {_percent(found.step_error)} % in the mean of {found.num_steps} rows"]
@@ -63,12 +63,12 @@ def score_in_all(comparisons: Sequence[Comparison]) -> str:
     return f"In all: {', '.join(said)}."
 
 
-def _chosen(comparisons: Sequence[Comparison], columns: Sequence[str]) -> list[str]:
+def _chosen(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[str]:
     cells = dict(zip(COLUMNS, _cells(score(comparisons)), strict=True))
     return [cells[name] for name in columns]
 
 
-def series_table(comparisons: Sequence[Comparison]) -> Table | None:
+def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
     """The same errors by series, and the mean in which every series counts once; None where there are no series."""
     mean = mean_of_series(comparisons)
     if mean is None:
@@ -105,7 +105,7 @@ def _cells(found: Score) -> tuple[str, ...]:
     )
 
 
-def _worst(one: Comparison | None) -> str:
+def _worst(one: RowComparison | None) -> str:
     if one is None or one.step_error is None:
         return ABSENT
     # Spreadsheets like to write a whole number as 8.0.

@@ -12,7 +12,7 @@ from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import Command
+from launcher.control.orders import SweepOrders
 from launcher.slurm.query import query_jobs
 from launcher.state import reconciled
 from launcher.sweep import submit
@@ -51,7 +51,7 @@ def test_another_clusters_login_node_says_that_it_does_not_know_and_starts_nothi
         (trial,) = reconciled(held.read())
         unknown = "its job is one of the Slurm cluster test, and this machine asks other"
         assert (trial.outcome, trial.scheduler_state, trial.cause) == (Outcome.PENDING, "UNKNOWN HERE", unknown)
-        again = submit(held, slurm, command=Command(retry_failed=True))
+        again = submit(held, slurm, command=SweepOrders(retry_failed=True))
         assert (again.num_submitted, again.num_live) == (0, 1)
         with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 were not: .*Give the same command there"):
             cancel_sweep(held)

@@ -11,7 +11,7 @@ from launcher.control.budget import Budget, Cost, predicted_seconds
 from results.terminal.layout_names import LayoutCell
 
 if TYPE_CHECKING:
-    from launcher.this_machine.capacity import Machine
+    from launcher.this_machine.capacity import MachineCapacity
     from sweeps.trial import Trial
 
 LEAST_WIDTH = 5
@@ -40,7 +40,7 @@ def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
     return sum(predicted_seconds(trial) > budget.seconds_at_most(trial) for trial in trials)
 
 
-def seconds_here(trials: Sequence[Trial], machine: Machine) -> float:
+def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
     """How long the trials should take on this machine, as many of them at once as its devices or cores hold."""
     room = machine.num_devices or machine.num_cores
     busy = 0.0

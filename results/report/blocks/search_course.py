@@ -32,7 +32,7 @@ COLUMNS = ("#", "trial", "why it was asked for", "expected gain %", "found gain 
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProposedTrial:
     """A trial that the search asked for, in its order.
 
     Attributes:
@@ -68,15 +68,15 @@ def search_plan(folder: SweepFolder) -> SearchPlan | None:
         return None
 
 
-def _course(results: Sequence[TrialReading], asked: frozenset[str], objective: Objective) -> list[Asked]:
+def _course(results: Sequence[TrialReading], asked: frozenset[str], objective: Objective) -> list[ProposedTrial]:
     """The trials that were asked for, each beside the best of those before it, the baseline among them."""
-    course: list[Asked] = []
+    course: list[ProposedTrial] = []
     best = math.inf
     for reading in results:
         value = _value(objective, reading)
         as_cost = None if value is None else cost(objective, value)
         if reading.trial.trial_id in asked:
-            course.append(Asked(reading, value, _gain(best, as_cost)))
+            course.append(ProposedTrial(reading, value, _gain(best, as_cost)))
         if as_cost is not None:
             best = min(best, as_cost)
     return course
@@ -95,7 +95,7 @@ def _gain(best: float, value: float | None) -> float | None:
     return (best - value) / abs(best) if value is not None and math.isfinite(best) and best else None
 
 
-def _finding(course: Sequence[Asked], finished: str) -> str:
+def _finding(course: Sequence[ProposedTrial], finished: str) -> str:
     num_measured = sum(each.value is not None for each in course)
     counted = f"{len(course)} trial{'s' if len(course) > 1 else ''}"
     ending = f"It stopped because {finished}." if finished else "It has not said that it is finished."
@@ -103,7 +103,7 @@ def _finding(course: Sequence[Asked], finished: str) -> str:
 
 
 def _blocks(
-    subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[Asked]
+    subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[ProposedTrial]
 ) -> Iterator[Block]:
     for sentence in sentences(subject, plan):
         yield Paragraph(_as_sentence(sentence))
@@ -220,7 +220,7 @@ def _front_value(point: SeenPoint, objectives: Sequence[Objective], *, is_best: 
     }
 
 
-def _table(course: Sequence[Asked]) -> ReportTable:
+def _table(course: Sequence[ProposedTrial]) -> ReportTable:
     rows = tuple(
         (
             number(str(position), position),

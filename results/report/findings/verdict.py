@@ -9,7 +9,7 @@ from conf.units import TRILLION
 from results.footprint import declared_footprint
 from results.report.findings.sought import sought_sentences
 from results.scaling import Scaling, scaling
-from results.scaling_study import Study, measured_study
+from results.scaling_study import ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import (
@@ -25,7 +25,7 @@ from train_core.measurement import Outcome
 MOST_NAMED = 3
 
 
-class Verdict(NamedTuple):
+class SweepVerdict(NamedTuple):
     """The answer of a sweep.
 
     Attributes:
@@ -52,7 +52,7 @@ def verdict(
     results: Sequence[TrialReading],
     best_first: Sequence[TrialReading],
     folder_words: Sequence[str] = (),
-) -> Verdict:
+) -> SweepVerdict:
     """Which layout is fastest, or, when nothing was measured, what to do.
 
     Args:
@@ -65,23 +65,23 @@ def verdict(
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
-        return Verdict(
+        return SweepVerdict(
             f"Nothing has been measured yet: the trials are still pending or running."
             f" See `trisweep status {found}`, and write this report again when some have ended."
         )
-    return Verdict(
+    return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
         f" `trisweep sweep {found}` again."
     )
 
 
-def _sought(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
+def _sought(record: SweepRecord, results: Sequence[TrialReading], found: str) -> SweepVerdict:
     """The answer of a sweep that seeks something else than the highest rate."""
     headline, others, sureness = sought_sentences(record, results, found)
     if not headline:
         words = " and ".join(record.objective)
-        return Verdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
-    return Verdict(headline, "", (others,) if others else (), sureness)
+        return SweepVerdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
+    return SweepVerdict(headline, "", (others,) if others else (), sureness)
 
 
 def noise_of(results: Sequence[TrialReading]) -> float | None:
@@ -90,9 +90,9 @@ def noise_of(results: Sequence[TrialReading]) -> float | None:
     return noise if noise is not None and noise > NOISY_RATIO else None
 
 
-def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
+def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) -> SweepVerdict:
     if study := measured_study(record, results):
-        return Verdict(study_sentence(study, noise_of(results)))
+        return SweepVerdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
     baseline = next((point.middle for point in points if point.is_baseline), None)
@@ -101,15 +101,15 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) ->
     figures = _figures(best, scaling(best.middle, baseline), noise, dollars)
     by_size = _by_size(points)
     if not rivals:
-        return Verdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
+        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
     details = (f"May be as fast: {_named(rivals)}.", *by_size)
-    return Verdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
+    return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
 
 
-def study_sentence(study: Study, noise: float | None) -> str:
+def study_sentence(study: ScalingStudy, noise: float | None) -> str:
     """What a scaling study found, and how sure that is."""
     last = study.last
     varied = "so much the peaks vary that were measured beside the runs."
@@ -125,7 +125,7 @@ def study_sentence(study: Study, noise: float | None) -> str:
     )
 
 
-def predicted_study_sentence(study: Study) -> str:
+def predicted_study_sentence(study: ScalingStudy) -> str:
     """What is predicted of a scaling study, on the most devices."""
     first, last = study.points[0], study.last
     return (

@@ -10,7 +10,7 @@ from results.report.blocks.charts import Spec, Values, quantity
 from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.scaling_study import Study, StudyPoint, measured_study, predicted_study
+from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study
 from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points
 from sweeps.trial import SweepRecord
@@ -69,7 +69,7 @@ def section(subject: ReportSubject) -> Section | None:
     )
 
 
-def _finding(record: SweepRecord, known: dict[str, Study]) -> str:
+def _finding(record: SweepRecord, known: dict[str, ScalingStudy]) -> str:
     """The efficiency on the most devices, measured where it was, else predicted."""
     name, study = next(iter(known.items()))
     last, kind = study.last, record.spec.scaling
@@ -86,13 +86,13 @@ def _on(point: StudyPoint) -> str:
     return f"{count(point.num_devices)} devices" if point.num_devices > 1 else "1 device"
 
 
-def _shared(study: Study) -> str:
+def _shared(study: ScalingStudy) -> str:
     shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
     devices = max(point.num_devices for point in study.points)
     return f"; {' and '.join(shared)} ranks shared {devices} devices" if shared else ""
 
 
-def _said(subject: ReportSubject, measured: Study | None) -> Iterator[Block]:
+def _said(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
     record = subject.sweep.record
     declared = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
     yield Paragraph(
@@ -122,13 +122,13 @@ def _point(values: dict[str, Value]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in values.items()) or "the configuration as is"
 
 
-def _tables(known: dict[str, Study]) -> Iterator[Block]:
+def _tables(known: dict[str, ScalingStudy]) -> Iterator[Block]:
     for name, study in known.items():
         yield Paragraph(f"{name.capitalize()}. {_law(study)}")
         yield NamedTable(f"scaling-{name.replace(' ', '-')}", _table(study))
 
 
-def _law(study: Study) -> str:
+def _law(study: ScalingStudy) -> str:
     if study.fit is None:
         return "No law is fitted, because no point beyond the baseline has a device for each rank."
     fit = study.fit
@@ -141,7 +141,7 @@ def _law(study: Study) -> str:
     )
 
 
-def _table(study: Study) -> ReportTable:
+def _table(study: ScalingStudy) -> ReportTable:
     return ReportTable(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
 
 
@@ -174,7 +174,7 @@ def _published(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
         )
 
 
-def _plot(known: dict[str, Study], published: Sequence[PublishedFigure]) -> Plot:
+def _plot(known: dict[str, ScalingStudy], published: Sequence[PublishedFigure]) -> Plot:
     values = [value for name, study in known.items() for value in _values(name, study)]
     most = max(value["factor"] for value in values)
     values += [
@@ -191,7 +191,7 @@ def _plot(known: dict[str, Study], published: Sequence[PublishedFigure]) -> Plot
     return Plot("scaling", caption, _spec(values, curves))
 
 
-def _values(name: str, study: Study) -> Values:
+def _values(name: str, study: ScalingStudy) -> Values:
     return [
         {
             "series": name,
@@ -207,7 +207,7 @@ def _values(name: str, study: Study) -> Values:
     ]
 
 
-def _curve(name: str, study: Study) -> Values:
+def _curve(name: str, study: ScalingStudy) -> Values:
     if study.fit is None:
         return []
     most = max(point.factor for point in study.points)

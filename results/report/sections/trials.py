@@ -11,7 +11,7 @@ from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, 
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
 from results.report.findings.comparable import named
-from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.scaling import Scaling, scalings
 from results.units import ABSENT, count, gib, percent, rounded, seconds, share_of_peak, significant, tflops
@@ -193,7 +193,7 @@ def _shared(result: TrialReading) -> str:
 
 
 def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
-    return (Heading("How it was measured"), Facts(items)) if items else ()
+    return (Heading("How it was measured"), FactList(items)) if items else ()
 
 
 def _cause(result: TrialReading) -> str:

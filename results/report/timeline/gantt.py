@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from conf.experiment import Experiment
 from results.report.section import Plot
-from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, Span
+from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, StageSpan
 from results.units import rounded, seconds
 
 MOST_STAGES = 16
@@ -43,7 +43,7 @@ class DrawnStep(NamedTuple):
         return shown_stages(self.step.num_stages)
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[StageSpan]:
         """Those of the stages that are shown."""
         return [span for stage in self.stages for span in self.step.spans[stage]]
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from results.report.timeline.pipeline_spans import Kind, PipelineStep, Span
+from results.report.timeline.pipeline_spans import Kind, PipelineStep, StageSpan
 from train_core.stage_timeline import PassKind, RecordedPass, StageTimeline
 
 KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}
@@ -53,35 +53,35 @@ def _sums(stage: StageTimeline, total: float) -> dict[Kind, float]:
     }
 
 
-def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[Span]:
-    yield Span(stage.stage, "bubble", 0.0, offset)
+def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[StageSpan]:
+    yield StageSpan(stage.stage, "bubble", 0.0, offset)
     # Gradients are set to zero before the first pass.
-    yield Span(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
+    yield StageSpan(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
     for each in stage.passes:
         yield from _spans_of_pass(stage.stage, each, offset)
     yield from _after_passes(stage, offset)
-    yield Span(stage.stage, "bubble", offset + stage.ended, total)
+    yield StageSpan(stage.stage, "bubble", offset + stage.ended, total)
 
 
-def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[Span]:
+def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[StageSpan]:
     """The wait for its input, its work, and at its end all other waits, although they lie inside it."""
     start, end = offset + each.start, offset + each.end
     arrived, worked = start + each.input_wait, end - each.communication
-    yield Span(stage, "bubble", start, arrived)
-    yield Span(stage, KIND[each.kind], arrived, worked, each.micro_batch, each.chunk)
-    yield Span(stage, "communication", worked, end, each.micro_batch, each.chunk)
+    yield StageSpan(stage, "bubble", start, arrived)
+    yield StageSpan(stage, KIND[each.kind], arrived, worked, each.micro_batch, each.chunk)
+    yield StageSpan(stage, "communication", worked, end, each.micro_batch, each.chunk)
 
 
-def _after_passes(stage: StageTimeline, offset: float) -> Iterator[Span]:
+def _after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSpan]:
     at = stage.passes[-1].end
     for line, start, end in stage.after:
-        yield Span(stage.stage, "optimizer", offset + at, offset + start)
-        yield Span(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
+        yield StageSpan(stage.stage, "optimizer", offset + at, offset + start)
+        yield StageSpan(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
         at = end
-    yield Span(stage.stage, "optimizer", offset + at, offset + stage.ended)
+    yield StageSpan(stage.stage, "optimizer", offset + at, offset + stage.ended)
 
 
-def _lasting(spans: Iterator[Span]) -> Iterator[Span]:
+def _lasting(spans: Iterator[StageSpan]) -> Iterator[StageSpan]:
     return (span for span in spans if span.end > span.start)
 
 

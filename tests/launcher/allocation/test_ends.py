@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation
-from launcher.slurm.query import JobState
+from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import Submission, SurroundingJob
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -90,7 +90,7 @@ def test_a_step_that_ended_well_and_left_nothing_has_failed(ended: Ended) -> Non
 def test_a_trial_is_interrupted_by_the_end_of_its_allocation(
     ended: Ended, state: str, outcome: Outcome, words: str
 ) -> None:
-    told = ended_with_its_allocation(*ended(TOO_LONG), JobState(state))
+    told = ended_with_its_allocation(*ended(TOO_LONG), SlurmJobState(state))
     assert told.outcome is outcome
     assert told.cause == f"the allocation in which it ran {words}"
 
@@ -98,7 +98,7 @@ def test_a_trial_is_interrupted_by_the_end_of_its_allocation(
 def test_a_rank_that_failed_before_its_allocation_ended_is_the_cause(ended: Ended) -> None:
     reading, submission = ended("")
     reading.folder.write_failure(failure_of(1, ValueError("the data is bad")))
-    told = ended_with_its_allocation(reading, submission, JobState("TIMEOUT"))
+    told = ended_with_its_allocation(reading, submission, SlurmJobState("TIMEOUT"))
     assert (told.outcome, told.cause) == (Outcome.FAILED, "ValueError: the data is bad")
     assert told.failing_rank == 1
 

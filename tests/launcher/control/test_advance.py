@@ -21,7 +21,7 @@ from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.folder_lock import locked
 from launcher.snapshot import snapshot_code
-from launcher.this_machine.capacity import Machine
+from launcher.this_machine.capacity import MachineCapacity
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from sweeps.folder.history import History
@@ -85,7 +85,9 @@ def adaptive(search: Search | None = None, limits: BudgetSpec = UNLIMITED_BUDGET
 def conductor_of(sweep: Sweep, rules: Rules, job: LocalJobFunction | None = None, num_cores: int = 2) -> Conductor:
     """As the next process would have it, which knows no more than what is on disk."""
     code = sweep.folder.code.absolute()
-    here = ThisMachine(Machine(num_cores, 2**40, 0), lambda: snapshot_code(code), LIMIT_SECONDS, job or make_job())
+    here = ThisMachine(
+        MachineCapacity(num_cores, 2**40, 0), lambda: snapshot_code(code), LIMIT_SECONDS, job or make_job()
+    )
     return Conductor(sweep, here, rules)
 
 

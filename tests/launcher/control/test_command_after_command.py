@@ -21,7 +21,7 @@ import pytest
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep
 from launcher.control.loop import go_on
-from launcher.control.orders import Command, retry, retry_failed_trials
+from launcher.control.orders import SweepOrders, retry, retry_failed_trials
 from launcher.control.rules import rules_for
 from launcher.control.workplace import Workplace
 from launcher.folder_lock import locked
@@ -82,7 +82,7 @@ def sweep_command(folder: SweepFolder, chance: random.Random, words: Sequence[st
     record = plan_sweep(asked, proxy=False, git_sha="")
     rules = replace(rules_for(asked, record, on_slurm=False), max_resubmits=3)
     with locked(folder):
-        command = Command(asked.overrides.texts, remeasure=remeasure)
+        command = SweepOrders(asked.overrides.texts, remeasure=remeasure)
         conductor = begun(Sweep(folder, record), Instant(chance), rules, command, on_slurm=False)
         go_on(conductor, Silent(), 0.0)
 
