@@ -13,7 +13,7 @@ from cli.output.progress import PlainProgress
 from launcher.control.advance import PAUSED, SweepStep
 from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up
-from launcher.folder_lock import locked, wait_until_free
+from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.requeue import requeue
 from train_core.trial_folder import JobFolder
@@ -32,7 +32,7 @@ def run_in_slurm(folder: str) -> None:
         del os.environ[name]
     sweep_folder = sweep_of(Path(folder))
     wait_until_free(sweep_folder, LOCK_SECONDS)
-    with locked(sweep_folder):
+    with lock_folder(sweep_folder):
         up = take_up(sweep_folder)
         poll_seconds = up.composition.settings.controller.poll_seconds
         try:

@@ -16,7 +16,7 @@ from launcher.control.advance import PAUSED, Conductor, Rules, SweepStep
 from launcher.control.loop import go_on
 from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM
-from launcher.folder_lock import holder, locked, wait_until_free
+from launcher.folder_lock import holder, lock_folder, wait_until_free
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.requeue import requeue
@@ -75,7 +75,7 @@ class AllocationJob:
             )
             requeue()
             return
-        with locked(sweep.folder):
+        with lock_folder(sweep.folder):
             conductor = Conductor(sweep, room, self._rules(sweep))
             try:
                 step = go_on(conductor, Printed(), POLL_SECONDS, is_over=leaves_nothing_to_do)
@@ -90,12 +90,12 @@ class AllocationJob:
         print(step.finished or step.held or f"left: {step.num_waiting} trials", flush=True)
         if step.finished or step.held == PAUSED:
             return
-        if room.given_up:
-            print(GIVEN_UP.format(said=room.given_up))
+        if room.why_given_up:
+            print(GIVEN_UP.format(said=room.why_given_up))
         # Where no trial gets to its end, starting anew is worth a few tries on other nodes, and no more.
-        if room.num_ended or (room.given_up and room.allocation.restarts < self.slurm.max_resubmits):
+        if room.num_ended or (room.why_given_up and room.allocation.restarts < self.slurm.max_resubmits):
             requeue()
-        elif room.given_up:
+        elif room.why_given_up:
             print(f"Not run again: slurm.max_resubmits = {self.slurm.max_resubmits}, and no trial has ended in it.")
         else:
             print(NOTHING_ENDED)

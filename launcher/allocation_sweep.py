@@ -16,10 +16,10 @@ from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
 from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
-from launcher.sweep import begun, slurm_rules, union_for
+from launcher.sweep import begin_sweep, slurm_rules, union_for
 from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS
 from launcher.workplaces.queue import Elsewhere
 from launcher.workplaces.submission import logs_folder
@@ -99,8 +99,8 @@ def submit_allocation(
         _require_same(sweep, rules or slurm_rules(slurm), live.submission.job_id)
         return SubmittedAllocation(live.submission.job_id, False, None)
     shape = _shape(sweep, launcher, cluster)
-    with locked(sweep.folder):
-        conductor = begun(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
+    with lock_folder(sweep.folder):
+        conductor = begin_sweep(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
         if step.finished:
             return SubmittedAllocation(None, False, step)
@@ -132,10 +132,10 @@ def run_inside(
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
-        conductor = begun(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
         with progress:
             try:
                 return go_on(conductor, progress, POLL_SECONDS, is_over=leaves_nothing_to_do)

@@ -13,11 +13,11 @@ from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.sites import SlurmSpec
 from launcher.control.advance import Conductor, SweepStep
-from launcher.control.private_overrides import begun_with
+from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import rules_for, time_limit_here
 from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
-from launcher.folder_lock import holder, locked
+from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
@@ -58,25 +58,25 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSwe
     begun = History.kept_in(folder).begun
     if begun is None:
         raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
-    asked = _composed_again(folder, begun, further)
+    asked = _compose_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
     rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
-    place = _in_slurm(asked.settings) if begun.on_slurm else _this_machine(sweep)
+    place = _workplace_in_slurm(asked.settings) if begun.on_slurm else _workplace_here(sweep)
     return ResumedSweep(asked, Conductor(sweep, place, rules))
 
 
-def _composed_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
+def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
     """The configuration of the command, wherever this process runs, with further overrides."""
     keep_folders(begun.config_dirs, "config_dirs")
-    return compose(begun_with(folder, begun) + (further or Overrides()))
+    return compose(overrides_at_begin(folder, begun) + (further or Overrides()))
 
 
-def _in_slurm(settings: Settings) -> Workplace:
+def _workplace_in_slurm(settings: Settings) -> Workplace:
     """The queue; trials that are to be steps of an allocation are never queued."""
     return Elsewhere(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
 
 
-def _this_machine(sweep: Sweep) -> Workplace:
+def _workplace_here(sweep: Sweep) -> Workplace:
     code = sweep.folder.code.absolute()
     return ThisMachine(
         this_machine(), lambda: snapshot_code(code, PACKAGES), time_limit_here(sweep.record), RUN_ON_THIS_MACHINE
@@ -114,7 +114,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
         key = "controller.time_limit_minutes"
         raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g}.")
-    folder, own = controller_folder(sweep.folder), _for_one_task(slurm, controller)
+    folder, own = controller_folder(sweep.folder), _settings_of_one_task(slurm, controller)
     folder.path.mkdir(parents=True, exist_ok=True)
     code = snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES)
     name = f"trisweep-{sweep.record.name}-controller"
@@ -137,8 +137,8 @@ def resume_controller(sweep: Sweep) -> str | None:
         return None
     if (live := live_controller(sweep.folder)) is not None:
         return live.job_id
-    settings = _composed_again(sweep.folder, begun).settings
-    with locked(sweep.folder):
+    settings = _compose_again(sweep.folder, begun).settings
+    with lock_folder(sweep.folder):
         return submit_controller(sweep, settings.slurm, settings.controller)
 
 
@@ -149,11 +149,11 @@ def start_now(sweep: Sweep) -> SweepStep | None:
         return None
     if had_controller(sweep.folder) and live_controller(sweep.folder) is not None:
         return None
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         return take_up(sweep.folder).conductor.advance()
 
 
-def _for_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
+def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
     extra = {name: value for name, value in slurm.extra_sbatch.items() if name.lstrip("-") not in WHOLE_NODES}
     changes = {
         "time_limit_minutes": controller.time_limit_minutes,

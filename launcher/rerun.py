@@ -135,7 +135,7 @@ class Rerun:
         executor.submit(RUN_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         watch = SlurmWatch()
         while True:
-            (reading,) = watch.told([self._reading()])
+            (reading,) = watch.latest([self._reading()])
             tell(reading)
             if reading.outcome is not None and reading.outcome.is_final:
                 return reading

@@ -72,7 +72,7 @@ def _compile(source: Path, copy: Path, content: bytes) -> None:
     Python does not compare it with the copy. With thousands of ranks that start at once, the comparison would be a
     burst of questions to the shared file system.
     """
-    code = _compiled(source)
+    code = _compiled_code(source)
     if code is None:
         # A module that cannot be compiled says so in the rank that needs it.
         py_compile.compile(str(copy), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
@@ -82,7 +82,7 @@ def _compile(source: Path, copy: Path, content: bytes) -> None:
     compiled.write_bytes(MAGIC_NUMBER + UNCHECKED + source_hash(content) + code)
 
 
-def _compiled(source: Path) -> bytes | None:
+def _compiled_code(source: Path) -> bytes | None:
     """What Python has compiled of this file as it is now (its form is that of PEP 552); None if there is nothing."""
     try:
         content, found = Path(cache_from_source(str(source))).read_bytes(), source.stat()

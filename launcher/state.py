@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from launcher.allocation.ends import ended_with_its_allocation
+from launcher.allocation.ends import allocation_end
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
@@ -28,14 +28,14 @@ STARTING = SlurmJobState("RUNNING")
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
-def seen_here(reading: AnyReading) -> AnyReading:
+def look_here(reading: AnyReading) -> AnyReading:
     """The same reading; where this machine runs the job, it says that the job runs."""
     submission = None if reading.measurement else reading.submission
     runs = submission is not None and (controller_of(submission) is not None)
     return replace(reading, job=STARTING) if runs else reading
 
 
-def reconciled(readings: Iterable[AnyReading], patience: Patience = FRESH) -> list[AnyReading]:
+def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> list[AnyReading]:
     """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
     The outcome of those that have ended for good is written, and read again. A job that is queued, requeued, suspended
@@ -45,13 +45,13 @@ def reconciled(readings: Iterable[AnyReading], patience: Patience = FRESH) -> li
     Args:
         patience: how old Slurm's answer may be, for those who look again and again.
     """
-    known = [seen_here(reading) for reading in readings]
+    known = [look_here(reading) for reading in readings]
     silent = [each for each in known if _is_silent(each)]
     try:
         told = iter(standings([each.submission for each in silent if each.submission], patience))
     except SlurmSilent:
         return known
-    return [_concluded(each, next(told)) if _is_silent(each) else each for each in known]
+    return [_conclude(each, next(told)) if _is_silent(each) else each for each in known]
 
 
 def _is_silent(reading: Reading) -> bool:
@@ -59,7 +59,7 @@ def _is_silent(reading: Reading) -> bool:
     return reading.is_in_slurm and reading.measurement is None
 
 
-def _concluded(reading: AnyReading, job: JobStanding) -> AnyReading:
+def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     """The trial read again with Slurm's answer, and its end written down where that is certain.
 
     It is read again because the job may have spoken, or been replaced by another, while Slurm was being asked.
@@ -70,7 +70,7 @@ def _concluded(reading: AnyReading, job: JobStanding) -> AnyReading:
     if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
         return told
     told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
-    concluded = ended_with_its_allocation if job.submission.inside else verdict
+    concluded = allocation_end if job.submission.inside else verdict
     try:
         told.folder.write_verdict(concluded(told, job.submission, job.state))
     except OSError:  # the disk is full or read-only, and whoever looks next concludes the same

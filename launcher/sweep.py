@@ -16,12 +16,12 @@ from launcher.control.private_overrides import keep_private_overrides
 from launcher.control.workplace import ProgressDisplay, Workplace
 from launcher.controller import live_controller, submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob, require_sbatch
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
-from launcher.state import seen_here
+from launcher.state import look_here
 from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
@@ -81,10 +81,10 @@ def run_here(
         KeyboardInterrupt: a signal came; the jobs have been ended, and the same call continues.
     """
     rules = rules or Rules(budget=Budget(UNLIMITED_BUDGET, None, time_limit_seconds))
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
-        conductor = begun(sweep, here, replace(rules, max_resubmits=UNLIMITED), command, on_slurm=False)
+        conductor = begin_sweep(sweep, here, replace(rules, max_resubmits=UNLIMITED), command, on_slurm=False)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -93,7 +93,7 @@ def run_here(
                 here.interrupt_all()
                 progress.show(here.standing(conductor.sweep))
                 raise
-        return [seen_here(reading) for reading in conductor.sweep.read()]
+        return [look_here(reading) for reading in conductor.sweep.read()]
 
 
 def carry_out_on_slurm(
@@ -114,8 +114,8 @@ def carry_out_on_slurm(
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
     require_sbatch()
-    with locked(sweep.folder):
-        conductor = begun(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
+    with lock_folder(sweep.folder):
+        conductor = begin_sweep(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
@@ -139,10 +139,10 @@ def hand_over(
         if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))
         return live.job_id
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         if (live := live_controller(sweep.folder)) is not None:  # another command was faster
             return live.job_id
-        conductor = begun(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
+        conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)
 
 
@@ -161,9 +161,9 @@ def submit(
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
     require_sbatch()
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         queue = SlurmQueue(slurm, job)
-        conductor = begun(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
     if queue.refusal is not None:
         raise queue.refusal
@@ -185,7 +185,7 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
+def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
     """Write down what a person's command asks for, beside what earlier ones did. Whoever calls holds the folder's lock.
 
     Args:

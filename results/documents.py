@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from results.scaling import Scaling, scalings
-from results.score import RowComparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
+from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, repeat_columns, trial_row
 from sweeps.folder.history import History
 from sweeps.reading import Reading, TrialReading, disturbances
@@ -64,8 +64,8 @@ def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping
 
 def score_document(comparisons: Sequence[RowComparison]) -> Row:
     """Errors of predictions against the measurements of a table: by source and table, by series, and in all."""
-    tables = [{"table": name} | _score(score(members)) for name, members in grouped_by_table(comparisons).items()]
-    series = [{"series": name} | _score(score(members)) for name, members in grouped_by_series(comparisons).items()]
+    tables = [{"table": name} | _score(score(members)) for name, members in group_by_table(comparisons).items()]
+    series = [{"series": name} | _score(score(members)) for name, members in group_by_series(comparisons).items()]
     mean = mean_of_series(comparisons)
     return {
         "tables": tables,

@@ -17,7 +17,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A cell that begins so is calculated by spreadsheets (OWASP, "CSV Injection")."""
 
 
-def as_text(name: str, content: Mapping[str, Any]) -> str:
+def json_text(name: str, content: Mapping[str, Any]) -> str:
     """The document of that name as text.
 
     What is not a finite number becomes null, because JSON knows neither NaN nor infinity.
@@ -35,6 +35,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def as_cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     """The value; a text that a spreadsheet would calculate has an apostrophe in front."""
     return f"'{value}" if isinstance(value, str) and len(value) > 1 and value.startswith(FORMULA) else value

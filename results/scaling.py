@@ -65,30 +65,32 @@ def scaling(result: TrialReading, baseline: TrialReading | None) -> Scaling:
         return Scaling("baseline", speed_up, speed_up, f"the baseline, another run: {_devices(result.performance)}")
     if differing := _differences(result, baseline):
         return _incomparable(f"{' and '.join(differing)} not as in the baseline")
-    return _compared(result.trial.experiment, result.performance, baseline.trial.experiment, baseline.performance)
+    return _relation(result.trial.experiment, result.performance, baseline.trial.experiment, baseline.performance)
 
 
-def _compared(experiment: Experiment, here: Performance, base_experiment: Experiment, base: Performance) -> Scaling:
+def _relation(experiment: Experiment, here: Performance, base_experiment: Experiment, base: Performance) -> Scaling:
     batch, base_batch = experiment.batch.global_batch_size, base_experiment.batch.global_batch_size
     speed_up = here.tokens_per_second / base.tokens_per_second
     efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
     ranks, base_ranks = experiment.parallel.world_size, base_experiment.parallel.world_size
-    grown = f"{_devices(base)} to {here.num_devices}" + _shared(ranks, here)
+    grown = f"{_devices(base)} to {here.num_devices}" + _sharing_note(ranks, here)
     if here.num_devices == base.num_devices:
         # No devices were added, so there is a speed-up and nothing that could be called efficiency.
         return Scaling("layout", None, speed_up, f"layouts compared on {_devices(here)}; this is not scaling")
     if batch == base_batch:
-        return _held("strong", f"global batch of {batch}", efficiency, speed_up, grown)
+        return _constant_relation("strong", f"global batch of {batch}", efficiency, speed_up, grown)
     if batch * base.num_devices == base_batch * here.num_devices:
-        return _held("weak", f"batch of {batch / here.num_devices:g} per device", efficiency, speed_up, grown)
+        return _constant_relation(
+            "weak", f"batch of {batch / here.num_devices:g} per device", efficiency, speed_up, grown
+        )
     if batch * base_ranks == base_batch * ranks:
-        return _held("weak", f"batch of {batch / ranks:g} per rank", efficiency, speed_up, grown)
+        return _constant_relation("weak", f"batch of {batch / ranks:g} per rank", efficiency, speed_up, grown)
     return _incomparable(
         f"neither the global batch ({base_batch} to {batch}) nor the batch per device is held constant, {grown}"
     )
 
 
-def _held(kind: ScalingKind, what: str, efficiency: float, speed_up: float, grown: str) -> Scaling:
+def _constant_relation(kind: ScalingKind, what: str, efficiency: float, speed_up: float, grown: str) -> Scaling:
     return Scaling(kind, efficiency, speed_up, f"{what} held constant, {grown}", what)
 
 
@@ -118,7 +120,7 @@ def _device(result: TrialReading) -> str | None:
     return environment.device if environment else None
 
 
-def _shared(ranks: int, performance: Performance) -> str:
+def _sharing_note(ranks: int, performance: Performance) -> str:
     """Says so where several ranks share a device, as on a CPU with fewer cores than ranks."""
     return f" ({ranks} ranks share them)" if ranks > performance.num_devices else ""
 

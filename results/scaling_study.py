@@ -75,7 +75,7 @@ def measured_study(record: SweepRecord, results: Sequence[TrialReading]) -> Scal
     baseline = next((point for point in points if point.is_baseline), None)
     if record.spec.scaling is None or baseline is None:
         return None
-    return _study(record.spec.scaling, [_measured(point, baseline) for point in points])
+    return _study(record.spec.scaling, [_measured_point(point, baseline) for point in points])
 
 
 def predicted_study(
@@ -90,7 +90,7 @@ def predicted_study(
     if record.spec.scaling is None or baseline is None:
         return None
     first = (trial for trial in trials if trial.infeasible_reason is None and not trial.repeat)
-    points = [_predicted(trial, baseline) for trial in first if trial.estimate]
+    points = [_predicted_point(trial, baseline) for trial in first if trial.estimate]
     return _study(record.spec.scaling, [point for point in points if point.num_ranks not in without])
 
 
@@ -105,7 +105,7 @@ def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
     return ScalingStudy(kind, ordered, fit, (low, high))
 
 
-def _measured(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
+def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
     here, base, experiment = point.performance, baseline.performance, point.middle.experiment
     assert experiment is not None
     efficiency, ranks = point.rate / baseline.rate, experiment.parallel.world_size
@@ -134,7 +134,7 @@ def _ratio_bounds(ratio: float, point: MeasuredPoint, baseline: MeasuredPoint) -
     return ratio * exp(-half), ratio * exp(half)
 
 
-def _predicted(trial: Trial, baseline: Trial) -> StudyPoint:
+def _predicted_point(trial: Trial, baseline: Trial) -> StudyPoint:
     here, base, experiment = trial.estimate, baseline.estimate, trial.experiment
     assert here is not None
     assert base is not None
@@ -185,19 +185,19 @@ def amdahl(efficiencies: Sequence[tuple[float, float]]) -> LawFit | None:
     The relative time is 1 / (n E), so that n^-1 (1/E - 1) = s (1 - 1/n).
     """
     pairs = [(1 - 1 / factor, (1 / efficiency - 1) / factor) for factor, efficiency in efficiencies if factor > 1]
-    return _fitted("Amdahl", pairs)
+    return _fit_law("Amdahl", pairs)
 
 
 def gustafson(efficiencies: Sequence[tuple[float, float]]) -> LawFit | None:
     """Likewise; the relative throughput is n E, so that n (1 - E) = s (n - 1)."""
     pairs = [(factor - 1, factor * (1 - efficiency)) for factor, efficiency in efficiencies if factor > 1]
-    return _fitted("Gustafson", pairs)
+    return _fit_law("Gustafson", pairs)
 
 
 LAWS = {"strong": amdahl, "weak": gustafson}
 
 
-def _fitted(law: ScalingLaw, pairs: Sequence[tuple[float, float]]) -> LawFit | None:
+def _fit_law(law: ScalingLaw, pairs: Sequence[tuple[float, float]]) -> LawFit | None:
     """Least squares of `y = s x` through the origin."""
     if not pairs:
         return None

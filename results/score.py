@@ -115,19 +115,19 @@ def comparison(priced: PricedRow) -> RowComparison | None:
     return RowComparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, fits)
 
 
-def grouped_by_table(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
+def group_by_table(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by the source and the table that they are from, where they say so."""
-    return _grouped(comparisons, ("source", "table"))
+    return _group_rows(comparisons, ("source", "table"))
 
 
-def grouped_by_series(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
+def group_by_series(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by their series, one model on one machine; none where the table has no such column."""
-    return _grouped([each for each in comparisons if text_of(each.row, "series")], ("series",))
+    return _group_rows([each for each in comparisons if text_of(each.row, "series")], ("series",))
 
 
 def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
     """Errors with each series counted once, however many rows it has; None where there are no series."""
-    found = [score(members) for members in grouped_by_series(comparisons).values()]
+    found = [score(members) for members in group_by_series(comparisons).values()]
     if not found:
         return None
     return SeriesMean(
@@ -139,7 +139,7 @@ def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
     )
 
 
-def _grouped(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:
+def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:
     groups: dict[str, list[RowComparison]] = {}
     for each in comparisons:
         parts = [text_of(each.row, column) for column in columns]

@@ -57,10 +57,10 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
         | {"failing_rank": measurement.failing_rank if measurement else None}
         | {"started": measurement.started if measurement else None, "ended": measurement.ended if measurement else None}
         | _progress(result)
-        | _predicted(trial)
+        | _predicted_cells(trial)
         | _per_token(trial)
-        | _measured(result.performance)
-        | _estimated(trial.experiment, result.performance)
+        | _measured_cells(result.performance)
+        | _estimated_cells(trial.experiment, result.performance)
         | {
             "scaling_kind": relation.kind,
             "scaling_efficiency": relation.efficiency,
@@ -74,7 +74,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
 
 def plan_row(trial: Trial, label: str) -> Row:
     """A point that is predicted only, with the same identity and `predicted_*` names."""
-    return _identity(trial) | {"label": label} | _layout(trial) | _predicted(trial) | _per_token(trial)
+    return _identity(trial) | {"label": label} | _layout(trial) | _predicted_cells(trial) | _per_token(trial)
 
 
 def _identity(trial: Trial) -> Row:
@@ -132,16 +132,16 @@ def _progress(result: TrialReading) -> Row:
     }
 
 
-def _predicted(trial: Trial) -> Row:
+def _predicted_cells(trial: Trial) -> Row:
     estimate = trial.estimate
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
-    values |= {"predicted_by_type": _by_type(estimate.blocks if estimate else ())}
-    values |= _expected(trial)
+    values |= {"predicted_by_type": _rates_by_type(estimate.blocks if estimate else ())}
+    values |= _interval_cells(trial)
     return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
 
 
-def _expected(trial: Trial) -> Row:
+def _interval_cells(trial: Trial) -> Row:
     """Between which seconds four measurements of five of such a step are expected."""
     known = trial.experiment and trial.estimate
     found = interval_of(trial.experiment, known.implementation, known) if trial.experiment and known else None
@@ -151,14 +151,14 @@ def _expected(trial: Trial) -> Row:
     }
 
 
-def _measured(performance: Performance | None) -> Row:
+def _measured_cells(performance: Performance | None) -> Row:
     """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
     values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
     # The device that holds most decides whether the plan fits.
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
     terms = performance.breakdown.slowest if performance and performance.breakdown else None
     parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
-    by_type = {"measured_by_type": _by_type(performance.blocks if performance else ())}
+    by_type = {"measured_by_type": _rates_by_type(performance.blocks if performance else ())}
     return values | by_type | {"measured_peak_memory_bytes": memory} | parts
 
 
@@ -168,7 +168,7 @@ def _per_token(trial: Trial) -> Row:
     return _footprint("predicted", found)
 
 
-def _estimated(experiment: Experiment | None, performance: Performance | None) -> Row:
+def _estimated_cells(experiment: Experiment | None, performance: Performance | None) -> Row:
     """The same from the measured time; `estimated_co2_from` says whether carbon is from counters or declared watts."""
     if experiment is None or performance is None:
         return _footprint("estimated", None) | {"estimated_co2_from": None}
@@ -193,7 +193,7 @@ def _grams(found: Footprint) -> float | None:
     return None if tonnes is None else tonnes * GRAMS_PER_TONNE
 
 
-def _by_type(blocks: Sequence[BlockRates]) -> str | None:
+def _rates_by_type(blocks: Sequence[BlockRates]) -> str | None:
     """Model TFLOPS per device, share of the own peak and memory of each type of devices; None where all are equal."""
     return (
         "; ".join(

@@ -26,7 +26,7 @@ from conf.tree import Tree, with_values
 from launcher.control.orders import SweepOrders
 from launcher.control.retries import RetryRule
 from launcher.slurm.executor import SlurmJob
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.sweep import submit
 from results.collect import collect
 from results.report.report import write_report
@@ -172,7 +172,7 @@ class Workbench:
             submit(self.sweep, self.slurm, command=SweepOrders(retry_failed=retry_failed), job=self.job)
         except REFUSALS as refusal:
             print(f"refused: {refusal}", flush=True)
-        return reconciled(self.sweep.read())
+        return reconcile(self.sweep.read())
 
     def finish(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Carry the sweep on until nothing more is to come."""
@@ -184,7 +184,7 @@ class Workbench:
         """Only look, until every trial has ended."""
         deadline = time.monotonic() + seconds
         while True:
-            readings = reconciled(self.sweep.read())
+            readings = reconcile(self.sweep.read())
             if all(each.outcome and each.outcome.is_final for each in readings) or time.monotonic() > deadline:
                 return readings
             time.sleep(POLL_SECONDS)
@@ -232,7 +232,7 @@ class Workbench:
 
     def keep_found(self) -> None:
         """Look now, because the folder is about to go."""
-        readings = reconciled(self.sweep.read())
+        readings = reconcile(self.sweep.read())
         assert all(each.outcome for each in readings)  # read now, and kept
         completions = Counter(words[1] for words in self.executions("complete")[self._forgotten :])
         wrong = self._wrong_in_report(readings)

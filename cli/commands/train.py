@@ -209,11 +209,11 @@ def _conclude(measurement: Measurement) -> None:
 
 
 def _on_slurm(run: LongRun, place: SweepPlace) -> None:
-    from launcher.state import reconciled
+    from launcher.state import reconcile
     from launcher.trainings.slurm import starting, submit_long_run
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
-    (reading,) = reconciled([run.read()])
+    (reading,) = reconcile([run.read()])
     measurement = reading.measurement
     if measurement is not None and measurement.performance is not None:
         _conclude(measurement)

@@ -36,7 +36,7 @@ WORD_OF_STATE = {
 }
 
 
-def ended_by_itself(
+def step_end(
     reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
 ) -> Measurement:
     """What is said of a step that ended while its allocation lives.
@@ -83,7 +83,7 @@ def _was_cancelled(log: str) -> bool:
     return task is None or cancelled.start() < task.start()
 
 
-def ended_with_its_allocation(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
+def allocation_end(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
     """What is said of a step whose allocation has ended in this state, or is unknown to Slurm (None).
 
     The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.

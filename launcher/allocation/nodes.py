@@ -85,8 +85,8 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    found = _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
-    unfit = _unfit(found.nodes)
+    found = _parse_job(_job_text(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    unfit = _unfit_nodes(found.nodes)
     return replace(
         found,
         nodes=tuple(node for node in found.nodes if node.name not in unfit),
@@ -104,11 +104,11 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
 
 
-def _shown(job_id: str) -> str:
+def _job_text(job_id: str) -> str:
     return _answer(["scontrol", "show", "job", "--detail", job_id])
 
 
-def _unfit(nodes: Sequence[AllocatedNode]) -> set[str]:
+def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
     """Those that are to be given nothing more. Slurm counts a node that is being drained among a job to its end."""
     if not nodes:
         return set()
@@ -116,7 +116,7 @@ def _unfit(nodes: Sequence[AllocatedNode]) -> set[str]:
     return {found["node"] for found in STATE.finditer(shown) if UNFIT.search(found["state"])}
 
 
-def _parsed(shown: str, job_id: str) -> SlurmAllocation:
+def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
     nodes = tuple(node for found in NODES.finditer(shown) for node in _nodes(found))
     left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
     return SlurmAllocation(

@@ -60,7 +60,7 @@ class Room:
 
     @property
     def num_free(self) -> int:
-        return sum(len(self._free(node)) for node in self.devices)
+        return sum(len(self._free_devices(node)) for node in self.devices)
 
     def could_hold(self, shape: JobShape) -> bool:
         """Whether it has room for the shape while nothing else runs."""
@@ -74,7 +74,7 @@ class Room:
         Args:
             closed: nodes that it may not use.
         """
-        free = {node: self._free(node) for node in self.devices if node not in closed}
+        free = {node: self._free_devices(node) for node in self.devices if node not in closed}
         fitting = [node for node, numbers in free.items() if len(numbers) >= shape.devices_per_node]
         chosen = sorted(fitting, key=lambda node: len(free[node]))[: shape.num_nodes]
         if len(chosen) < shape.num_nodes:
@@ -96,7 +96,7 @@ class Room:
         """Place nothing on these nodes any more; what runs there runs on."""
         self.devices = {node: count for node, count in self.devices.items() if node not in nodes}
 
-    def _free(self, node: str) -> list[int]:
+    def _free_devices(self, node: str) -> list[int]:
         taken = {number for each in self.held.values() if node in each.nodes for number in each.devices}
         return [number for number in range(self.devices[node]) if number not in taken]
 
@@ -168,7 +168,7 @@ class Expectation:
         measured = [each for each in readings if each.performance and each.trial.estimate]
         if not measured:
             return cls(limit_seconds)
-        return cls(limit_seconds, median(map(_beside_steps, measured)), median(map(_ratio, measured)))
+        return cls(limit_seconds, median(map(_seconds_beside_steps, measured)), median(map(_ratio, measured)))
 
     def seconds(self, trial: Trial) -> float:
         if trial.estimate is None or trial.experiment is None:
@@ -177,7 +177,7 @@ class Expectation:
         return min(self.limit_seconds, self.start_seconds + steps)
 
 
-def _beside_steps(reading: TrialReading) -> float:
+def _seconds_beside_steps(reading: TrialReading) -> float:
     assert reading.performance
     assert reading.measurement
     took = reading.measurement.ended - reading.measurement.started

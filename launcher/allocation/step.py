@@ -206,7 +206,7 @@ class RunningStep:
         return time.monotonic() - self.ended >= SETTLING_SECONDS.get(state, DEFAULT_SETTLING_SECONDS)
 
 
-def ended_among(steps: Mapping[str, RunningStep], job_id: str) -> list[str]:
+def ended_steps(steps: Mapping[str, RunningStep], job_id: str) -> list[str]:
     """Those of the steps that have ended. Slurm is asked only where some have no srun of this process."""
     ended = [name for name, step in steps.items() if step.has_ended]
     adopted = {name: step for name, step in steps.items() if step.process is None}

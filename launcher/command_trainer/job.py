@@ -40,7 +40,7 @@ def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: fl
         run = ProgramRun(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
         failure = run.failure()
         failed = failure and failed_measurement(experiment.fingerprint, failure, started)
-        measurement = failed or run.completed(started)
+        measurement = failed or run.complete(started)
         trial.write_measurement(measurement)
     return measurement
 
@@ -75,7 +75,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
             print(f"{failure.traceback}\n{failure.cause}", file=sys.stderr, flush=True)
             sys.exit(EXIT_FAILED)
         if seat.is_first:
-            trial.write_measurement(run.completed(started))
+            trial.write_measurement(run.complete(started))
 
 
 def _is_completed(trial: TrialFolder, experiment: Experiment) -> bool:

@@ -24,7 +24,7 @@ from launcher.control.attempts import (
 from launcher.control.budget import Budget
 from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
-from launcher.slurm.job_records import charged
+from launcher.slurm.job_records import charged_times
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
@@ -176,7 +176,7 @@ class Conductor:
         """Read how all trials stand, and write down what is new of them."""
         readings, budget = self.workplace.standing(self.sweep), self.rules.budget
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
-        told = charged(ended) if budget.is_limited else {}
+        told = charged_times(ended) if budget.is_limited else {}
         self._still_charged = {each.name for each in ended if is_charged_still(each, told.get(each.name))}
         self._write(*(entry for each in readings for entry in news(each, self.history, budget, told.get(each.name))))
         return readings
@@ -213,7 +213,9 @@ class Conductor:
         fail_fast, begun = self.rules.fail_fast, self.history.first_begun
         failed = [each for each in readings if self._has_failed(each)]
         if fail_fast is not None and len(failed) >= fail_fast:
-            return f"{_counted(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
+            return (
+                f"{_count_in_words(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
+            )
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
@@ -254,7 +256,7 @@ class Conductor:
             return self._waits_at[1]
         answer = self._ask_for_points(readings, count)
         if answer.finished and self.rules.rounds is not None:
-            wanted = [each for each in _of_this_configuration(readings) if self.rules.wants(each.trial)]
+            wanted = [each for each in _readings_of_configuration(readings) if self.rules.wants(each.trial)]
             answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
@@ -274,7 +276,7 @@ class Conductor:
         taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self._with_own_name(self.rules.draft(proposal), known)
+            trial = self._rename_trial(self.rules.draft(proposal), known)
             if trial.identity in known and self._is_tried(known[trial.identity]):
                 continue
             if trial.selected and not admission.admits(trial):
@@ -288,7 +290,7 @@ class Conductor:
     def _is_tried(self, trial: Trial) -> bool:
         return trial.role == "asked" or self.sweep.read_trial(trial).outcome is not None
 
-    def _with_own_name(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
+    def _rename_trial(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
         """The trial under a name of its own; a further measurement is named after the first, and counts like it."""
         said: dict[str, object] = {"asked_by": " ".join(self.sweep.record.overrides)}
         if before := known.get(trial.identity):  # an earlier command asked for it, and never measured it
@@ -350,15 +352,15 @@ class Conductor:
             self.sweep = self.sweep._replace(record=self.history.completed(self._planned))
 
 
-def _of_this_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
+def _readings_of_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """Those of the present configuration that were tried or are to be, whichever command asked for them."""
     return [each for each in readings if each.trial.role != "kept" and each.outcome is not None]
 
 
 def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """What a search knows: the first measurement of each point."""
-    return [each for each in _of_this_configuration(readings) if not each.trial.repeat]
+    return [each for each in _readings_of_configuration(readings) if not each.trial.repeat]
 
 
-def _counted(readings: Sequence[TrialReading]) -> str:
+def _count_in_words(readings: Sequence[TrialReading]) -> str:
     return f"{len(readings)} trial{'' if len(readings) == 1 else 's'}"

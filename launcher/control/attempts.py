@@ -69,7 +69,7 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
         entries.append(Started(trial_id=reading.name, submitted=key))
     if has_news_of_an_end(reading, history) and not is_charged_still(reading, charged):
         if charged is None:
-            took = budget.took(reading.trial, _seconds(reading), num_runs(reading))
+            took = budget.device_seconds(reading.trial, _seconds(reading), num_runs(reading))
         else:
             took = budget.num_devices(reading.trial) * charged.seconds
         outcome = reading.measurement.outcome if reading.measurement else None
@@ -118,7 +118,7 @@ class Admission:
         if self.slots is not None:
             self.slots = max(0, self.slots - len(self.flying))
         self._spent = self.history.device_seconds + sum(
-            self.budget.at_most(each.trial) * num_runs(each) for each in self.flying
+            self.budget.most_device_seconds(each.trial) * num_runs(each) for each in self.flying
         )
 
     def admits(self, trial: Trial) -> bool:
@@ -130,11 +130,11 @@ class Admission:
             why = f" ({trial.chosen_because})" if trial.chosen_because else ""
             self.held = f"{reason}. Next would have been {trial.trial_id}{why}"
             return False
-        self._spent += self.budget.at_most(trial)
+        self._spent += self.budget.most_device_seconds(trial)
         self.slots = None if self.slots is None else self.slots - 1
         return True
 
     def _why_too_late(self, trial: Trial) -> str:
         now = time.time()
         begun = self.history.first_begun or now
-        return self.budget.why_too_late(begun, now, self.budget.seconds_at_most(trial))
+        return self.budget.why_too_late(begun, now, self.budget.most_seconds(trial))

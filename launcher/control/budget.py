@@ -69,14 +69,14 @@ class Budget:
         assert trial.experiment is not None
         return devices_charged(trial.experiment, self.slurm) if self.slurm else trial.experiment.parallel.world_size
 
-    def seconds_at_most(self, trial: Trial) -> float:
+    def most_seconds(self, trial: Trial) -> float:
         return predicted_seconds(trial) if self.limit_seconds is None else self.limit_seconds
 
-    def at_most(self, trial: Trial) -> float:
+    def most_device_seconds(self, trial: Trial) -> float:
         """Device-seconds of the trial if it runs into its time limit."""
-        return self.num_devices(trial) * self.seconds_at_most(trial)
+        return self.num_devices(trial) * self.most_seconds(trial)
 
-    def took(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
+    def device_seconds(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
         """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged.
 
         Args:
@@ -88,10 +88,10 @@ class Budget:
     def why_not(self, trial: Trial, spent: float) -> str:
         """Why the trial may not be started where so many device-seconds are spent or in flight; empty where it may."""
         limit = self.limit_on(trial)
-        if limit is None or spent + self.at_most(trial) <= limit.device_seconds:
+        if limit is None or spent + self.most_device_seconds(trial) <= limit.device_seconds:
             return ""
         left = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
-        could = self.at_most(trial) / SECONDS_PER_HOUR
+        could = self.most_device_seconds(trial) / SECONDS_PER_HOUR
         return f"{limit.words} leaves {left:.3g} device-hours, and the next trial could take {could:.3g}"
 
     def why_too_late(self, begun: float, now: float, seconds: float) -> str:

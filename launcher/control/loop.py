@@ -38,9 +38,9 @@ def go_on(
         KeyboardInterrupt: a signal came, and no step was cut short; its argument is the signal. What runs goes on.
         UsageError: the workplace refuses what it is given.
     """
-    with signals_noted() as noted:
+    with catch_signals() as noted:
         while True:
-            step = _patient(conductor, noted)
+            step = _advance_patiently(conductor, noted)
             progress.show(step.readings)
             if is_over(step) or conductor.workplace.is_over():
                 return step
@@ -56,7 +56,7 @@ class ReceivedSignal(threading.Event):
     number = 0
 
 
-def _patient(conductor: Conductor, noted: ReceivedSignal) -> SweepStep:
+def _advance_patiently(conductor: Conductor, noted: ReceivedSignal) -> SweepStep:
     """One step; where it fails, as when Slurm does not answer, it is tried again for a while."""
     for _ in range(PATIENCE_STEPS - 1):
         try:
@@ -71,7 +71,7 @@ def _patient(conductor: Conductor, noted: ReceivedSignal) -> SweepStep:
 
 
 @contextmanager
-def signals_noted() -> Iterator[ReceivedSignal]:
+def catch_signals() -> Iterator[ReceivedSignal]:
     """Let signals only set a flag, so that none can come between starting a job and writing it down."""
     noted = ReceivedSignal()
     # Python allows only the main thread to set signal handlers.

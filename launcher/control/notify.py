@@ -76,12 +76,14 @@ class Notifier:
             return
         try:
             path = sweep.folder.path / NOTIFIED
-            before = _last_told(path)
+            before = _last_notice(path)
             notices = list(_notices(self._spec, sweep.record, before, step))
             if not notices:
                 return
             # It is written first: to tell something twice is worse than to miss it.
-            write_atomically(path, _now_told(self._spec, sweep.record, before, step).model_dump_json(), durable=False)
+            write_atomically(
+                path, _updated_notice(self._spec, sweep.record, before, step).model_dump_json(), durable=False
+            )
             for notice in notices:
                 notify(self._spec, sweep, notice, step.readings)
         except OSError as error:
@@ -151,11 +153,11 @@ def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[Tri
 
 
 def _notices(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> Iterator[Notice]:
-    now, best = _now_told(spec, record, before, step), best_measured(record, step.readings)
+    now, best = _updated_notice(spec, record, before, step), best_measured(record, step.readings)
     if now.best_cost != before.best_cost and best is not None:
         yield _best(record, *best)
     if now.failures > before.failures:
-        failed = _failed(step.readings)
+        failed = _failed_trials(step.readings)
         last = max(failed, key=lambda reading: reading.ended or 0.0)
         text = f"{len(failed)} trials have failed, the last of them {last.name}: {last.cause}"
         yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
@@ -190,12 +192,12 @@ def _facts(best: TrialReading | None) -> dict[str, Any]:
     }
 
 
-def _now_told(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> LastNotice:
+def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> LastNotice:
     """What will have been told once this step has been."""
     best, last = best_measured(record, step.readings), before.best_cost
     now = None if best is None else cost(record.objective[0], best[1][0])
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
-    failures = len(_failed(step.readings))
+    failures = len(_failed_trials(step.readings))
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
     return LastNotice(
         best_cost=now if is_better else last,
@@ -203,11 +205,11 @@ def _now_told(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: S
     )
 
 
-def _failed(readings: Sequence[TrialReading]) -> list[TrialReading]:
+def _failed_trials(readings: Sequence[TrialReading]) -> list[TrialReading]:
     return [reading for reading in readings if reading.outcome in FAILURES]
 
 
-def _last_told(path: Path) -> LastNotice:
+def _last_notice(path: Path) -> LastNotice:
     try:
         return LastNotice.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):

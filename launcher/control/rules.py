@@ -34,7 +34,7 @@ def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rul
     rules = Rules(
         budget=budget_of(settings, record, on_slurm=on_slurm),
         search=search_for(asked, record),
-        draft=partial(_drafted, measured.tree),
+        draft=partial(_draft_trial, measured.tree),
         wants=restriction.holds if restriction else lambda trial: True,
         rounds=rounds_of(settings.search, record),
         max_concurrent_trials=settings.search.max_concurrent_trials,
@@ -78,6 +78,6 @@ def goes_on_by_steps(settings: Settings) -> bool:
     return watched or limited or settings.controller.fail_fast is not None
 
 
-def _drafted(tree: Tree, proposal: Proposal) -> Trial:
+def _draft_trial(tree: Tree, proposal: Proposal) -> Trial:
     because, gain = proposal.because, proposal.expected_gain
     return trial_of(tree, proposal.point, because, expected_gain=gain, repeat=proposal.repeat)

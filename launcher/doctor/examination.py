@@ -18,7 +18,7 @@ from launcher.doctor.node_checks import NODES, node_findings
 from launcher.doctor.node_report import DoctorFolder
 from launcher.doctor.slurm_checks import SLURM, Wanted, slurm_findings
 from launcher.doctor.tiny_job import Tell, TinyJob
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.where import compose_for_slurm
 
 
@@ -79,7 +79,7 @@ def _nodes(asked: Examination, found: list[CheckResult], tell: Tell) -> Iterator
         yield NODES.skipped("job", f"not submitted before this is solved: {', '.join(in_the_way)}")
     else:
         try:
-            with locked(asked.job.folder):
+            with lock_folder(asked.job.folder):
                 end = asked.job.run(tell)
         except TrisweepError as error:
             yield NODES.problem("job", str(error), "Solve that first.")

@@ -26,7 +26,7 @@ def node_findings(end: JobEnd, cluster: ClusterSpec) -> Iterator[CheckResult]:
         yield NODES.ok("job", f"job {end.job_id} on {_names(end.reports)}{waited}")
     if not end.reports:
         return
-    yield _shared(end)
+    yield _shared_folder(end)
     yield _python(end.reports)
     yield _torch(end.reports)
     imported = [report for report in end.reports if report.torch_version]
@@ -39,7 +39,7 @@ def _names(reports: Sequence[NodeReport]) -> str:
     return ", ".join(sorted({report.hostname for report in reports}))
 
 
-def _shared(end: JobEnd) -> CheckResult:
+def _shared_folder(end: JobEnd) -> CheckResult:
     blind = [report for report in end.reports if report.token != end.token]
     if blind:
         remedy = "Choose a folder that login and compute nodes share: output_dir=PATH"

@@ -54,7 +54,7 @@ def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     yield _preemption(site)
     if site.partition(wanted.slurm.partition) is not None:
         yield _devices(wanted)
-    yield _accepted(wanted)
+    yield _test_submission(wanted)
 
 
 def _clock() -> CheckResult:
@@ -213,7 +213,7 @@ def _counts(gres: str) -> Iterator[str]:
             yield rest[-1]
 
 
-def _accepted(wanted: Wanted) -> CheckResult:
+def _test_submission(wanted: Wanted) -> CheckResult:
     """Whether Slurm would take a job like those of a sweep; nothing is submitted."""
     told = ask("sbatch", "--test-only", stdin=wanted.sbatch)
     if told.ok:

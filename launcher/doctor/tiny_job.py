@@ -94,7 +94,7 @@ class TinyJob:
         assert submission is not None, "it has just been written"
         wait = _Wait(self.folder, submission, num_ranks, token, tell)
         try:
-            return wait.until_told()
+            return wait.wait_for_reports()
         finally:
             cancel_jobs([submission])  # nobody reads what it would still find out
 
@@ -114,7 +114,7 @@ class _Wait:
     tell: Tell
     started: float | None = None
 
-    def until_told(self) -> JobEnd:
+    def wait_for_reports(self) -> JobEnd:
         while True:
             reports = self.folder.read_reports()
             if reports and self.started is None:
@@ -125,15 +125,15 @@ class _Wait:
             if state is not None and not state.is_live:
                 # What the ranks wrote last may appear a moment after Slurm knows that they have ended.
                 time.sleep(POLL_SECONDS)
-                return self._end() if self._is_complete(self.folder.read_reports()) else self._ended(state)
-            if (late := self._late(state)) is not None:
+                return self._end() if self._is_complete(self.folder.read_reports()) else self._end_in_state(state)
+            if (late := self._late_end(state)) is not None:
                 return late
             time.sleep(POLL_SECONDS)
 
     def _is_complete(self, reports: list[NodeReport]) -> bool:
-        return len(reports) == self.num_ranks and all(map(self._has_told_all, reports))
+        return len(reports) == self.num_ranks and all(map(self._has_all_reports, reports))
 
-    def _has_told_all(self, report: NodeReport) -> bool:
+    def _has_all_reports(self, report: NodeReport) -> bool:
         measured = report.link_bandwidth_bytes_per_second is not None or (self.num_ranks == 1 and report.device)
         return bool(measured or report.link_error or report.torch_error or not report.token)
 
@@ -143,7 +143,7 @@ class _Wait:
         except SlurmSilent:
             return None
 
-    def _late(self, state: SlurmJobState | None) -> JobEnd | None:
+    def _late_end(self, state: SlurmJobState | None) -> JobEnd | None:
         """What to say if it has waited or run for too long."""
         waited = time.time() - self.submission.submitted
         if self.started is None and state is not None and not state.is_waiting:
@@ -161,7 +161,7 @@ class _Wait:
         trouble = f"it had not told all after {RUN_SECONDS:.0f} s on the nodes"
         return self._end(trouble, f"See {self.submission.error_of(0)}.")
 
-    def _ended(self, state: SlurmJobState) -> JobEnd:
+    def _end_in_state(self, state: SlurmJobState) -> JobEnd:
         self.started = self.started or time.time()
         told = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
         # The rank that fails first has Slurm end the others, and they may not come to a word of their own.

@@ -83,18 +83,18 @@ FRESH = Patience(0.0)
 
 def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:
     """What the command says, or said a moment ago."""
-    kept = _kept(command)
+    kept = _stored_answer(command)
     if kept is not None and patience.takes(kept):
         return kept
-    answer = _asked(command)
+    answer = _ask(command)
     if answer.failed and kept is not None and kept.failed:
         answer = answer.model_copy(update={"failures": kept.failures + 1})
     if patience.seconds:  # who asks once keeps nothing, so that only questions that come again are kept
-        _keep(command, answer)
+        _store(command, answer)
     return answer
 
 
-def _asked(command: Sequence[str]) -> CommandAnswer:
+def _ask(command: Sequence[str]) -> CommandAnswer:
     asked, started = time.time(), time.monotonic()
     exit_code, said, complained = None, "", ""
     if shutil.which(command[0]):
@@ -105,7 +105,7 @@ def _asked(command: Sequence[str]) -> CommandAnswer:
     return CommandAnswer(asked=asked, took=took, exit_code=exit_code, said=said, complained=complained)
 
 
-def _kept(command: Sequence[str]) -> CommandAnswer | None:
+def _stored_answer(command: Sequence[str]) -> CommandAnswer | None:
     folder = _folder()
     try:
         return CommandAnswer.model_validate_json(_file(folder, command).read_bytes()) if folder else None
@@ -113,7 +113,7 @@ def _kept(command: Sequence[str]) -> CommandAnswer | None:
         return None
 
 
-def _keep(command: Sequence[str], answer: CommandAnswer) -> None:
+def _store(command: Sequence[str], answer: CommandAnswer) -> None:
     if folder := _folder():
         with contextlib.suppress(OSError):  # it only saves a question
             write_atomically(_file(folder, command), answer.model_dump_json(), durable=False)

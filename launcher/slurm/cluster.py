@@ -50,14 +50,14 @@ def this_cluster() -> SlurmCluster:
     age = time.monotonic() - known[0] if known else _KEPT_SECONDS
     if known and age < _KEPT_SECONDS:
         return known[1]._replace(now=known[1].now + age)
-    cluster = _asked()
+    cluster = _ask_controller()
     if cluster.name is not None:  # a controller that is away is asked again
         _known[where] = time.monotonic(), cluster
     return cluster
 
 
-def _asked() -> SlurmCluster:
-    shown = _shown()
+def _ask_controller() -> SlurmCluster:
+    shown = _config_text()
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
     name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
@@ -66,7 +66,7 @@ def _asked() -> SlurmCluster:
     return SlurmCluster(name.group(1) if name else None, _clock(shown), most, enforced is not None)
 
 
-def _shown() -> str:
+def _config_text() -> str:
     if not shutil.which("scontrol"):
         return ""
     command = ["scontrol", "show", "config"]

@@ -152,7 +152,7 @@ class SlurmExecutor(Executor):
             with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the exception says
                 job = executor._submit_command(self._command(job_name))
         except (FailedJobError, FailedSubmissionError) as complaint:
-            return _taken_all_the_same(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
+            return _find_accepted_job(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
         return str(job.job_id)
 
     def _sbatch_text(self, job_name: str, text: str) -> str:
@@ -162,7 +162,7 @@ class SlurmExecutor(Executor):
         done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
         submitted = SUBMITTED.search(done.stdout)
         if done.returncode or submitted is None:
-            job_id = _taken_all_the_same(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
+            job_id = _find_accepted_job(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
         else:
             job_id = submitted.group(1)
         script.rename(self.logs / f"{job_id}_submission.sh")
@@ -210,7 +210,7 @@ def require_sbatch() -> None:
         raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)
 
 
-def _taken_all_the_same(job_name: str, said: str) -> str:
+def _find_accepted_job(job_name: str, said: str) -> str:
     """The id of a job whose answer was lost on its way: a complaint does not yet mean a refusal.
 
     Raises:

@@ -44,7 +44,7 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     lacking = [each for each in readings if _lacks_record(each)]
     if not lacking or not shutil.which("sacct"):
         return 0
-    num_written, told = 0, dict(_told([each.job_id or "" for each in lacking]))
+    num_written, told = 0, dict(_fetch_records([each.job_id or "" for each in lacking]))
     for each in lacking:
         record = told.get(each.job_id or "")
         # The accounting may hear of a job's end only some time after its trial has ended.
@@ -56,13 +56,13 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     return num_written
 
 
-def charged(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
+def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     """What Slurm charges for these trials by their names; those whose jobs the accounting does not know are absent."""
     by_job = {each.job_id: each for each in readings if each.job_id is not None}
     found: dict[str, ChargedTime] = {}
     if not by_job or not shutil.which("sacct"):
         return found
-    for job_id, record in _told(list(by_job), "--duplicates"):
+    for job_id, record in _fetch_records(list(by_job), "--duplicates"):
         job, _, component = job_id.partition("+")
         # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
         if (reading := by_job.get(job)) is None or component not in ("", "0") or not _is_of(record, reading):
@@ -89,13 +89,13 @@ def _lacks_record(reading: Reading) -> bool:
     return reading.measurement is not None and (is_old or not path.exists())
 
 
-def _told(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _fetch_records(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Ids and records, until the accounting does not answer."""
     for first in range(0, len(job_ids), IDS_PER_CALL):
-        yield from _answered(job_ids[first : first + IDS_PER_CALL], options)
+        yield from _fetch_part(job_ids[first : first + IDS_PER_CALL], options)
 
 
-def _answered(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _fetch_part(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
     jobs = f"--jobs={','.join(job_ids)}"
     try:

@@ -35,7 +35,7 @@ def _names(part: str) -> Iterator[str]:
             yield from _names(f"{part[: found.start()]}{number:0{len(first)}d}{part[found.end() :]}")
 
 
-def saying_first_ranks(shape: JobShape) -> list[str]:
+def first_rank_lines(shape: JobShape) -> list[str]:
     """Shell lines after the step of a heterogeneous job: if it failed they name the nodes; they end as it did."""
     sizes = [part.num_nodes * part.tasks_per_node for part in shape.parts]
     lines = ["ended=$?", 'if [ "$ended" -ne 0 ]; then']

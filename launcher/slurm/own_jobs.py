@@ -53,12 +53,12 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     here = this_cluster().name
     # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
     unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
-    found = _with_numbers(submissions, query_named(unnumbered, patience))
+    found = _add_job_ids(submissions, query_named(unnumbered, patience))
     states = query_jobs((each.queue_id for each in found if each.queue_id), patience)
     # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours.
     strays = [each for each in found if each.queue_id and each.queue_name and not _has_own(each, states)]
     if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
-        found, states = _with_numbers(found, named, of={each.queue_name for each in strays}), states | named
+        found, states = _add_job_ids(found, named, of={each.queue_name for each in strays}), states | named
     return [_standing(submission, states, here) for submission in found]
 
 
@@ -67,7 +67,7 @@ def _has_own(submission: Submission, states: dict[str, SlurmJobState]) -> bool:
     return state is not None and _is_ours(submission, state)
 
 
-def _with_numbers(
+def _add_job_ids(
     submissions: Iterable[Submission], named: dict[str, SlurmJobState], of: Container[str | None] = ()
 ) -> list[Submission]:
     """The submissions with the numbers of the jobs of their names, where they have none or are among those in `of`."""
@@ -85,10 +85,10 @@ def _standing(submission: Submission, states: dict[str, SlurmJobState], here: st
     state = states.get(submission.queue_id) if submission.queue_id else None
     if state is not None and _is_ours(submission, state):
         return JobStanding(submission, state, "")
-    return JobStanding(submission, None, _elsewhere(submission, here))
+    return JobStanding(submission, None, _why_elsewhere(submission, here))
 
 
-def _elsewhere(submission: Submission, here: str | None) -> str:
+def _why_elsewhere(submission: Submission, here: str | None) -> str:
     """Why it proves nothing that this machine's Slurm has no such job; empty where it proves that there is none."""
     # Without a name for the cluster, the login node on which the job was submitted is the best witness.
     if submission.cluster is None:

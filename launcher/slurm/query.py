@@ -103,9 +103,9 @@ def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, 
     wanted = set(job_ids)
     if not wanted:
         return {}
-    states = _told_of(wanted, _squeue("--jobs", _masters(wanted), patience))
+    states = _select_states(wanted, _squeue("--jobs", _masters(wanted), patience))
     if forgotten := wanted - states.keys():
-        booked = _told_of(forgotten, _sacct(forgotten, patience))
+        booked = _select_states(forgotten, _sacct(forgotten, patience))
         states |= {job_id: state for job_id, state in booked.items() if not state.is_live}
     return states
 
@@ -120,7 +120,7 @@ def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[st
     return _squeue("--name", wanted, patience) if wanted else {}
 
 
-def _dated(states: dict[str, SlurmJobState], answer: CommandAnswer) -> dict[str, SlurmJobState]:
+def _add_answer_time(states: dict[str, SlurmJobState], answer: CommandAnswer) -> dict[str, SlurmJobState]:
     """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
@@ -128,7 +128,7 @@ def _dated(states: dict[str, SlurmJobState], answer: CommandAnswer) -> dict[str,
     return {job_id: state._replace(asked=asked) for job_id, state in states.items()}
 
 
-def _told_of(job_ids: set[str], told: dict[str, SlurmJobState]) -> dict[str, SlurmJobState]:
+def _select_states(job_ids: set[str], told: dict[str, SlurmJobState]) -> dict[str, SlurmJobState]:
     """What was said about each of the jobs; those that nothing was said about are absent.
 
     An array that was cancelled before its first element started stays one record, which speaks for all elements.
@@ -144,7 +144,7 @@ def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Pa
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
     if answer.failed and "Invalid job id" not in answer.complained:
         raise SlurmSilent
-    return _dated(_parsed(answer.said), answer)
+    return _add_answer_time(_parse_lines(answer.said), answer)
 
 
 def _sacct(job_ids: set[str], patience: Patience) -> dict[str, SlurmJobState]:
@@ -155,7 +155,7 @@ def _sacct(job_ids: set[str], patience: Patience) -> dict[str, SlurmJobState]:
         return {}
     answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
     if not answer.failed:
-        return _dated(_parsed(answer.said), answer)
+        return _add_answer_time(_parse_lines(answer.said), answer)
     if "accounting storage is disabled" in answer.complained:
         return {}
     raise SlurmSilent
@@ -166,7 +166,7 @@ def _masters(job_ids: set[str]) -> list[str]:
     return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 
-def _parsed(lines: str) -> dict[str, SlurmJobState]:
+def _parse_lines(lines: str) -> dict[str, SlurmJobState]:
     """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
@@ -187,7 +187,7 @@ def _parsed(lines: str) -> dict[str, SlurmJobState]:
             job_id, plus, _ = job_id.partition("+")
             if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
                 state = of_components(states[job_id], state)
-            states.update(dict.fromkeys(_expanded(job_id), state))
+            states.update(dict.fromkeys(_expand_ranges(job_id), state))
     return states
 
 
@@ -207,7 +207,7 @@ def of_components(first: SlurmJobState, second: SlurmJobState) -> SlurmJobState:
     return telling._replace(ended=None if live else max(ends, default=None), nodes=nodes)
 
 
-def _expanded(job_id: str) -> list[str]:
+def _expand_ranges(job_id: str) -> list[str]:
     master, bracket, ranges = job_id.partition("_[")
     if not bracket:
         return [job_id]

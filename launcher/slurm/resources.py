@@ -90,13 +90,15 @@ def job_arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: Mapping[str, 
     return [
         part
         for shape, group in by_shape(trials).items()
-        for alike in _alike(shape, group, avoided)
+        for alike in _arrays_of_shape(shape, group, avoided)
         # Slurm takes no heterogeneous job into an array, so that each such trial is a job of its own.
         for part in alike.parts(1 if shape.parts else size)
     ]
 
 
-def _alike(shape: JobShape, trials: Iterable[Trial], avoided: Mapping[str, tuple[str, ...]]) -> list[JobArray]:
+def _arrays_of_shape(
+    shape: JobShape, trials: Iterable[Trial], avoided: Mapping[str, tuple[str, ...]]
+) -> list[JobArray]:
     groups: dict[tuple[tuple[str, ...], bool], list[Trial]] = {}
     for trial in trials:
         assert trial.experiment is not None

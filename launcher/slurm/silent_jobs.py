@@ -109,7 +109,7 @@ def why_ended(
     log = tail(submission.error_of(0))
     # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
-    return _failure(folder, submission, state, log, num_ranks) or _unknown(folder, submission, state, log)
+    return _failure(folder, submission, state, log, num_ranks) or _unknown_failure(folder, submission, state, log)
 
 
 def _failure(
@@ -122,15 +122,15 @@ def _failure(
     if outcome is None and (state is None or said is Outcome.OUT_OF_MEMORY):
         outcome = said
     if outcome in FINAL_WORDS:
-        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+        return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
     told = folder.read_failures()
     # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
     culprit = first_cause(told)
     if culprit is not None and not lost_a_peer(culprit):
         return culprit
     if outcome is not None:
-        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    spoken = {failure.rank for failure in told} | _ended_by_srun(log)
+        return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    spoken = {failure.rank for failure in told} | _ranks_ended_by_srun(log)
     return _killed_task(submission, log, spoken) or _only_silent_rank(submission, spoken, num_ranks) or culprit
 
 
@@ -158,7 +158,7 @@ def _since_last_start(log: str) -> str:
     return log[last:]
 
 
-def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
+def _failure_in_words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
     """A failure that belongs to no rank."""
     lacked = over_capacity_bytes(log) if outcome is Outcome.OUT_OF_MEMORY else None
     return RankFailure(
@@ -172,16 +172,18 @@ def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -
     )
 
 
-def _unknown(folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str) -> RankFailure:
+def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str) -> RankFailure:
     if state is not None and (step := NO_STEP.search(log)):
-        return _words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
+        return _failure_in_words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
     if state is None:
         how, fault = "Slurm no longer knows it", Fault.LOST
     else:
         # A job that ended well without having begun has run something else, and would do so again.
         started = _has_begun(folder, submission) or state.name == "COMPLETED"
         how, fault = f"Slurm says {state.name}", Fault.CRASH if started else Fault.START
-    return _words(Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault)
+    return _failure_in_words(
+        Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault
+    )
 
 
 def _has_begun(folder: JobFolder, submission: Submission) -> bool:
@@ -204,7 +206,7 @@ def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailur
     return None
 
 
-def _ended_by_srun(log: str) -> set[int]:
+def _ranks_ended_by_srun(log: str) -> set[int]:
     """The ranks that srun ended because another had left; that they say nothing tells nothing of them."""
     _, mark, after = log.partition(STEP_ENDED)
     firsts = first_ranks(log)

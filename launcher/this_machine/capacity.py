@@ -135,10 +135,10 @@ def count_devices(environment: Mapping[str, str]) -> int:
     """
     present = _nvidia_devices() or _amd_devices()
     limits = [environment[name] for name in VISIBLE_DEVICES if name in environment]
-    return min([present, *(_listed(limit) for limit in limits)])
+    return min([present, *(_count_visible(limit) for limit in limits)])
 
 
-def _listed(value: str) -> int:
+def _count_visible(value: str) -> int:
     """How many devices a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all that follow it."""
     count = 0
     for entry in value.split(","):

@@ -66,7 +66,7 @@ class LocalExecutor(Executor):
         """Start the supervisor of the one folder, which gets the function's call, and return its process id."""
         (folder, attempt) = work[0]
         assert len(work) == 1, "this machine knows no job arrays"
-        self.process = _started(folder, self.code, self.devices, self.time_limit_seconds, function)
+        self.process = _start_controller(folder, self.code, self.devices, self.time_limit_seconds, function)
         job_id, logs = str(self.process.pid), folder.logs.absolute()
         submission = Submission(
             executor="local",
@@ -82,7 +82,7 @@ class LocalExecutor(Executor):
         return job_id
 
 
-def _started(
+def _start_controller(
     folder: JobFolder,
     code: Path,
     devices: tuple[int, ...],

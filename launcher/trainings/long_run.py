@@ -81,7 +81,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     asked = overrides.without(PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
-        return _continued(folder, asked)
+        return _continue_training(folder, asked)
     best = best_of(Sweep.stored_in(sweep))
     assert best.trial.experiment is not None
     return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
@@ -122,25 +122,25 @@ def _texts(overrides: Overrides) -> list[str]:
     return sorted(overrides.without(PLACE_GROUPS).texts)
 
 
-def _continued(folder: TrialFolder, asked: Overrides) -> LongRun:
+def _continue_training(folder: TrialFolder, asked: Overrides) -> LongRun:
     other, found = "or begin another training with --name NAME", read_stored(folder)
     if found is None:
         raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
     before = Overrides.parse(found.overrides)
     if _texts(before) == _texts(asked):
         return found.run
-    if _but_for_steps(before) == _but_for_steps(asked) and asked.chosen(NUM_STEPS) is not None:
-        return _extended(found.run, asked, other)
+    if _overrides_without_steps(before) == _overrides_without_steps(asked) and asked.chosen(NUM_STEPS) is not None:
+        return _extend_training(found.run, asked, other)
     problem = f"{folder.path} holds a training with {' '.join(found.overrides) or 'no overrides'}"
     now = " ".join(_texts(asked)) or "none"
     raise UsageError(f"{problem}, and now {now} was requested", f"Give the same, {other}.")
 
 
-def _but_for_steps(overrides: Overrides) -> list[str]:
+def _overrides_without_steps(overrides: Overrides) -> list[str]:
     return [text for text in _texts(overrides) if not text.startswith(f"{NUM_STEPS}=")]
 
 
-def _extended(run: LongRun, asked: Overrides, other: str) -> LongRun:
+def _extend_training(run: LongRun, asked: Overrides, other: str) -> LongRun:
     """The training with more steps; as it is, where no more are asked for."""
     before, wanted = run.experiment.training.num_steps, part_at(compose(asked).tree, NUM_STEPS)
     tree = run.experiment.model_dump(mode="json")

@@ -13,7 +13,7 @@ from conf.experiment import Experiment
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
 from launcher.slurm.silent_jobs import TRACEBACK_LINES
-from launcher.state import seen_here
+from launcher.state import look_here
 from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
 from launcher.this_machine.jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
 from launcher.this_machine.processes import end_trees
@@ -64,7 +64,7 @@ class ThisMachine(Workplace):
             if trial.trial_id not in self._still and trial.experiment is not None:
                 self._adopt_if_running(sweep, trial)
             if trial.trial_id in self.running or trial.trial_id not in self._still:
-                self._still[trial.trial_id] = seen_here(sweep.read_trial(trial))
+                self._still[trial.trial_id] = look_here(sweep.read_trial(trial))
         return [self._still[trial.trial_id] for trial in sweep.record.trials]
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
@@ -160,7 +160,7 @@ class ThisMachine(Workplace):
         if submission is None or folder.read_measurement() is not None:
             return
         if process is not None or submission.attempt >= MOST_UNSEEN_ENDS:
-            folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
+            folder.write_verdict(_death_measurement(trial, submission, self.time_limit_seconds))
 
     def _interrupt(self, trial_ids: Sequence[str]) -> None:
         assert self._sweep is not None
@@ -172,7 +172,7 @@ class ThisMachine(Workplace):
                 process.wait()
 
 
-def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
+def _death_measurement(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
     said = "\n".join(filter(None, (tail(submission.error_of(0)), tail(submission.output_of(0)))))
     words = "\n".join(said.splitlines()[-TRACEBACK_LINES:])
     # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.

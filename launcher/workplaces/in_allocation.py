@@ -15,16 +15,16 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation, why_not_created
+from launcher.allocation.ends import allocation_end, step_end, why_not_created
 from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
-from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_among
+from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_steps
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmJobState, SlurmSilent
-from launcher.state import reconciled
+from launcher.state import reconcile
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -121,13 +121,13 @@ class AllocationRoom(Workplace):
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         read = [sweep.read_trial(trial) for trial in open_trials]
         own = [replace(each, job=RUNNING) for each in read if self._is_own(each)]
-        told = {each.name: each for each in [*own, *reconciled(each for each in read if not self._is_own(each))]}
+        told = {each.name: each for each in [*own, *reconcile(each for each in read if not self._is_own(each))]}
         self._ended |= {name: each for name, each in told.items() if each.measurement and name not in self.running}
         return [told.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
-        if self.given_up or self._refusals.are_recent or not self._lives_on():
+        if self.why_given_up or self._refusals.are_recent or not self._lives_on():
             return []
         offered = [each for each in readings if not self._is_refused(each)]
         expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
@@ -161,12 +161,12 @@ class AllocationRoom(Workplace):
         return ended or due or (self.is_closing and bool(self.running))
 
     @property
-    def given_up(self) -> str:
+    def why_given_up(self) -> str:
         """Why Slurm makes no steps here any more, though there is room; empty where it does."""
         return self._refusals.said if self._refusals.count >= MOST_REFUSALS else ""
 
     def is_over(self) -> bool:
-        return (self.is_closing or self._is_stuck or bool(self.given_up)) and not self.running and not self._silent
+        return (self.is_closing or self._is_stuck or bool(self.why_given_up)) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
@@ -221,7 +221,7 @@ class AllocationRoom(Workplace):
                 self._adopt(reading.trial, submission, nodes)
             else:
                 state = SlurmJobState("PENDING" if self.allocation.restarts else "")
-                reading.folder.write_verdict(ended_with_its_allocation(reading, submission, state))
+                reading.folder.write_verdict(allocation_end(reading, submission, state))
         self._looked = True
 
     def _is_inside(self, submission: Submission) -> bool:
@@ -237,7 +237,7 @@ class AllocationRoom(Workplace):
 
     def _collect(self, sweep: Sweep) -> None:
         """Free what ended steps held, and conclude on those that left no measurement."""
-        for name in ended_among(self.running, self.allocation.job_id):
+        for name in ended_steps(self.running, self.allocation.job_id):
             step = self._forget(name)
             assert step is not None
             step.ended = time.monotonic()
@@ -258,7 +258,7 @@ class AllocationRoom(Workplace):
             for name in due:
                 step = self._silent.pop(name)
                 lost = [node for node in step.placement.nodes if node not in self._room.devices]
-                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
+                ended = step_end(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
 
     def _is_at_fault(self, step: RunningStep, said: str) -> bool:

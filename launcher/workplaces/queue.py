@@ -11,7 +11,7 @@ from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
 from launcher.executor import RUN_IN_SLURM
 from launcher.slurm.executor import SlurmJob, TooManyJobs
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.workplaces.submission import SubmittedArray, submit_trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -43,7 +43,7 @@ class SlurmQueue(Workplace):
         A job that Slurm could not start, and holds for good, is ended: another one may take its place.
         """
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
-        told = {each.name: each for each in reconciled(sweep.read_trial(trial) for trial in open_trials)}
+        told = {each.name: each for each in reconcile(sweep.read_trial(trial) for trial in open_trials)}
         for each in [each for each in told.values() if each.awaits_slurm and each.job and each.job.given_up]:
             self.end(sweep, [each], Outcome.NODE_FAILED, each.cause)
             told[each.name] = sweep.read_trial(each.trial)

@@ -77,7 +77,7 @@ def submit_trials(
     """
     require_sbatch()
     # The attempts are counted before `prepare` forgets what earlier ones left.
-    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided(sweep, readings)))
+    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided_nodes(sweep, readings)))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
     for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
@@ -92,11 +92,11 @@ def submit_trials(
             job_id = _fitting(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:
             if len(array.trials) == 1:
-                raise _refused(refusal, submitted) from None
+                raise _refusal_error(refusal, submitted) from None
             # The halves go to the front of the queue, so that trials are still submitted in their order.
             waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
         except UsageError as refusal:
-            raise _refused(refusal, submitted) from None
+            raise _refusal_error(refusal, submitted) from None
         else:
             submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
     return submitted
@@ -110,7 +110,7 @@ def _fitting(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
     return replace(executor.avoiding(array.avoided), requeues=array.saves)
 
 
-def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
+def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
     """The refusal, which also says what was submitted before it and runs all the same."""
     if not submitted:
         return refusal
@@ -124,7 +124,7 @@ def logs_folder(folder: SweepFolder) -> Path:
     return folder.submitit.absolute()
 
 
-def _avoided(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
+def _avoided_nodes(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
     """The nodes that each trial is not to be given. Those that fail are known from all trials of the sweep."""
     bad = bad_nodes(sweep.read())
     return {reading.name: nodes_to_avoid(reading, bad, _spare(reading)) for reading in readings}

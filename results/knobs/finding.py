@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.knobs.sensitivity import KnobEffect, Sensitivity
-from results.knobs.table import shown
+from results.knobs.table import setting_text
 from results.units import percent
 
 ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
@@ -25,24 +25,24 @@ def finding(found: Sensitivity) -> str:
         )
     leaders = found.leaders
     if len(leaders) == 1:
-        return f"{_capital(leaders[0].column.words)} mattered most in {trials}: {_what_it_does(leaders[0])}."
-    named = _listed([effect.column.words for effect in leaders])
+        return f"{_capitalize(leaders[0].column.words)} mattered most in {trials}: {_what_it_does(leaders[0])}."
+    named = _join_names([effect.column.words for effect in leaders])
     does = _what_it_does(max(leaders, key=lambda effect: effect.share))
-    return f"{_capital(named)} mattered most, and {trials} do not tell which of them more: {does}."
+    return f"{_capitalize(named)} mattered most, and {trials} do not tell which of them more: {does}."
 
 
 def _what_it_does(effect: KnobEffect) -> str:
     return (
-        f"{effect.column.words} {shown(effect.fastest_at)} is {100 * effect.gain:.0f} % faster than"
-        f" {shown(effect.slowest_at)} with all other knobs as they were"
+        f"{effect.column.words} {setting_text(effect.fastest_at)} is {100 * effect.gain:.0f} % faster than"
+        f" {setting_text(effect.slowest_at)} with all other knobs as they were"
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _capital(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[0].upper() + text[1:]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from results.knobs.sensitivity import MOST_POINTS, NUM_TREES, SEED, shares_of
-from results.knobs.table import KnobColumn, KnobTable, Set, columns_of, shown
+from results.knobs.table import KnobColumn, KnobTable, Set, columns_of, setting_text
 
 FEWEST_OF_EACH = 6
 """With fewer trials that ran out, or fewer that did not, trees learn those few by heart. Assumed."""
@@ -28,7 +28,7 @@ class MemoryCount:
     @property
     def words(self) -> str:
         """The value, or the first and the last of several."""
-        ends = dict.fromkeys((shown(self.values[0]), shown(self.values[-1])))
+        ends = dict.fromkeys((setting_text(self.values[0]), setting_text(self.values[-1])))
         return " to ".join(ends)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from results.mlflow import metric_keys
 from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
-from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
+from results.mlflow.trial_content import Related, common_tags, run_title, trial_run
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.terminal.layout_names import legend_text
@@ -27,7 +27,7 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     """
     relations, disturbed = scalings(results), disturbances(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
-    name = shown_name(baseline) if baseline else ""
+    name = run_title(baseline) if baseline else ""
     both = zip(results, relations, strict=True)
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
     since = max(ends, default=0.0)
@@ -78,7 +78,7 @@ def _counts(results: Sequence[TrialReading]) -> dict[str, float]:
 def _best(best: TrialReading | None) -> dict[str, float]:
     if best is None or best.performance is None:
         return {}
-    values = metric_keys.measured(best.performance)
+    values = metric_keys.measured_metrics(best.performance)
     return {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
 
 
@@ -95,7 +95,7 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
         if result.trial.is_baseline:
             point = {f"baseline.{key}": tag(str(value)) for key, value in result.trial.point.items()}
             outcome = result.outcome.value if result.outcome else "LEFT_OUT"
-            return point | {"baseline": tag(shown_name(result)), "baseline_outcome": outcome}
+            return point | {"baseline": tag(run_title(result)), "baseline_outcome": outcome}
     return {"baseline": "none"}
 
 

@@ -96,7 +96,7 @@ class RunWriter:
             self._whole |= {run.info.run_id: run for run in page if KEY in run.data.tags}
             token = page.token
             if not token:
-                return {run.data.tags[KEY]: _stored(run) for run in self._whole.values()}
+                return {run.data.tags[KEY]: _stored_run(run) for run in self._whole.values()}
 
     def _create(self, content: RunContent, parent_run_id: str | None) -> Any:
         tags = self._tags(content, parent_run_id) | {"mlflow.user": getpass.getuser()}
@@ -136,7 +136,7 @@ class RunWriter:
         self.client.log_batch(run_id, last, params, tags)
 
 
-def _stored(run: Any) -> StoredRun:
+def _stored_run(run: Any) -> StoredRun:
     tags = run.data.tags
     return StoredRun(run.info.run_id, run.info.experiment_id, tags.get(DIGEST), tags.get(PARENT))
 

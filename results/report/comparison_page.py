@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from results.comparison import ComparedPoint, SweepComparison, compared, differences, joint_labels
+from results.comparison import ComparedPoint, SweepComparison, compare_sweeps, differences, joint_labels
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
@@ -101,7 +101,7 @@ def _head(before: Side, after: Side) -> Head:
 
 
 def comparison_sections(before: Side, after: Side) -> list[Section]:
-    both = compared(before.results, after.results)
+    both = compare_sweeps(before.results, after.results)
     return [_points(before, after, both), _winners(before, after), _circumstances(before, after)]
 
 
@@ -222,11 +222,11 @@ def _winners(before: Side, after: Side) -> Section:
     columns = ("", "sweep", "fastest per device", "model TFLOPS", "MFU %")
     table = ReportTable(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
     return Section(
-        "winners", "The winner of each", "measured", _on_winners(best, labels), (NamedTable("winners", table),)
+        "winners", "The winner of each", "measured", _winners_sentence(best, labels), (NamedTable("winners", table),)
     )
 
 
-def _on_winners(best: Sequence[TrialReading | None], labels: Labels) -> str:
+def _winners_sentence(best: Sequence[TrialReading | None], labels: Labels) -> str:
     first, second = best
     if first is None or second is None:
         return "One of the sweeps has measured nothing yet."

@@ -14,7 +14,7 @@ import pandas
 
 from conf.errors import UsageError
 from results.collect import collect, plan_frame
-from results.machine_text import as_cell
+from results.machine_text import csv_cell
 from results.published import PublishedFigure, chosen_figures
 from results.report.markdown import markdown
 from results.report.page import page
@@ -123,7 +123,7 @@ def csv_text(
 ) -> str:
     """The whole table; `stages` are rows of the pipeline stages whose step was recorded."""
     # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
-    table = report_frame(record, results, published, stages).map(as_cell).convert_dtypes()
+    table = report_frame(record, results, published, stages).map(csv_cell).convert_dtypes()
     return str(table.to_csv(index=False, lineterminator="\n"))
 
 

@@ -26,7 +26,7 @@ def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) 
     terms: Row = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
     return {
         "model": spaces[0].setting.model.name,
-        "pipeline": " > ".join(_shown(block) for block in plan.blocks),
+        "pipeline": " > ".join(_block_text(block) for block in plan.blocks),
         **knob_cells(plan.strategy, [knob for knob in KNOBS if knob.shown == "in every row"]),
         "predicted_step_seconds": plan.step_seconds,
         **terms,
@@ -54,7 +54,7 @@ def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
     return sum(known) if len(known) == len(rates) else None
 
 
-def _shown(block: MixedBlock) -> str:
+def _block_text(block: MixedBlock) -> str:
     """`selene 4 stages, 6x4 layers`."""
     count, layers = len(block.layers_per_stage), layers_in_short(block.layers_per_stage)
     return f"{block.cluster} {count} {'stage' if count == 1 else 'stages'}, {layers} layers"
@@ -105,7 +105,7 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
         table.add_row(
             str(position),
             LayoutCell(_layout(plan, spaces[0].setting.model.num_layers)),
-            "\n".join(_shown(block) for block in plan.blocks),
+            "\n".join(_block_text(block) for block in plan.blocks),
             seconds(plan.step_seconds),
             tflops(_flops_per_device(plan, spaces)),
             significant(per_million if isinstance(per_million, float) else None),

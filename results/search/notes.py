@@ -18,8 +18,8 @@ def notes(shown: Sequence[Judged], choice: Choice | None, asked: Request) -> Ite
         choice: the whole answer where the rows are families; None where they are plans.
     """
     if choice is not None:
-        yield _on_order(choice, shown)
-    yield from _on_outside(shown)
+        yield _order_sentence(choice, shown)
+    yield from _outside_sentences(shown)
     full = [f"#{number}" for number, found in enumerate(shown, start=1) if found.is_nearly_full]
     if full:
         need = "needs" if len(full) == 1 else "need"
@@ -35,7 +35,7 @@ def padded_vocabulary_sentence(stated: int, padded: int) -> str:
     )
 
 
-def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
+def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
     """Which families may be the best, and what would decide."""
     rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
@@ -50,7 +50,7 @@ def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
     return " ".join(filter(None, (f"{first} families cannot be told apart: {off}.", decide, hidden)))
 
 
-def _on_outside(shown: Sequence[Judged]) -> Iterator[str]:
+def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:
     """Where plans lie outside of what was ever validated: the sides that most of them share first."""
     sides: dict[str, list[int]] = {}
     for number, found in enumerate(shown, start=1):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from conf.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.settings import Settings
 from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
-from results.machine_text import as_cell
+from results.machine_text import csv_cell
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.objectives import (
     dollars_per_second,
@@ -157,5 +157,5 @@ def as_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

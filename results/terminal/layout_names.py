@@ -29,7 +29,7 @@ class OutcomeCell:
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in broken(self.words, options.max_width, after=" "):
+        for line in break_lines(self.words, options.max_width, after=" "):
             yield Text(line.rstrip(), style=self.style, no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -49,7 +49,7 @@ class LayoutCell:
     after: str = "-"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in broken(self.name, options.max_width, self.after):
+        for line in break_lines(self.name, options.max_width, self.after):
             yield Text(line, no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -57,7 +57,7 @@ class LayoutCell:
         return Measurement(min(longest, options.max_width), min(len(self.name), options.max_width))
 
 
-def broken(name: str, width: int, after: str = "-") -> list[str]:
+def break_lines(name: str, width: int, after: str = "-") -> list[str]:
     """The name in lines of at most that many characters, as far as its parts allow."""
     lines = [""]
     for part in _parts(name, after):
@@ -76,10 +76,10 @@ def legend(setups: Iterable[Setup]) -> tuple[tuple[str, str], ...]:
 
     A part that differs in its number alone is explained once, by its largest number.
     """
-    return _explained(labelled_values(each.parallel, each.batch, each.layers_per_stage) for each in setups)
+    return _explain_parts(labelled_values(each.parallel, each.batch, each.layers_per_stage) for each in setups)
 
 
-def _explained(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> tuple[tuple[str, str], ...]:
+def _explain_parts(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> tuple[tuple[str, str], ...]:
     values: dict[str, dict[str, KnobValue]] = {}
     for name in names:
         for knob, value in name:
@@ -100,15 +100,15 @@ def legend_text(setups: Iterable[Setup]) -> str:
 
 def legend_in_short(setups: Iterable[Setup]) -> str:
     """The same without what stands behind the colon of a meaning, for the caption of a table in a terminal."""
-    return _in_short(legend(setups))
+    return _short_text(legend(setups))
 
 
 def names_in_short(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> str:
     """The same for names of plans that are no setups, by the knobs that each mentions and their values."""
-    return _in_short(_explained(names))
+    return _short_text(_explain_parts(names))
 
 
-def _in_short(legend: Iterable[tuple[str, str]]) -> str:
+def _short_text(legend: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{part}: {meaning.partition(':')[0]}" for part, meaning in legend)
 
 

@@ -31,7 +31,7 @@ def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
         width: columns of the terminal.
     """
     priced = [(line, row, row.prediction) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
-    cells = [{"line": str(line), **_predicted(row, found), **_measured(row)} for line, row, found in priced]
+    cells = [{"line": str(line), **_predicted_cells(row, found), **_measured_cells(row)} for line, row, found in priced]
     columns = _columns(cells, width)
     table = _empty(columns, [found for _, _, found in priced])
     for row in cells:
@@ -61,7 +61,7 @@ def _empty(columns: Sequence[str], priced: Sequence[RowPrediction]) -> Table:
     return table
 
 
-def _predicted(row: PricedRow, found: RowPrediction) -> Cells:
+def _predicted_cells(row: PricedRow, found: RowPrediction) -> Cells:
     interval = found.interval
     memory = gib(found.memory_bytes) if found.configuration.models_memory else ABSENT
     return {
@@ -77,7 +77,7 @@ def _lacks_memory(found: RowPrediction) -> bool:
     return found.configuration.models_memory and not found.fits
 
 
-def _measured(row: PricedRow) -> Cells:
+def _measured_cells(row: PricedRow) -> Cells:
     """The step that the row measured, and the error of its prediction; dashes where it holds none that can be read."""
     try:
         compared = comparison(row)

@@ -100,7 +100,7 @@ def work_table(found: Rehearsal, predicted: Prediction) -> Table:
         table.add_column(heading, justify="left" if heading in ("group", "collective") else "right", no_wrap=True)
     for stages, alike, other in _alike(found, predicted):
         named = [stages, significant(alike.flops / TERA, 4)]
-        for kind, counted, expected in _beside(alike.traffic, other.traffic):
+        for kind, counted, expected in _pair_traffic(alike.traffic, other.traffic):
             table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
             named = ["", ""]  # a group of stages is named on its first line only
     return table
@@ -116,7 +116,7 @@ def _alike(found: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, Stage
         yield str(first.stage) if first is last else f"{first.stage}-{last.stage}", first, other
 
 
-def _beside(
+def _pair_traffic(
     counted: tuple[GroupTraffic, ...], predicted: tuple[GroupTraffic, ...]
 ) -> Iterator[tuple[Kind, GroupTraffic | None, GroupTraffic | None]]:
     """Pair the traffic by kind of collective, for every kind that either side has."""

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.score import RowComparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
+from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.terminal.layout_names import LayoutCell
 from results.units import ABSENT
 from sweeps.table.cells import text_of
@@ -41,12 +41,12 @@ def score_table(comparisons: Sequence[RowComparison], width: int = WIDE) -> Tabl
         + explained,
         columns,
     )
-    groups = grouped_by_table(comparisons)
+    groups = group_by_table(comparisons)
     for name, members in groups.items():
-        table.add_row(LayoutCell(name, PATHS), *_chosen(members, columns))
+        table.add_row(LayoutCell(name, PATHS), *_select_cells(members, columns))
     if len(groups) > 1:
         table.add_section()
-        table.add_row(Text("in all", style="bold"), *_chosen(comparisons, columns), style="bold")
+        table.add_row(Text("in all", style="bold"), *_select_cells(comparisons, columns), style="bold")
     return table
 
 
@@ -63,7 +63,7 @@ def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     return f"In all: {', '.join(said)}."
 
 
-def _chosen(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[str]:
+def _select_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[str]:
     cells = dict(zip(COLUMNS, _cells(score(comparisons)), strict=True))
     return [cells[name] for name in columns]
 
@@ -75,8 +75,8 @@ def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
         return None
     caption = "A series is one model on one machine. The mean counts each of them once, however many rows it has."
     table = _table("By series", "series", caption, SERIES_COLUMNS)
-    for name, members in grouped_by_series(comparisons).items():
-        table.add_row(Text(name), *_chosen(members, SERIES_COLUMNS))
+    for name, members in group_by_series(comparisons).items():
+        table.add_row(Text(name), *_select_cells(members, SERIES_COLUMNS))
     shares = (mean.step_error, mean.constant_error, mean.memory_error)
     fits = ABSENT if mean.fits_right is None else f"{_percent(mean.fits_right)} %"
     table.add_row(f"mean of {mean.num_series} series", "", *map(_percent, shares), fits)

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from conf.setup import Setup
-from results.report.findings.sought import WORDS, shown_half_width, shown_value
+from results.report.findings.sought import WORDS, half_width_text, value_text
 from results.terminal.layout_names import LayoutCell, OutcomeCell, legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
@@ -51,7 +51,7 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: 
     """
     table = _table(
         "Measured here, ranked by TFLOPS per device",
-        f"TFLOPS: model FLOPs per device. MFU: of the peak{_of_which_peak(frame)}. GiB: the fullest rank (on a CPU its"
+        f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(frame)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
         f" as fast.{_disturbed_words(frame)} *: the baseline.{_names(setups, labels)}",
@@ -63,20 +63,20 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: 
             _place(row),
             _layout(str(row["label"]), bool(row["is_baseline"])),
             _outcome(DISTURBED if _is_disturbed(row) else row["outcome"]),
-            tflops(_of_point(row, "measured_model_flops_per_second_per_device")),
-            share_of_peak(_of_point(row, "measured_model_flops_utilization")),
-            seconds(_given(row, "point_step_seconds")),
+            tflops(_rate_of_point(row, "measured_model_flops_per_second_per_device")),
+            share_of_peak(_rate_of_point(row, "measured_model_flops_utilization")),
+            seconds(_number_in(row, "point_step_seconds")),
             _half_width(row),
-            count(_given(row, "num_runs")),
-            gib(_given(row, "measured_peak_memory_bytes")),
-            _ratio(_given(row, "speed_up")),
+            count(_number_in(row, "num_runs")),
+            gib(_number_in(row, "measured_peak_memory_bytes")),
+            _ratio(_number_in(row, "speed_up")),
         )
     return table
 
 
 def _is_disturbed(row: dict[str, Any]) -> bool:
     """Whether no steady run measured the point: such a one has no place."""
-    return _given(row, "measured_step_seconds") is not None and not _place(row)
+    return _number_in(row, "measured_step_seconds") is not None and not _place(row)
 
 
 def _place(row: dict[str, Any]) -> str:
@@ -90,16 +90,16 @@ def _disturbed_words(frame: pandas.DataFrame) -> str:
     return f" DISTURBED, and without a place: {', or '.join(why)}." if why else ""
 
 
-def _of_point(row: dict[str, Any], name: str) -> float | None:
+def _rate_of_point(row: dict[str, Any], name: str) -> float | None:
     """A rate of the middle run at the seconds of its point, which differ where they are the mean of two runs."""
-    value, own, of_point = (_given(row, each) for each in (name, "measured_step_seconds", "point_step_seconds"))
+    value, own, of_point = (_number_in(row, each) for each in (name, "measured_step_seconds", "point_step_seconds"))
     return value if value is None or own is None or of_point is None else value * own / of_point
 
 
-def _of_which_peak(frame: pandas.DataFrame) -> str:
+def _peak_note(frame: pandas.DataFrame) -> str:
     """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
     rows = [row for row in _plain_rows(frame) if row["measured_peak_source"] == MEASURED_PEAK]
-    peaks = [_given(row, "measured_peak_flops_per_second") or 0.0 for row in rows]
+    peaks = [_number_in(row, "measured_peak_flops_per_second") or 0.0 for row in rows]
     if not peaks or max(peaks) <= NOISY_RATIO * min(peaks):
         return ""
     return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
@@ -119,8 +119,8 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
             str(position),
             _layout(point.name, point.reading.trial.is_baseline),
             _outcome(point.reading.outcome),
-            *(shown_value(objective, value) for objective, value in both),
-            shown_half_width(record.objective[0], half),
+            *(value_text(objective, value) for objective, value in both),
+            half_width_text(record.objective[0], half),
             str(len(point.runs)),
             seconds(performance.step_seconds if performance else None),
         )
@@ -208,11 +208,11 @@ def _plain_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
-    rate = _of_point(row, "measured_model_flops_per_second_per_device")
+    rate = _rate_of_point(row, "measured_model_flops_per_second_per_device")
     return (int(_is_disturbed(row)), -rate, "") if rate is not None else (2, 0.0, str(row["outcome"]))
 
 
-def _given(row: dict[str, Any], name: str) -> float | None:
+def _number_in(row: dict[str, Any], name: str) -> float | None:
     """The number in a row, or None: pandas turns None into NaN in a column of numbers."""
     value = row.get(name)
     # Only NaN differs from itself.
@@ -245,7 +245,9 @@ def _fit(trial: Trial) -> OutcomeCell:
 
 def _half_width(row: dict[str, Any]) -> str:
     """Half of the interval, as a percentage of the seconds that are shown."""
-    low, high, shown = (_given(row, name) for name in ("step_seconds_low", "step_seconds_high", "point_step_seconds"))
+    low, high, shown = (
+        _number_in(row, name) for name in ("step_seconds_low", "step_seconds_high", "point_step_seconds")
+    )
     return ABSENT if low is None or high is None or not shown else f"{50 * (high - low) / shown:.0f}"
 
 

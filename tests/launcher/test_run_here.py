@@ -21,7 +21,7 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
 from launcher.control.orders import SweepOrders
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.sweep import run_here
 from launcher.this_machine.capacity import MachineCapacity
 from launcher.this_machine.jobs import LocalJobFunction, is_running_here
@@ -235,7 +235,7 @@ def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
     record = record_of(seeds(1))
-    with locked(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
+    with lock_folder(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
         run(folder, record, progress, make_job())
     assert not folder.record.exists()
     run(folder, record, progress, make_job())

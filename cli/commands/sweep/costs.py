@@ -30,14 +30,14 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
     for trial, cost in zip(trials, predicted, strict=True):
         table.add_row(LayoutCell(trial.trial_id), *map(_written, cost))
     table.add_row("all together, one after another", *map(_written, total(predicted)), style="bold")
-    at_most = [_cost(trial, budget, budget.seconds_at_most(trial)) for trial in trials]
+    at_most = [_cost(trial, budget, budget.most_seconds(trial)) for trial in trials]
     table.add_row("the same, if each runs into its time limit", *map(_written, total(at_most)), style="bold")
     return table
 
 
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
     """How many trials are predicted to take longer than they may."""
-    return sum(predicted_seconds(trial) > budget.seconds_at_most(trial) for trial in trials)
+    return sum(predicted_seconds(trial) > budget.most_seconds(trial) for trial in trials)
 
 
 def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:

@@ -49,7 +49,7 @@ def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[s
         ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
         ("model FLOPs", _distinct(performances, lambda p: CONVENTIONS.get(p.flops_formula, p.flops_formula))),
         ("peak", _peak(performances)),
-        ("as printed", _as_printed([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
+        ("as printed", _printed_rate([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
     ]
     return tuple((name, value) for name, value in known_facts if value)
 
@@ -65,7 +65,7 @@ def _peak(performances: Sequence[Performance]) -> str:
     return f"{shown} TFLOPS per device ({sources})"
 
 
-def _as_printed(figures: Sequence[float]) -> str:
+def _printed_rate(figures: Sequence[float]) -> str:
     """What another program said of its own rate, which no other figure here is compared with."""
     if not figures:
         return ""

@@ -103,17 +103,17 @@ def _row(position: int, point: CostPoint, is_on_front: bool) -> tuple[Cell, ...]
         number(str(position), -position),
         text(point.layout),
         number(f"{takes.num_devices:,}", takes.num_devices),
-        _rounded(point.days),
-        _rounded(takes.device_hours(TRILLION)),
-        _rounded(point.megawatt_hours),
-        _rounded(None if site is None else site / KWH_PER_MWH),
-        _rounded(point.dollars),
-        _rounded(takes.tonnes_co2(TRILLION)),
+        _rounded_cell(point.days),
+        _rounded_cell(takes.device_hours(TRILLION)),
+        _rounded_cell(point.megawatt_hours),
+        _rounded_cell(None if site is None else site / KWH_PER_MWH),
+        _rounded_cell(point.dollars),
+        _rounded_cell(takes.tonnes_co2(TRILLION)),
         text("yes" if is_on_front else ""),
     )
 
 
-def _rounded(value: float | None) -> Cell:
+def _rounded_cell(value: float | None) -> Cell:
     return number(in_three_digits(value), value)
 
 

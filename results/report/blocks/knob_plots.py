@@ -7,7 +7,7 @@ from typing import Any
 
 from conf.units import TERA
 from results.knobs.sensitivity import Interaction, Sensitivity
-from results.knobs.table import KnobColumn, KnobTable, Set, shown
+from results.knobs.table import KnobColumn, KnobTable, Set, setting_text
 from results.report.blocks.charts import quantity
 from results.report.section import Plot
 from results.units import percent
@@ -55,7 +55,7 @@ def dependence_plot(found: Sensitivity) -> Plot:
     values = [
         {
             "knob": effect.column.words,
-            "value": shown(value),
+            "value": setting_text(value),
             "order": place,
             "rate": round(rate / TERA, 4),
             "low": round(low / TERA, 4),
@@ -100,13 +100,13 @@ def dependence_plot(found: Sensitivity) -> Plot:
 def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
     """The geometric mean of the rates for every pair of values that was tried, of the two knobs that interact most."""
     rates: dict[tuple[Set, Set], list[float]] = {}
-    for point in table.rated:
+    for point in table.rated_points:
         key = (point.settings[pair.first.name], point.settings[pair.second.name])
         rates.setdefault(key, []).append(point.rate or 0.0)
     values = [
         {
-            "a": shown(a),
-            "b": shown(b),
+            "a": setting_text(a),
+            "b": setting_text(b),
             "rate": round(geometric_mean(of_pair) / TERA, 4),
         }
         for (a, b), of_pair in rates.items()
@@ -129,5 +129,5 @@ def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
 
 
 def _axis(field: str, column: KnobColumn) -> dict[str, Any]:
-    names = [shown(value) for value in column.values]
+    names = [setting_text(value) for value in column.values]
     return {"field": field, "type": "ordinal", "sort": names, "title": column.words, "axis": {"labelAngle": 0}}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from conf.errors import ConfigError
 from conf.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
-from results.report.findings.comparable import named
+from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
 from results.units import ABSENT, rounded
@@ -106,7 +106,7 @@ def _blocks(
     subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[ProposedTrial]
 ) -> Iterator[Block]:
     for sentence in sentences(subject, plan):
-        yield Paragraph(_as_sentence(sentence))
+        yield Paragraph(_sentence_of(sentence))
     if sum(each.value is not None for each in course):
         yield _progress(subject.results, objectives[0])
     if len(objectives) > 1:
@@ -125,7 +125,7 @@ def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
     return lessons(Observer(None).observed(subject.results))
 
 
-def _as_sentence(told: str) -> str:
+def _sentence_of(told: str) -> str:
     """Without the indent of a list in a terminal, and with a capital where it begins with a word."""
     stripped = told.strip()
     begun = stripped if not stripped or "=" in stripped.split()[0] else stripped[0].upper() + stripped[1:]
@@ -176,7 +176,7 @@ def _progress_values(results: Sequence[TrialReading], objective: Objective, scal
         if value is not None:
             best = value if best is None else better(best, value)
             shown = {"value": rounded(value / scale), "best so far": rounded(best / scale)}
-            yield {"number": position, "trial": named(reading), **shown}
+            yield {"number": position, "trial": display_name(reading), **shown}
 
 
 def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) -> Iterator[Plot]:
@@ -224,10 +224,10 @@ def _table(course: Sequence[ProposedTrial]) -> ReportTable:
     rows = tuple(
         (
             number(str(position), position),
-            text(named(each.reading)),
+            text(display_name(each.reading)),
             text(each.reading.trial.chosen_because or ""),
-            number(_signed(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
-            number(_signed(each.found_gain), each.found_gain),
+            number(_signed_percent(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
+            number(_signed_percent(each.found_gain), each.found_gain),
             text(_outcome(each.reading.outcome)),
         )
         for position, each in enumerate(course, start=1)
@@ -235,7 +235,7 @@ def _table(course: Sequence[ProposedTrial]) -> ReportTable:
     return ReportTable(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
 
 
-def _signed(share: float | None) -> str:
+def _signed_percent(share: float | None) -> str:
     return ABSENT if share is None else f"{100 * share:+.1f}"
 
 

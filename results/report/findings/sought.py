@@ -24,13 +24,13 @@ HUGE = 1e10
 """What a table has no room for: a loss that diverged."""
 
 
-def shown_value(objective: Objective, value: float) -> str:
+def value_text(objective: Objective, value: float) -> str:
     """The value in the unit that tables show."""
     shown = value / TERA if objective == "throughput" else value
     return f"{shown:.3g}" if abs(shown) >= HUGE else significant(shown, 4)
 
 
-def shown_half_width(objective: Objective, half: float | None) -> str:
+def half_width_text(objective: Objective, half: float | None) -> str:
     """In two digits, as it is known no better; absent where no point has two runs."""
     if half is None:
         return ABSENT
@@ -51,21 +51,21 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found
     objective, (best, *others) = record.objective[0], points
     rivals = [point for point in others if point.may_equal(best)] if best.half_width is not None else []
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {WORDS[objective]}"
-    value = f"{shown_value(objective, best.values[0])}{_plus_minus(objective, best)}"
+    value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
     if rivals:
         names = ", ".join(point.name for point in rivals[:MOST_NAMED])
         more = f" and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
         headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
         return headline, f"May be as good: {names}{more}.", _sureness(record, points, found)
-    headline = f"{best.name} reached {superlative}, {value}{_against(objective, others)}."
+    headline = f"{best.name} reached {superlative}, {value}{_others_in_words(objective, others)}."
     return headline, "", _sureness(record, points, found)
 
 
 def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
-    return "" if point.half_width is None else f" ± {shown_half_width(objective, point.half_width)}"
+    return "" if point.half_width is None else f" ± {half_width_text(objective, point.half_width)}"
 
 
-def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:
+def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str:
     """What the others reached."""
     values = sorted(point.values[0] for point in others if not point.diverged)
     diverged = len(others) - len(values)
@@ -73,8 +73,8 @@ def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:
     if not values:
         return lost
     if len(values) == 1:
-        return f", against {shown_value(objective, values[0])}{lost}"
-    low, high = (shown_value(objective, value) for value in (values[0], values[-1]))
+        return f", against {value_text(objective, values[0])}{lost}"
+    low, high = (value_text(objective, value) for value in (values[0], values[-1]))
     return f", against {low} to {high} of the {len(values)} others{lost}"
 
 
@@ -89,7 +89,7 @@ def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
 
 def _values(record: SweepRecord, point: SoughtPoint) -> str:
     both = zip(record.objective, point.values, strict=True)
-    return ", ".join(f"{WORDS[objective]} {shown_value(objective, value)}" for objective, value in both)
+    return ", ".join(f"{WORDS[objective]} {value_text(objective, value)}" for objective, value in both)
 
 
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], found: str) -> str:

@@ -61,7 +61,7 @@ def verdict(
     found = " ".join([record.name, *folder_words])
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        answer = _answer(record, results, found) if record.seeks_rate else _sought(record, results, found)
+        answer = _answer(record, results, found) if record.seeks_rate else _objective_verdict(record, results, found)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
@@ -75,7 +75,7 @@ def verdict(
     )
 
 
-def _sought(record: SweepRecord, results: Sequence[TrialReading], found: str) -> SweepVerdict:
+def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], found: str) -> SweepVerdict:
     """The answer of a sweep that seeks something else than the highest rate."""
     headline, others, sureness = sought_sentences(record, results, found)
     if not headline:
@@ -99,13 +99,13 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) ->
     # A trillion tokens of a small stand-in would say nothing.
     dollars = _dollars(best) if record.mode == "cluster" else None
     figures = _figures(best, scaling(best.middle, baseline), noise, dollars)
-    by_size = _by_size(points)
+    by_size = _best_by_size(points)
     if not rivals:
         return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
-    details = (f"May be as fast: {_named(rivals)}.", *by_size)
+    details = (f"May be as fast: {_names_of_rivals(rivals)}.", *by_size)
     return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
 
 
@@ -171,7 +171,7 @@ def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
     return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
 
 
-def _named(rivals: Sequence[MeasuredPoint]) -> str:
+def _names_of_rivals(rivals: Sequence[MeasuredPoint]) -> str:
     shown = [f"{rival.label} ({_range(rival)})" for rival in rivals[:MOST_NAMED]]
     more = len(rivals) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
@@ -187,7 +187,7 @@ def _decision(found: str, points: Sequence[MeasuredPoint]) -> str:
     )
 
 
-def _by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
+def _best_by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
     """The best layout for each number of devices, because few devices are easily faster per device than many."""
     best: dict[int, MeasuredPoint] = {}
     for point in points:

@@ -36,7 +36,7 @@ def section(subject: ReportSubject) -> Section | None:
     counted = counted_table(subject.results)
     if not points:
         return None
-    chosen = measured[0] if measured else _on_paper(subject, points)
+    chosen = measured[0] if measured else _point_on_paper(subject, points)
     best = _front(points)
     kind: NumbersAre = "measured" if measured else "predicted"
     blocks = [*_blocks(points, best, chosen), Paragraph(_assumptions(chosen), is_note=True)]
@@ -44,11 +44,11 @@ def section(subject: ReportSubject) -> Section | None:
         blocks += [Paragraph(COUNTED), NamedTable("energy-counted", counted)]
     if counted and kind == "predicted":
         kind = "measured and predicted"
-    finding = f"{_finding(chosen)} {_beside(chosen, best, len(points))}".strip()
+    finding = f"{_finding(chosen)} {_frugal_sentence(chosen, best, len(points))}".strip()
     return Section("cost", "What a trillion tokens take", kind, finding, tuple(blocks))
 
 
-def _on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
+def _point_on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
     """The point of the plan that the report answers with."""
     best = best_on_paper(subject.sweep.record)
     return next((point for point in points if best and point.trial_id == best.trial_id), points[0])
@@ -87,7 +87,7 @@ def _finding(point: CostPoint) -> str:
     )
 
 
-def _beside(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
+def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
     """What other points take less of."""
     frugal = best[-1]
     if num_points < 2 or frugal.costs == chosen.costs:
@@ -118,9 +118,9 @@ def _assumptions(point: CostPoint) -> str:
     if site is None:
         said.append("The devices stand at several sites, so that nothing is said of carbon.")
     else:
-        grid = _declared(site.grid_co2_grams_per_kwh, " g CO2/kWh", site.grid_co2_source, "grid_co2_grams_per_kwh")
+        grid = _assumption(site.grid_co2_grams_per_kwh, " g CO2/kWh", site.grid_co2_source, "grid_co2_grams_per_kwh")
         pue, source = site.power_usage_effectiveness, site.power_usage_effectiveness_source
-        said.append(f"Grid: {grid}. PUE: {_declared(pue, '', source, 'power_usage_effectiveness')}.")
+        said.append(f"Grid: {grid}. PUE: {_assumption(pue, '', source, 'power_usage_effectiveness')}.")
     return (
         f"At the rate of a step, without failures and checkpoints. Declared: {' '.join(said)} MWh is of the devices"
         " alone; hosts, network and storage are in no figure. Where a PUE is declared, MWh of the site and CO2 hold"
@@ -128,7 +128,7 @@ def _assumptions(point: CostPoint) -> str:
     )
 
 
-def _declared(value: float | None, unit: str, source: str, name: str) -> str:
+def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
     if value is None:
         return f"not declared (`cluster.site.{name}`)"
     return f"{value:g}{unit} ({source or 'as given'})"
@@ -155,10 +155,10 @@ def _counted_row(result: TrialReading) -> tuple[Cell, ...] | None:
         slurm_watts(result.folder),
         declared_footprint(result.experiment, performance).joules_per_token,
     )
-    return text(result.label), *map(_rounded, values), text(performance.energy_source or "")
+    return text(result.label), *map(_rounded_cell, values), text(performance.energy_source or "")
 
 
-def _rounded(value: float | None) -> Cell:
+def _rounded_cell(value: float | None) -> Cell:
     return number(in_three_digits(value), value)
 
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from results.knobs.finding import finding, published_order
 from results.knobs.out_of_memory import memory_counts, memory_shares
 from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, why_untold
-from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
+from results.knobs.table import (
+    KnobColumn,
+    KnobTable,
+    RatesAre,
+    knob_words,
+    measured_table,
+    predicted_table,
+    setting_text,
+)
 from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
@@ -30,17 +38,17 @@ SHARE_COLUMNS = ("knob", *NUMERIC[:3], "fastest at", NUMERIC[3])
 def section(subject: ReportSubject) -> Section | None:
     """None where the sweep has only a few trials, or varies fewer than two knobs."""
     record = subject.sweep.record
-    tables = [measured_table(subject.results), predicted_table(_planned(record))]
-    tables = [table for table in tables if len(table.rated) >= FEWEST_SHOWN and len(table.columns) >= 2]
+    tables = [measured_table(subject.results), predicted_table(_predicted_trials(record))]
+    tables = [table for table in tables if len(table.rated_points) >= FEWEST_SHOWN and len(table.columns) >= 2]
     if not tables:
         return None
     found = {table.rates_are: sensitivity(table) for table in tables if not why_untold(table)}
-    explained, first = _explained(subject), tables[0]
+    explained, first = _explanation(subject), tables[0]
     blocks: list[Block] = []
     for table in tables:
-        blocks += _of_table(table, found.get(table.rates_are))
+        blocks += _table_blocks(table, found.get(table.rates_are))
     blocks += _neighbours(explained) if explained else []
-    blocks += _published(record.name, found, tables)
+    blocks += _published_blocks(record.name, found, tables)
     said = _finding(tables, found)
     is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
     kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
@@ -56,7 +64,7 @@ def _finding(tables: Sequence[KnobTable], found: Mapping[RatesAre, Sensitivity])
     return " ".join((first, *(f"On paper: {other[0].lower()}{other[1:]}" for other in others)))
 
 
-def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
+def _table_blocks(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
     kind = table.rates_are
     yield Heading("In the trials that were measured" if kind == "measured" else "In the points that are predicted")
     if found is None:
@@ -64,14 +72,14 @@ def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
     elif not found.is_told:
         yield Paragraph("No shares are shown, because they would be those of noise.")
     else:
-        yield from _told(table, found)
+        yield from _effect_blocks(table, found)
     if memory := _memory_table(table):
         what = "ran out of memory" if kind == "measured" else "do not fit on paper"
         yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(table))
         yield NamedTable(f"knobs-memory-{kind}", memory, folded_as=f"How many trials {what}, by value of each knob")
 
 
-def _told(table: KnobTable, found: Sensitivity) -> Iterator[Block]:
+def _effect_blocks(table: KnobTable, found: Sensitivity) -> Iterator[Block]:
     """The shares of the knobs, what their values do, and the two that depend on each other most."""
     yield NamedTable(f"knobs-{table.rates_are}", _shares_table(found))
     yield Paragraph(_method(table, found), is_note=True)
@@ -101,7 +109,7 @@ def _shares_table(found: Sensitivity) -> ReportTable:
             number(percent(effect.share), effect.share),
             Cell(f"{percent(effect.low)} to {percent(effect.high)}", effect.low),
             number(percent(effect.fanova), effect.fanova),
-            text(shown(effect.fastest_at)),
+            text(setting_text(effect.fastest_at)),
             number(f"{100 * effect.gain:.0f}", effect.gain),
         )
         for effect in found.effects
@@ -136,15 +144,15 @@ def _decides(table: KnobTable) -> str:
     return f" What decides it (SHAP): {named}." if named else ""
 
 
-def _planned(record: SweepRecord) -> Sequence[Trial]:
+def _predicted_trials(record: SweepRecord) -> Sequence[Trial]:
     """What is predicted: of a proxy's sweep the full size, else the trials themselves."""
     return record.plan if record.mode == "proxy" else record.trials
 
 
-def _explained(subject: ReportSubject) -> Explanation | None:
+def _explanation(subject: ReportSubject) -> Explanation | None:
     """The plan that a reader would take: the fastest that was measured at full size, else the best on paper."""
     record = subject.sweep.record
-    fitting = [trial for trial in _planned(record) if trial.estimate and not trial.infeasible_reason]
+    fitting = [trial for trial in _predicted_trials(record) if trial.estimate and not trial.infeasible_reason]
     best: Trial | None = max(fitting, key=_predicted_rate, default=None)
     if record.mode == "cluster":
         best = next((result.trial for result in ranked(list(subject.results))), best)
@@ -169,7 +177,7 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
     )
     rows = [
         (
-            text(in_words(each.knob)),
+            text(knob_words(each.knob)),
             text(each.value),
             _predicted_cell(each.estimate, "step_seconds", seconds),
             number(ABSENT if each.slower is None else f"{100 * each.slower:+.1f}", each.slower),
@@ -180,8 +188,8 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
     ]
     columns = ("knob", "value", "predicted step s", "slower %", "predicted GiB", "why not")
     table = ReportTable(columns, tuple(rows), frozenset(columns[2:5]))
-    shown = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
-    yield NamedTable("knobs-neighbours", table.only(shown))
+    shown_columns = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
+    yield NamedTable("knobs-neighbours", table.only(shown_columns))
 
 
 def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[float | None], str]) -> Cell:
@@ -189,7 +197,9 @@ def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[fl
     return number(shown_as(value), value)
 
 
-def _published(sweep: str, found: Mapping[RatesAre, Sensitivity], tables: Sequence[KnobTable]) -> Iterator[Block]:
+def _published_blocks(
+    sweep: str, found: Mapping[RatesAre, Sensitivity], tables: Sequence[KnobTable]
+) -> Iterator[Block]:
     """The order that a study found beside ours."""
     places = published_order(sweep)
     if not places:
@@ -203,7 +213,7 @@ def _published(sweep: str, found: Mapping[RatesAre, Sensitivity], tables: Sequen
     yield Paragraph(f"Published: {places[0].source}.{doubt} {_PLACES}")
     rows = [
         (
-            text(in_words(place.knob)),
+            text(knob_words(place.knob)),
             number(str(place.place), place.place),
             *(_place_among(columns, place.knob) for columns in ours.values()),
         )

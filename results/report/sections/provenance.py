@@ -152,7 +152,7 @@ def _commands_table(given: Sequence[GivenCommand]) -> ReportTable:
     rows = tuple(
         (
             text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
-            text(_shortened(each.command)),
+            text(_shorten(each.command)),
             text(each.text("git_sha")),
             text(each.text("hostname")),
         )
@@ -178,8 +178,8 @@ def _trials_table(results: Sequence[TrialReading]) -> ReportTable | None:
 
 def _code(command: str) -> str:
     """As code, which a backtick would end."""
-    return f"`{_shortened(command).replace('`', chr(39))}`"
+    return f"`{_shorten(command).replace('`', chr(39))}`"
 
 
-def _shortened(command: str) -> str:
+def _shorten(command: str) -> str:
     return command if len(command) <= MOST_CHARACTERS else f"{command[:MOST_CHARACTERS]} ..."

@@ -82,10 +82,10 @@ def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[
             ABSENT if figure.global_batch_size is None else f"{figure.global_batch_size:,}", figure.global_batch_size
         ),
         text(figure.flops_kind or ABSENT),
-        number(_as_printed(figure.tflops_per_device), figure.tflops_per_device),
+        number(_printed_number(figure.tflops_per_device), figure.tflops_per_device),
         _rate(figure, predicted),
         _rate(figure, measured),
-        number(_as_printed(figure.percent_of_peak), figure.percent_of_peak),
+        number(_printed_number(figure.percent_of_peak), figure.percent_of_peak),
         text(_scaling(figure)),
     )
 
@@ -123,7 +123,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
-def _as_printed(value: float | None) -> str:
+def _printed_number(value: float | None) -> str:
     return ABSENT if value is None else f"{value:g}"
 
 
@@ -142,4 +142,4 @@ def _layout(figure: PublishedFigure) -> str:
 def _scaling(figure: PublishedFigure) -> str:
     if figure.scaling_efficiency_percent is None:
         return ABSENT
-    return f"{figure.scaling_kind} {_as_printed(figure.scaling_efficiency_percent)} %"
+    return f"{figure.scaling_kind} {_printed_number(figure.scaling_efficiency_percent)} %"

@@ -61,7 +61,12 @@ def section(subject: ReportSubject) -> Section | None:
     known = {name: study for name, study in studies.items() if study is not None}
     if not known:
         return None
-    blocks = (*_said(subject, measured), *_tables(known), *_published(published), _plot(known, published))
+    blocks = (
+        *_finding_blocks(subject, measured),
+        *_tables(known),
+        *_published_blocks(published),
+        _plot(known, published),
+    )
     is_measured = measured is not None
     title = f"{record.spec.scaling.capitalize()} scaling"
     return Section(
@@ -74,25 +79,27 @@ def _finding(record: SweepRecord, known: dict[str, ScalingStudy]) -> str:
     name, study = next(iter(known.items()))
     last, kind = study.last, record.spec.scaling
     if name != "measured":
-        return f"Nothing was measured yet; on paper {_on(last)} keep {percent(last.efficiency)} % ({kind})."
-    cores = _shared(study)
+        return (
+            f"Nothing was measured yet; on paper {_devices_in_words(last)} keep {percent(last.efficiency)} % ({kind})."
+        )
+    cores = _sharing_note(study)
     return (
-        f"{_on(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
+        f"{_devices_in_words(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
         f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]} is held constant."
     )
 
 
-def _on(point: StudyPoint) -> str:
+def _devices_in_words(point: StudyPoint) -> str:
     return f"{count(point.num_devices)} devices" if point.num_devices > 1 else "1 device"
 
 
-def _shared(study: ScalingStudy) -> str:
+def _sharing_note(study: ScalingStudy) -> str:
     shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
     devices = max(point.num_devices for point in study.points)
     return f"; {' and '.join(shared)} ranks shared {devices} devices" if shared else ""
 
 
-def _said(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
+def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
     record = subject.sweep.record
     declared = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
     yield Paragraph(
@@ -165,7 +172,7 @@ def _interval(point: StudyPoint) -> str:
     return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
 
 
-def _published(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
+def _published_blocks(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
     for figure in figures:
         devices = f" on {figure.num_devices:,} devices" if figure.num_devices else ""
         yield Paragraph(

@@ -40,7 +40,7 @@ class DrawnStep(NamedTuple):
 
     @property
     def stages(self) -> list[int]:
-        return shown_stages(self.step.num_stages)
+        return stages_to_draw(self.step.num_stages)
 
     @property
     def spans(self) -> list[StageSpan]:
@@ -56,7 +56,7 @@ class Window(NamedTuple):
     origin: float = 0.0
 
 
-def shown_stages(num_stages: int) -> list[int]:
+def stages_to_draw(num_stages: int) -> list[int]:
     stages = range(num_stages)
     return list(stages) if num_stages <= MOST_STAGES else [*stages[:OF_EACH_END], *stages[-OF_EACH_END:]]
 
@@ -77,7 +77,7 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
     length = min(max(ROOM * each.step.filled_seconds for each in drawn), *(_most(each, len(drawn)) for each in drawn))
     fill = [Window(0.0, length)] * len(drawn)
     yield _gantt(f"{name}-fill", f"How the pipeline fills, {what}.{which}", drawn, fill, "since the step began")
-    after = max(_after_passes(each, length) for each in drawn)
+    after = max(_seconds_after_passes(each, length) for each in drawn)
     ends = [each.step.pipeline_seconds for each in drawn]
     drain = [Window(end - length, end + after, origin=end) for end in ends]
     totals = " and ".join(f"{seconds(each.step.total_seconds)} s" for each in drawn)
@@ -101,7 +101,7 @@ def _most(each: DrawnStep, num_drawn: int) -> float:
     return min(*by_number, first, passes_end - last)
 
 
-def _after_passes(each: DrawnStep, length: float) -> float:
+def _seconds_after_passes(each: DrawnStep, length: float) -> float:
     """Seconds after the last pass that are shown; the wait for the slowest device may be longer than all else."""
     step = each.step
     last = max(span.end for span in each.spans if span.kind in ("communication", "optimizer"))

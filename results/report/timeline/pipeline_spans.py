@@ -102,7 +102,7 @@ def predicted_step(experiment: Experiment, implementation: Implementation) -> Pi
     updated = reduced + max(stage.update for stage in stages)
     total = updated + stages[0].slowest_device
     spans = tuple(
-        tuple(_filled_up(_spans_of(stage, of_stage, stages[stage], is_split, reduced, updated), stage, total))
+        tuple(_fill_with_bubbles(_spans_of(stage, of_stage, stages[stage], is_split, reduced, updated), stage, total))
         for stage, of_stage in enumerate(timed)
     )
     first_gradient = next(entry.end for entry in timed[0] if entry.action.kind == "backward")
@@ -142,7 +142,7 @@ def _spans_of(
     yield StageSpan(stage, "slowest device", updated, updated + times.slowest_device)
 
 
-def _filled_up(spans: Iterator[StageSpan], stage: int, total: float) -> Iterator[StageSpan]:
+def _fill_with_bubbles(spans: Iterator[StageSpan], stage: int, total: float) -> Iterator[StageSpan]:
     """The spans that last, with a bubble wherever the rank has nothing to do."""
     at, least = 0.0, LEAST_SHARE * total
     for span in spans:

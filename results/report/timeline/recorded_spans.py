@@ -32,11 +32,11 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
     listed = zip(stages, late, strict=True)
     first_gradient = next((each.end for each in stages[0].passes if each.kind == "backward"), stages[0].ended)
     return PipelineStep(
-        spans=tuple(tuple(_lasting(_spans_of(stage, offset, total))) for stage, offset in listed),
+        spans=tuple(tuple(_lasting_spans(_spans_of(stage, offset, total))) for stage, offset in listed),
         sums=tuple(_sums(stage, total) for stage in stages),
         filled_seconds=late[0] + first_gradient,
         pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
-        unlisted=_unlisted(stages, late),
+        unlisted=_unlisted_range(stages, late),
     )
 
 
@@ -59,7 +59,7 @@ def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[Sta
     yield StageSpan(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
     for each in stage.passes:
         yield from _spans_of_pass(stage.stage, each, offset)
-    yield from _after_passes(stage, offset)
+    yield from _spans_after_passes(stage, offset)
     yield StageSpan(stage.stage, "bubble", offset + stage.ended, total)
 
 
@@ -72,7 +72,7 @@ def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[St
     yield StageSpan(stage, "communication", worked, end, each.micro_batch, each.chunk)
 
 
-def _after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSpan]:
+def _spans_after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSpan]:
     at = stage.passes[-1].end
     for line, start, end in stage.after:
         yield StageSpan(stage.stage, "optimizer", offset + at, offset + start)
@@ -81,11 +81,11 @@ def _after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSpan]:
     yield StageSpan(stage.stage, "optimizer", offset + at, offset + stage.ended)
 
 
-def _lasting(spans: Iterator[StageSpan]) -> Iterator[StageSpan]:
+def _lasting_spans(spans: Iterator[StageSpan]) -> Iterator[StageSpan]:
     return (span for span in spans if span.end > span.start)
 
 
-def _unlisted(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
+def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
     """From when to when passes of some stage are not listed."""
     cut = [(stage, offset) for stage, offset in zip(stages, late, strict=True) if stage.is_cut]
     if not cut:
@@ -98,7 +98,7 @@ def offsets(stages: Sequence[StageTimeline]) -> list[float]:
     """For each stage, how many seconds after the earliest one it began the step."""
     late = [0.0]
     for before, after in pairwise(stages):
-        late.append(late[-1] + _behind(before, after))
+        late.append(late[-1] + _delay(before, after))
     return [offset - min(late) for offset in late]
 
 
@@ -111,7 +111,7 @@ def uncertainty(stages: Sequence[StageTimeline]) -> float:
     return max((abs(high - low) / 2 for low, high in apart), default=0.0)
 
 
-def _behind(before: StageTimeline, after: StageTimeline) -> float:
+def _delay(before: StageTimeline, after: StageTimeline) -> float:
     """By how many seconds a stage began later than the one before it."""
     if before.machine == after.machine:
         return after.began_at - before.began_at
@@ -122,8 +122,8 @@ def _behind(before: StageTimeline, after: StageTimeline) -> float:
 
 def _bounds(before: StageTimeline, after: StageTimeline) -> tuple[float, float]:
     """The least and the most by which `after` can have begun later, so that nothing arrives before it is sent."""
-    low = _earliest(_sent(before, "forward"), _arrived(after, "forward"))
-    high = -_earliest(_sent(after, "backward"), _arrived(before, "backward"))
+    low = _earliest(_send_times(before, "forward"), _arrival_times(after, "forward"))
+    high = -_earliest(_send_times(after, "backward"), _arrival_times(before, "backward"))
     return low, high
 
 
@@ -132,9 +132,9 @@ def _earliest(sent: dict[tuple[int, int], float], arrived: dict[tuple[int, int],
     return max((sent[name] - arrived[name] for name in sent.keys() & arrived.keys()), default=-math.inf)
 
 
-def _sent(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
+def _send_times(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
     return {(each.micro_batch, each.chunk): each.end for each in stage.passes if each.kind == kind}
 
 
-def _arrived(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
+def _arrival_times(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
     return {(each.micro_batch, each.chunk): each.arrived for each in stage.passes if each.kind == kind}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from conf.experiment import Experiment
 from results.report.section import ReportSubject
 from results.report.table import Cell, ReportTable, number, text
-from results.report.timeline.gantt import devices_of_stages, shown_stages
+from results.report.timeline.gantt import devices_of_stages, stages_to_draw
 from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
 from results.report.timeline.recorded_spans import recorded_step
 from results.units import percent
@@ -40,7 +40,7 @@ def compared_step(subject: ReportSubject) -> ComparedStep | None:
 def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
     """Of each stage that is shown, and of all in the mean, the shares in percent."""
     of_types = ("devices",) if experiment.mixed else ()
-    devices, stages = devices_of_stages(experiment), shown_stages(measured.num_stages)
+    devices, stages = devices_of_stages(experiment), stages_to_draw(measured.num_stages)
     rows = [
         (number(str(stage), stage), *(text(devices[stage]) for _ in of_types), text(what), *_cells(step, [stage]))
         for stage in stages

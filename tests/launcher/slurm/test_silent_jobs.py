@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.query import SlurmJobState, _parsed
+from launcher.slurm.query import SlurmJobState, _parse_lines
 from launcher.slurm.silent_jobs import is_settled, verdict, why_ended
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
@@ -152,7 +152,7 @@ def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago() -> None:
 
 
 def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
-    states = _parsed(
+    states = _parse_lines(
         "12_[0-1,4%2]|PENDING|N/A||a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|node4|a|\n13|RUNNING|Unknown||b|\n"
     )
     assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]

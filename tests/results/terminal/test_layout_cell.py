@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from results.terminal.layout_names import LayoutCell, broken
+from results.terminal.layout_names import LayoutCell, break_lines
 
 NAME = "tp2-pp64-dp8-mb1-zb-layers1.2x32.1x31-sp-zero1-pointwise-every2"
 
 
 @pytest.mark.parametrize("width", [20, 40, 100])
 def test_a_name_breaks_only_between_its_parts_and_loses_none(width: int) -> None:
-    lines = broken(NAME, width)
+    lines = break_lines(NAME, width)
     assert "".join(lines) == NAME
     assert all(len(line) <= width for line in lines)
     assert all(line.endswith("-") for line in lines[:-1])
@@ -28,4 +28,4 @@ def test_a_table_gives_a_name_the_width_that_is_left() -> None:
     console = Console(file=io.StringIO(), width=40, color_system=None)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
-    assert [line.rstrip() for line in console.file.getvalue().splitlines()[1:]] == broken(NAME, 40)
+    assert [line.rstrip() for line in console.file.getvalue().splitlines()[1:]] == break_lines(NAME, 40)
