@@ -188,7 +188,7 @@ def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str 
     """Nothing of the allocation's nodes is anybody else's, and a node that fails does not take the others along."""
     own = {option.lstrip("-"): value for option, value in slurm.extra_sbatch.items()}
     extra: dict[str, str | int | bool] = {"exclusive": True, "no-kill": True, "signal": "USR2@0", **own, "mem": "0"}
-    held = slurm.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
+    settings = slurm.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
     name = f"trisweep-{sweep.record.name}-allocation"
     snapshot = sweep.folder.code.absolute() / code
-    return SlurmExecutor(held, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)
+    return SlurmExecutor(settings, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)

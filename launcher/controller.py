@@ -58,11 +58,11 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSwe
     begun = History.kept_in(folder).begun
     if begun is None:
         raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
-    asked = _compose_again(folder, begun, further)
+    composition = _compose_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
-    rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
-    place = _workplace_in_slurm(asked.settings) if begun.on_slurm else _workplace_here(sweep)
-    return ResumedSweep(asked, Conductor(sweep, place, rules))
+    rules = rules_for(composition, sweep.record, on_slurm=begun.on_slurm)
+    place = _workplace_in_slurm(composition.settings) if begun.on_slurm else _workplace_here(sweep)
+    return ResumedSweep(composition, Conductor(sweep, place, rules))
 
 
 def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:

@@ -185,9 +185,9 @@ def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]])
     snapshots = sorted(path for path in sweep.folder.code.glob("*") if (path / "launcher").is_dir())
     environment = trial.measurement.environment if trial.measurement else None
     same = [each for each in snapshots if environment and _commit_of(each) == environment.git_sha]
-    for found in (same, snapshots):
-        if len(found) == 1:
-            return found[0].absolute()
+    for folders in (same, snapshots):
+        if len(folders) == 1:
+            return folders[0].absolute()
     problem = f"Which of {len(snapshots)} snapshots in {sweep.folder.code} {trial.name} ran is not known"
     raise UsageError(problem, "Run the sweep again from its commit.")
 

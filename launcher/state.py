@@ -45,13 +45,13 @@ def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> lis
     Args:
         patience: how old Slurm's answer may be, for those who look again and again.
     """
-    known = [look_here(reading) for reading in readings]
-    silent = [each for each in known if _is_silent(each)]
+    local = [look_here(reading) for reading in readings]
+    silent = [each for each in local if _is_silent(each)]
     try:
-        told = iter(standings([each.submission for each in silent if each.submission], patience))
+        answers = iter(standings([each.submission for each in silent if each.submission], patience))
     except SlurmSilent:
-        return known
-    return [_conclude(each, next(told)) if _is_silent(each) else each for each in known]
+        return local
+    return [_conclude(each, next(answers)) if _is_silent(each) else each for each in local]
 
 
 def _is_silent(reading: Reading) -> bool:
@@ -66,25 +66,25 @@ def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     """
     if job.submission != reading.submission:
         _adopt(reading.folder, reading.submission, job.submission)
-    told = replace(reading, job=_state_of(job))
-    if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
-        return told
-    told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
+    answered = replace(reading, job=_state_of(job))
+    if not (_has_ended(answered, job) and answered.awaits_slurm and answered.submission == job.submission):
+        return answered
+    answered.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
     concluded = allocation_end if job.submission.inside else verdict
     try:
-        told.folder.write_verdict(concluded(told, job.submission, job.state))
+        answered.folder.write_verdict(concluded(answered, job.submission, job.state))
     except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
-        return told
-    return replace(told)  # a copy reads the folder anew, and so finds the verdict
+        return answered
+    return replace(answered)  # a copy reads the folder anew, and so finds the verdict
 
 
-def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> None:
+def _adopt(folder: JobFolder, before: Submission | None, submission: Submission) -> None:
     """Write down the number of a job whose submitter died before it could.
 
     Unless another job has been submitted for the folder meanwhile.
     """
     if read_submission(folder) == before:
-        write_submission(folder, found)
+        write_submission(folder, submission)
 
 
 def _state_of(job: JobStanding) -> SlurmJobState | None:

@@ -34,18 +34,18 @@ class SlurmWatch:
 
     def latest(self, readings: Sequence[AnyReading]) -> list[AnyReading]:
         """The readings with Slurm's latest word, for which it is asked only if its turn has come."""
-        known = (
+        states = (
             self._ask(readings) if self._clock() >= self._next else [self._with_last_state(each) for each in readings]
         )
-        self._count(tuple((reading.name, reading.outcome) for reading in known))
-        return known
+        self._count(tuple((reading.name, reading.outcome) for reading in states))
+        return states
 
     def _ask(self, readings: Sequence[AnyReading]) -> list[AnyReading]:
-        known = reconcile(readings)
-        self._words = {reading.folder.path: (reading.submission, reading.job) for reading in known}
+        states = reconcile(readings)
+        self._words = {reading.folder.path: (reading.submission, reading.job) for reading in states}
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         self._next = self._clock() + self._pause
-        return known
+        return states
 
     def _with_last_state(self, reading: AnyReading) -> AnyReading:
         """The reading with what was last said of the same job."""

@@ -116,15 +116,15 @@ def _row(row: Row) -> Row:
     return {"trial_id": rest.pop("trial_id"), "point": point, **rest}
 
 
-def _score(found: Score) -> Row:
+def _score(score: Score) -> Row:
     return {
-        "num_steps": found.num_steps,
-        "mean_absolute_step_error": found.step_error,
-        "step_error_of_one_rate": found.constant_error,
-        "share_of_steps_in_interval": found.inside,
-        "rank_correlation": found.rank_correlation,
-        "num_memories": found.num_memories,
-        "mean_absolute_memory_error": found.memory_error,
-        "num_fits": found.num_fits,
-        "share_of_fits_right": found.fits_right,
+        "num_steps": score.num_steps,
+        "mean_absolute_step_error": score.step_error,
+        "step_error_of_one_rate": score.constant_error,
+        "share_of_steps_in_interval": score.inside,
+        "rank_correlation": score.rank_correlation,
+        "num_memories": score.num_memories,
+        "mean_absolute_memory_error": score.memory_error,
+        "num_fits": score.num_fits,
+        "share_of_fits_right": score.fits_right,
     }

@@ -127,15 +127,15 @@ def group_by_series(comparisons: Sequence[RowComparison]) -> dict[str, list[RowC
 
 def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
     """Errors with each series counted once, however many rows it has; None where there are no series."""
-    found = [score(members) for members in group_by_series(comparisons).values()]
-    if not found:
+    scores = [score(members) for members in group_by_series(comparisons).values()]
+    if not scores:
         return None
     return SeriesMean(
-        num_series=len(found),
-        step_error=_mean([one.step_error for one in found if one.step_error is not None]),
-        constant_error=_mean([one.constant_error for one in found if one.constant_error is not None]),
-        memory_error=_mean([one.memory_error for one in found if one.memory_error is not None]),
-        fits_right=_mean([one.fits_right for one in found if one.fits_right is not None]),
+        num_series=len(scores),
+        step_error=_mean([one.step_error for one in scores if one.step_error is not None]),
+        constant_error=_mean([one.constant_error for one in scores if one.constant_error is not None]),
+        memory_error=_mean([one.memory_error for one in scores if one.memory_error is not None]),
+        fits_right=_mean([one.fits_right for one in scores if one.fits_right is not None]),
     )
 
 
@@ -175,14 +175,14 @@ def constant_error(rates: Sequence[float]) -> float | None:
     return min((sum(abs(rate / constant - 1) for rate in rates) / len(rates) for constant in rates), default=None)
 
 
-def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Spearman's correlation, which is Pearson's of the ranks.
 
     None for fewer than three rows, and where all values of one side are equal.
     """
-    if len(left) < FEWEST_FOR_RANKS:
+    if len(first) < FEWEST_FOR_RANKS:
         return None
-    x, y = _ranks(left), _ranks(right)
+    x, y = _ranks(first), _ranks(second)
     middle = (len(x) + 1) / 2
     spread = sum((a - middle) ** 2 for a in x) * sum((b - middle) ** 2 for b in y)
     together = sum((a - middle) * (b - middle) for a, b in zip(x, y, strict=True))

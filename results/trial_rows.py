@@ -143,11 +143,13 @@ def _predicted_cells(trial: Trial) -> Row:
 
 def _interval_cells(trial: Trial) -> Row:
     """Between which seconds four measurements of five of such a step are expected."""
-    known = trial.experiment and trial.estimate
-    found = interval_of(trial.experiment, known.implementation, known) if trial.experiment and known else None
+    estimate = trial.experiment and trial.estimate
+    interval = (
+        interval_of(trial.experiment, estimate.implementation, estimate) if trial.experiment and estimate else None
+    )
     return {
-        "predicted_low_step_seconds": found.low_seconds if found else None,
-        "predicted_high_step_seconds": found.high_seconds if found else None,
+        "predicted_low_step_seconds": interval.low_seconds if interval else None,
+        "predicted_high_step_seconds": interval.high_seconds if interval else None,
     }
 
 
@@ -164,8 +166,8 @@ def _measured_cells(performance: Performance | None) -> Row:
 
 def _per_token(trial: Trial) -> Row:
     """Energy, money and carbon on paper."""
-    found = declared_footprint(trial.experiment, trial.estimate) if trial.experiment and trial.estimate else None
-    return _footprint("predicted", found)
+    footprint = declared_footprint(trial.experiment, trial.estimate) if trial.experiment and trial.estimate else None
+    return _footprint("predicted", footprint)
 
 
 def _estimated_cells(experiment: Experiment | None, performance: Performance | None) -> Row:
@@ -180,16 +182,16 @@ def _estimated_cells(experiment: Experiment | None, performance: Performance | N
     }
 
 
-def _footprint(prefix: str, found: Footprint | None) -> Row:
+def _footprint(prefix: str, footprint: Footprint | None) -> Row:
     return {
-        f"{prefix}_joules_per_token": found.joules_per_token if found else None,
-        f"{prefix}_dollars_per_million_tokens": found.dollars(MILLION) if found else None,
-        f"{prefix}_{CO2}": _grams(found) if found else None,
+        f"{prefix}_joules_per_token": footprint.joules_per_token if footprint else None,
+        f"{prefix}_dollars_per_million_tokens": footprint.dollars(MILLION) if footprint else None,
+        f"{prefix}_{CO2}": _grams(footprint) if footprint else None,
     }
 
 
-def _grams(found: Footprint) -> float | None:
-    tonnes = found.tonnes_co2(MILLION)
+def _grams(footprint: Footprint) -> float | None:
+    tonnes = footprint.tonnes_co2(MILLION)
     return None if tonnes is None else tonnes * GRAMS_PER_TONNE
 
 
@@ -213,9 +215,9 @@ def repeat_columns(results: Sequence[TrialReading]) -> list[dict[str, Any]]:
     """For every result, in order: `is_middle_run` marks the trial whose numbers stand for its point in a ranking."""
     points, disturbed = measured_points(results), disturbances(results)
     placed = zip(points, places(points), strict=True)
-    known = {run.trial.trial_id: (point, place) for point, place in placed for run in point.runs}
+    points_by_trial = {run.trial.trial_id: (point, place) for point, place in placed for run in point.runs}
     return [
-        _point_columns(result, *known.get(result.trial.trial_id, (None, "")))
+        _point_columns(result, *points_by_trial.get(result.trial.trial_id, (None, "")))
         | {"disturbed": disturbed.get(result.trial.trial_id)}
         for result in results
     ]

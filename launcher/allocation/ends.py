@@ -47,20 +47,20 @@ def step_end(
         lost: those of them that are no longer the allocation's.
     """
     log = tail(submission.error_of(0))
-    told = verdict(reading, submission, _state(log, exit_code, nodes, lost))
+    measurement = verdict(reading, submission, _state(log, exit_code, nodes, lost))
     # The controller itself ends a srun with SIGTERM, and does not ask then why it ended.
-    if exit_code < 0 and told.outcome is Outcome.FAILED and told.failing_rank is None:
+    if exit_code < 0 and measurement.outcome is Outcome.FAILED and measurement.failing_rank is None:
         cause = f"its srun was killed by {signal.Signals(-exit_code).name}"
-        return told.model_copy(update={"cause": cause, "fault": fault_of_signal(-exit_code)})
-    if (words := NOT_STARTED.search(log)) and told.outcome is Outcome.FAILED:
-        return told.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
-    return told
+        return measurement.model_copy(update={"cause": cause, "fault": fault_of_signal(-exit_code)})
+    if (words := NOT_STARTED.search(log)) and measurement.outcome is Outcome.FAILED:
+        return measurement.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
+    return measurement
 
 
 def why_not_created(submission: Submission) -> str:
     """What srun says where Slurm did not make the step at all, so that nothing of it ran; empty where it did."""
-    found = NOT_CREATED.search(tail(submission.error_of(0)))
-    return found[1] if found else ""
+    match = NOT_CREATED.search(tail(submission.error_of(0)))
+    return match[1] if match else ""
 
 
 def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> SlurmJobState:

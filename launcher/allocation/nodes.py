@@ -85,12 +85,12 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    found = _parse_job(_job_text(environment["SLURM_JOB_ID"]), own_job_id(environment))
-    unfit = _unfit_nodes(found.nodes)
+    allocation = _parse_job(_job_text(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    unfit = _unfit_nodes(allocation.nodes)
     return replace(
-        found,
-        nodes=tuple(node for node in found.nodes if node.name not in unfit),
-        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(found.nodes))),
+        allocation,
+        nodes=tuple(node for node in allocation.nodes if node.name not in unfit),
+        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(allocation.nodes))),
     )
 
 
@@ -113,12 +113,12 @@ def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
     if not nodes:
         return set()
     shown = _answer(["scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes)])
-    return {found["node"] for found in STATE.finditer(shown) if UNFIT.search(found["state"])}
+    return {match["node"] for match in STATE.finditer(shown) if UNFIT.search(match["state"])}
 
 
 def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
-    nodes = tuple(node for found in NODES.finditer(shown) for node in _nodes(found))
-    left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
+    nodes = tuple(node for match in NODES.finditer(shown) for node in _nodes(match))
+    seconds_left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
     return SlurmAllocation(
         job_id=job_id,
         job_name=_field(shown, "JobName"),
@@ -126,16 +126,16 @@ def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
         nodes=nodes,
         num_nodes=len(nodes),
         is_running=_field(shown, "JobState") == "RUNNING",
-        ends=time.monotonic() + left,
+        ends=time.monotonic() + seconds_left,
         seconds=_seconds(_field(shown, "TimeLimit")),
     )
 
 
-def _nodes(found: re.Match[str]) -> list[AllocatedNode]:
+def _nodes(match: re.Match[str]) -> list[AllocatedNode]:
     """Equal nodes share a line of Slurm's answer."""
-    gpus = sum(int(count) for count in GPUS.findall(found["gres"] or ""))
-    names = node_names(found["nodes"])
-    return [AllocatedNode(name, _count(found["cores"]), int(found["memory"]), gpus) for name in names]
+    gpus = sum(int(count) for count in GPUS.findall(match["gres"] or ""))
+    names = node_names(match["nodes"])
+    return [AllocatedNode(name, _count(match["cores"]), int(match["memory"]), gpus) for name in names]
 
 
 def _count(ranges: str) -> int:
@@ -145,18 +145,18 @@ def _count(ranges: str) -> int:
 
 
 def _field(shown: str, name: str) -> str:
-    found = re.search(rf"(?:^|\s){name}=(\S+)", shown)
-    if found is None:
+    match = re.search(rf"(?:^|\s){name}=(\S+)", shown)
+    if match is None:
         raise SlurmSilent
-    return found[1]
+    return match[1]
 
 
 def _seconds(text: str) -> float:
     """`1-02:03:04` and the like; anything else, as UNLIMITED, is no limit."""
-    found = TIME.fullmatch(text)
-    if found is None:
+    match = TIME.fullmatch(text)
+    if match is None:
         return float("inf")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(days * DAY + hours * HOUR + minutes * MINUTE + seconds)
 
 

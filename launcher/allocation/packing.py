@@ -113,33 +113,33 @@ def choose(
         seconds_left: of each running trial, as expected.
     """
     chosen: list[tuple[WaitingTrial, StepPlacement]] = []
-    left = dict(seconds_left)
+    remaining = dict(seconds_left)
     reserved: frozenset[str] = frozenset()
     begins = 0.0
     for each in candidates:
         closed = reserved if each.seconds > begins else frozenset[str]()
         if placement := room.place(each.shape, closed):
             room.take(each.trial_id, placement)
-            left[each.trial_id] = each.seconds
+            remaining[each.trial_id] = each.seconds
             chosen.append((each, placement))
         elif not reserved and room.could_hold(each.shape):
-            reserved, begins = _reservation(each.shape, room, left)
+            reserved, begins = _reservation(each.shape, room, remaining)
     return chosen
 
 
 def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float]) -> tuple[frozenset[str], float]:
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
-    held = [Occupancy(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
+    occupied = [Occupancy(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
     soonest = sorted(
-        (_seconds_until(shape.devices_per_node, count, node, held), node) for node, count in room.devices.items()
+        (_seconds_until(shape.devices_per_node, count, node, occupied), node) for node, count in room.devices.items()
     )
     used = soonest[: shape.num_nodes]
     return frozenset(node for _, node in used), used[-1][0]
 
 
-def _seconds_until(wanted: int, count: int, node: str, held: Sequence[Occupancy]) -> float:
+def _seconds_until(wanted: int, count: int, node: str, occupied: Sequence[Occupancy]) -> float:
     """In how many seconds so many of the node's devices are free, if trials end when they are expected to."""
-    here = sorted((each.seconds, len(each.placement.devices)) for each in held if node in each.placement.nodes)
+    here = sorted((each.seconds, len(each.placement.devices)) for each in occupied if node in each.placement.nodes)
     free = count - sum(size for _, size in here)
     for seconds, size in here:
         if free >= wanted:

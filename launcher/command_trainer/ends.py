@@ -120,21 +120,21 @@ def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, s
     for line in own:
         speaker = SPEAKER.match(line)
         by_speaker[int(speaker["rank"]) if speaker else None].append(SPEAKER.sub("", line))
-    found = [(rank, *raised) for rank, lines in by_speaker.items() for raised in _exceptions(lines)]
-    culprits = [raised for raised in found if not PEER_LOST.search(raised[1])]
-    return own, next(iter([*culprits, *found]), None)
+    exceptions = [(rank, *raised) for rank, lines in by_speaker.items() for raised in _exceptions(lines)]
+    culprits = [raised for raised in exceptions if not PEER_LOST.search(raised[1])]
+    return own, next(iter([*culprits, *exceptions]), None)
 
 
 def _exceptions(lines: list[str]) -> list[tuple[str, str]]:
     """The last line and the whole of every traceback."""
-    found, start = [], None
+    exceptions, start = [], None
     for index, line in enumerate(lines):
         if line.startswith(TRACEBACK):
             start = index
         elif start is not None and EXCEPTION.match(line):
-            found.append((line, "\n".join(lines[start : index + 1])))
+            exceptions.append((line, "\n".join(lines[start : index + 1])))
             start = None
-    return found
+    return exceptions
 
 
 def _silent_end(code: int, lines: list[str]) -> str:

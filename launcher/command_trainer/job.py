@@ -79,8 +79,11 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
 
 
 def _is_completed(trial: TrialFolder, experiment: Experiment) -> bool:
-    known = trial.read_measurement()
-    return known is not None and (known.outcome, known.fingerprint) == (Outcome.COMPLETED, experiment.fingerprint)
+    measurement = trial.read_measurement()
+    return measurement is not None and (measurement.outcome, measurement.fingerprint) == (
+        Outcome.COMPLETED,
+        experiment.fingerprint,
+    )
 
 
 def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:

@@ -87,11 +87,11 @@ class Programs:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         for _ in range(MOST_GENERATIONS):  # one that is killed may have started another meanwhile
-            left = self._remaining_processes()
-            for survivor in left:
+            remaining = self._remaining_processes()
+            for survivor in remaining:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     survivor.kill()
-            psutil.wait_procs(left, timeout=END_SECONDS)
+            psutil.wait_procs(remaining, timeout=END_SECONDS)
 
     def _remaining_processes(self) -> list[psutil.Process]:
         """What runs of the programs: this process has adopted the workers of those that have ended."""

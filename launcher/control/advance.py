@@ -176,9 +176,9 @@ class Conductor:
         """Read how all trials stand, and write down what is new of them."""
         readings, budget = self.workplace.standing(self.sweep), self.rules.budget
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
-        told = charged_times(ended) if budget.is_limited else {}
-        self._still_charged = {each.name for each in ended if is_charged_still(each, told.get(each.name))}
-        self._write(*(entry for each in readings for entry in news(each, self.history, budget, told.get(each.name))))
+        charged = charged_times(ended) if budget.is_limited else {}
+        self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
+        self._write(*(entry for each in readings for entry in news(each, self.history, budget, charged.get(each.name))))
         return readings
 
     def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
@@ -272,16 +272,16 @@ class Conductor:
 
     def _add_proposed_trials(self, answer: Answer, admission: Admission) -> list[TrialReading]:
         """Add the proposals that the budget admits to the sweep, and return those trials that can run."""
-        known = {trial.identity: trial for trial in self.sweep.record.trials}
+        trials = {trial.identity: trial for trial in self.sweep.record.trials}
         taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self._rename_trial(self.rules.draft(proposal), known)
-            if trial.identity in known and self._is_tried(known[trial.identity]):
+            trial = self._rename_trial(self.rules.draft(proposal), trials)
+            if trial.identity in trials and self._is_tried(trials[trial.identity]):
                 continue
             if trial.selected and not admission.admits(trial):
                 break
-            known[trial.identity] = trial
+            trials[trial.identity] = trial
             taken.append(trial)
         self._write(*(Asked(trial=trial) for trial in taken))
         readings = [self.sweep.read_trial(trial) for trial in taken]
@@ -290,15 +290,15 @@ class Conductor:
     def _is_tried(self, trial: Trial) -> bool:
         return trial.role == "asked" or self.sweep.read_trial(trial).outcome is not None
 
-    def _rename_trial(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
+    def _rename_trial(self, trial: Trial, trials: Mapping[tuple[str, int], Trial]) -> Trial:
         """The trial under a name of its own; a further measurement is named after the first, and counts like it."""
         said: dict[str, object] = {"asked_by": " ".join(self.sweep.record.overrides)}
-        if before := known.get(trial.identity):  # an earlier command asked for it, and never measured it
+        if before := trials.get(trial.identity):  # an earlier command asked for it, and never measured it
             return trial.model_copy(update=said | {"trial_id": before.trial_id, "is_baseline": before.is_baseline})
-        if trial.repeat and (first := known.get((trial.identity[0], 0))):
+        if trial.repeat and (first := trials.get((trial.identity[0], 0))):
             said |= {"trial_id": repeat_id(first.trial_id, trial.repeat), "is_baseline": first.is_baseline}
             return trial.model_copy(update=said)
-        (named,) = named_apart([trial], (other.trial_id for other in known.values()))
+        (named,) = named_apart([trial], (other.trial_id for other in trials.values()))
         return named.model_copy(update=said)
 
     def _start(self, readings: Sequence[TrialReading]) -> set[str]:

@@ -90,17 +90,17 @@ class Budget:
         limit = self.limit_on(trial)
         if limit is None or spent + self.most_device_seconds(trial) <= limit.device_seconds:
             return ""
-        left = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
+        remaining_hours = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
         could = self.most_device_seconds(trial) / SECONDS_PER_HOUR
-        return f"{limit.words} leaves {left:.3g} device-hours, and the next trial could take {could:.3g}"
+        return f"{limit.words} leaves {remaining_hours:.3g} device-hours, and the next trial could take {could:.3g}"
 
     def why_too_late(self, begun: float, now: float, seconds: float) -> str:
         """Why nothing that may take so many seconds is started any more; empty where it is."""
         hours = self.limits.deadline_hours
         if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
             return ""
-        left = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60
-        return f"budget.deadline_hours = {hours:g} leaves {left:.3g} minutes, and the next trial could take longer"
+        remaining = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60
+        return f"budget.deadline_hours = {hours:g} leaves {remaining:.3g} minutes, and the next trial could take longer"
 
     def is_past_deadline(self, begun: float, now: float) -> bool:
         hours = self.limits.deadline_hours
@@ -114,19 +114,19 @@ class Budget:
         """
         assert trial.experiment is not None
         experiment, limits = trial.experiment, self.limits
-        found: list[BudgetLimit] = []
+        bounds: list[BudgetLimit] = []
         if limits.device_hours is not None:
-            found.append(_limit("device_hours", limits.device_hours, 1.0))
+            bounds.append(_limit("device_hours", limits.device_hours, 1.0))
         if limits.energy_kwh is not None:
-            found.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
+            bounds.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
         if limits.dollars is not None:
             if (price := experiment.price_per_hour) is None:
                 lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
                 problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
                 remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
                 raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
-            found.append(_limit("dollars", limits.dollars, price))
-        return min(found, default=None)
+            bounds.append(_limit("dollars", limits.dollars, price))
+        return min(bounds, default=None)
 
 
 def predicted_seconds(trial: Trial) -> float:

@@ -120,14 +120,14 @@ def find_trial(sweep: Sweep, abbreviated: str) -> Trial:
     trials = {trial.trial_id: trial for trial in sweep.record.trials}
     if abbreviated in trials:
         return trials[abbreviated]
-    found = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
-    found = found or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
-    found = found or [trial_id for trial_id in trials if abbreviated in trial_id]
-    if len(found) == 1:
-        return trials[found[0]]
-    if found:
-        problem = f"{len(found)} trials of sweep {sweep.record.name} match {abbreviated!r}"
-        raise UsageError(problem, f"Give more of one: {_short_list(found)}.")
+    matches = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
+    matches = matches or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
+    matches = matches or [trial_id for trial_id in trials if abbreviated in trial_id]
+    if len(matches) == 1:
+        return trials[matches[0]]
+    if matches:
+        problem = f"{len(matches)} trials of sweep {sweep.record.name} match {abbreviated!r}"
+        raise UsageError(problem, f"Give more of one: {_short_list(matches)}.")
     near = difflib.get_close_matches(abbreviated, trials, n=MOST_NAMED, cutoff=0.3) or list(trials)
     raise UsageError(
         f"No trial of sweep {sweep.record.name} is called {abbreviated!r}", f"Near are {_short_list(near)}."

@@ -79,23 +79,23 @@ def _accounting(site: SlurmSite) -> CheckResult:
 
 def _partition(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
     name = wanted.slurm.partition
-    told = site.partition(name)
-    if told is None:
-        known = ", ".join(site.partitions)
+    partition = site.partition(name)
+    if partition is None:
+        names = ", ".join(site.partitions)
         says = f"there is no partition {name}" if name else "no partition was chosen, and the site has no default one"
-        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {known}.")
+        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {names}.")
         return
-    called = told["PartitionName"]
-    if told.get("State") != "UP":
-        yield SLURM.problem("partition", f"{called} is {told.get('State')}", "Wait, or set slurm.partition.")
+    called = partition["PartitionName"]
+    if partition.get("State") != "UP":
+        yield SLURM.problem("partition", f"{called} is {partition.get('State')}", "Wait, or set slurm.partition.")
     else:
-        yield SLURM.ok("partition", f"{called}, {told.get('TotalNodes', '?')} nodes")
-    yield _time_limit(called, told, wanted.slurm)
-    yield _nodes(called, told, wanted.cluster)
+        yield SLURM.ok("partition", f"{called}, {partition.get('TotalNodes', '?')} nodes")
+    yield _time_limit(called, partition, wanted.slurm)
+    yield _nodes(called, partition, wanted.cluster)
 
 
-def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> CheckResult:
-    most, wanted = minutes(told.get("MaxTime", "")), slurm.time_limit_minutes
+def _time_limit(partition: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
+    most, wanted = minutes(facts.get("MaxTime", "")), slurm.time_limit_minutes
     if most is not None and wanted > most:
         says = f"{wanted} minutes are wanted, {partition} gives at most {most:g}"
         return SLURM.problem("time limit", says, f"Set slurm.time_limit_minutes={most:g} or less.")
@@ -103,8 +103,8 @@ def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> Check
     return SLURM.ok("time limit", f"{wanted} minutes are wanted, {partition} gives {allowed}")
 
 
-def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> CheckResult:
-    limits = [int(told[key]) for key in ("MaxNodes", "TotalNodes") if told.get(key, "").isdigit()]
+def _nodes(partition: str, facts: dict[str, str], cluster: ClusterSpec) -> CheckResult:
+    limits = [int(facts[key]) for key in ("MaxNodes", "TotalNodes") if facts.get(key, "").isdigit()]
     if limits and cluster.num_nodes > min(limits):
         says = f"{cluster.name} has {cluster.num_nodes} nodes by its file, {partition} gives a job {min(limits)}"
         return SLURM.warning(
@@ -132,8 +132,8 @@ def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
     """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name."""
     yours = sorted({name for *_, names in site.associations for name in names})
     if slurm.qos is not None and site.qos and slurm.qos not in site.qos:
-        known = ", ".join(site.qos)
-        yield SLURM.problem("QOS", f"there is no QOS {slurm.qos}", f"Set slurm.qos to one of {known}.")
+        qos_names = ", ".join(site.qos)
+        yield SLURM.problem("QOS", f"there is no QOS {slurm.qos}", f"Set slurm.qos to one of {qos_names}.")
         return
     if slurm.qos is not None and yours and slurm.qos not in yours:
         yield SLURM.warning("QOS", f"{slurm.qos} is none of yours", f"Set slurm.qos to one of {', '.join(yours)}.")
@@ -145,12 +145,12 @@ def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
         yield _qos_limits(name, site.qos.get(name, {}), slurm)
 
 
-def _qos_limits(name: str, told: dict[str, str], slurm: SlurmSpec) -> CheckResult:
-    wall = minutes(told.get("MaxWall", ""))
+def _qos_limits(name: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
+    wall = minutes(facts.get("MaxWall", ""))
     if wall is not None and slurm.time_limit_minutes > wall:
         says = f"{name} gives at most {wall:g} minutes, and {slurm.time_limit_minutes} are wanted"
         return SLURM.problem("QOS", says, f"Set slurm.time_limit_minutes={wall:g} or less, or another slurm.qos.")
-    jobs = [f"{key} {told[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if told.get(key)]
+    jobs = [f"{key} {facts[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if facts.get(key)]
     limits = f"{', '.join(jobs)}; what is beyond is submitted later" if jobs else "no limit of jobs"
     return SLURM.ok("QOS", f"{name}: {limits}")
 
@@ -193,8 +193,8 @@ def _devices(wanted: Wanted) -> CheckResult:
     if slurm.gpu_request == "none":
         return SLURM.ok("devices", "nodes are taken whole (slurm.gpu_request=none)")
     partition = ("--partition", slurm.partition) if slurm.partition else ()
-    told = ask("sinfo", "--noheader", "--format=%G", *partition).stdout
-    offered = sorted({line.strip() for line in told.splitlines() if "gpu" in line})
+    output = ask("sinfo", "--noheader", "--format=%G", *partition).stdout
+    offered = sorted({line.strip() for line in output.splitlines() if "gpu" in line})
     if not offered:
         remedy = "Set slurm.partition to one with GPUs, or slurm.gpu_request=none where nodes are given whole."
         return SLURM.problem("devices", "Slurm knows of no GPU there (GRES)", remedy)
@@ -215,8 +215,8 @@ def _counts(gres: str) -> Iterator[str]:
 
 def _test_submission(wanted: Wanted) -> CheckResult:
     """Whether Slurm would take a job like those of a sweep; nothing is submitted."""
-    told = ask("sbatch", "--test-only", stdin=wanted.sbatch)
-    if told.ok:
-        return SLURM.ok("a sweep's job", f"would be taken: {told.complaint.removeprefix('sbatch: ')}")
+    result = ask("sbatch", "--test-only", stdin=wanted.sbatch)
+    if result.ok:
+        return SLURM.ok("a sweep's job", f"would be taken: {result.complaint.removeprefix('sbatch: ')}")
     remedy = "Correct the settings under slurm; `trisweep sweep NAME --dry-run` shows the request."
-    return SLURM.problem("a sweep's job", f"would be refused: {told.complaint}", remedy)
+    return SLURM.problem("a sweep's job", f"would be refused: {result.complaint}", remedy)

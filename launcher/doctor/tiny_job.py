@@ -163,9 +163,9 @@ class _Wait:
 
     def _end_in_state(self, state: SlurmJobState) -> JobEnd:
         self.started = self.started or time.time()
-        told = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
+        last_words = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
         # The rank that fails first has Slurm end the others, and they may not come to a word of their own.
-        said = next((words[-1] for words in told if words), None)
+        said = next((words[-1] for words in last_words if words), None)
         why = said or why_ended(self.folder, self.submission, state, self.num_ranks).cause
         return self._end(f"it ended early ({why})", f"See {self.submission.error_of(0)}.")
 

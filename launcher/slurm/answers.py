@@ -95,14 +95,14 @@ def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnsw
 
 
 def _ask(command: Sequence[str]) -> CommandAnswer:
-    asked, started = time.time(), time.monotonic()
+    began, started = time.time(), time.monotonic()
     exit_code, said, complained = None, "", ""
     if shutil.which(command[0]):
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
             exit_code, said, complained = done.returncode, done.stdout, done.stderr
     took = time.monotonic() - started
-    return CommandAnswer(asked=asked, took=took, exit_code=exit_code, said=said, complained=complained)
+    return CommandAnswer(asked=began, took=took, exit_code=exit_code, said=said, complained=complained)
 
 
 def _stored_answer(command: Sequence[str]) -> CommandAnswer | None:
@@ -122,8 +122,8 @@ def _store(command: Sequence[str], answer: CommandAnswer) -> None:
 
 def _file(folder: Path, command: Sequence[str]) -> Path:
     """Another cluster, or another stand-in for a tool, has answers of its own."""
-    asked = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)
-    return folder / hashlib.sha256("\0".join(asked).encode()).hexdigest()[:24]
+    request = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)
+    return folder / hashlib.sha256("\0".join(request).encode()).hexdigest()[:24]
 
 
 def _forget_old(folder: Path) -> None:
@@ -138,9 +138,9 @@ def _folder() -> Path | None:
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"trisweep-slurm-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
     # Whoever could write here could make a running job look as if it had ended.
-    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
     return folder if private else None

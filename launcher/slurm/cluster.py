@@ -46,10 +46,10 @@ def this_cluster() -> SlurmCluster:
     Where there is no Slurm, name and size are None, and the clock is this machine's.
     """
     where = (os.environ.get("SLURM_CONF", ""), shutil.which("scontrol") or "")
-    known = _known.get(where)
-    age = time.monotonic() - known[0] if known else _KEPT_SECONDS
-    if known and age < _KEPT_SECONDS:
-        return known[1]._replace(now=known[1].now + age)
+    stored = _known.get(where)
+    age = time.monotonic() - stored[0] if stored else _KEPT_SECONDS
+    if stored and age < _KEPT_SECONDS:
+        return stored[1]._replace(now=stored[1].now + age)
     cluster = _ask_controller()
     if cluster.name is not None:  # a controller that is away is asked again
         _known[where] = time.monotonic(), cluster
@@ -110,8 +110,8 @@ class NodeKind:
 
 def node_kinds() -> list[NodeKind]:
     """Every kind of nodes of every partition; none where Slurm does not answer."""
-    told = ask("sinfo", "--noheader", f"--format={COLUMNS}")
-    return [kind for line in told.stdout.splitlines() if told.ok and (kind := _kind(line)) is not None]
+    result = ask("sinfo", "--noheader", f"--format={COLUMNS}")
+    return [kind for line in result.stdout.splitlines() if result.ok and (kind := _kind(line)) is not None]
 
 
 def best_of(kinds: list[NodeKind], partition: str | None = None) -> NodeKind | None:

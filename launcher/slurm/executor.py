@@ -75,9 +75,9 @@ class SlurmExecutor(Executor):
         """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
         if not nodes:
             return self
-        known = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
-        named = [str(known["exclude"])] if "exclude" in known else []
-        extra = known | {"exclude": ",".join([*named, *nodes])}
+        options = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
+        named = [str(options["exclude"])] if "exclude" in options else []
+        extra = options | {"exclude": ",".join([*named, *nodes])}
         return replace(self, slurm=self.slurm.model_copy(update={"extra_sbatch": extra}))
 
     def text(self, shape: JobShape, num_folders: int) -> str:
@@ -218,12 +218,12 @@ def _find_accepted_job(job_name: str, said: str) -> str:
         Unanswered: Slurm does not say.
     """
     try:
-        known = query_named([job_name])
+        jobs = query_named([job_name])
     except SlurmSilent:
         problem = f"Slurm did not say whether it took the job {job_name} ({said})"
         raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.") from None
-    if known:
-        return next(iter(known)).split("_")[0]
+    if jobs:
+        return next(iter(jobs)).split("_")[0]
     if TOO_MANY_JOBS.search(said):
         raise TooManyJobs(f"Slurm takes no more jobs now: {said}", "Give the same command again when some have ended.")
     remedy = "Look at the request with --dry-run, and correct the settings under slurm."

@@ -24,15 +24,15 @@ def node_names(short: str) -> tuple[str, ...]:
 
 
 def _names(part: str) -> Iterator[str]:
-    found = RANGES.search(part)
-    if found is None:
+    ranges = RANGES.search(part)
+    if ranges is None:
         yield part
         return
-    for span in found.group(1).split(","):
+    for span in ranges.group(1).split(","):
         first, _, last = span.partition("-")
         for number in range(int(first), int(last or first) + 1):
             # A name may hold several ranges, as that of a rack and a node does.
-            yield from _names(f"{part[: found.start()]}{number:0{len(first)}d}{part[found.end() :]}")
+            yield from _names(f"{part[: ranges.start()]}{number:0{len(first)}d}{part[ranges.end() :]}")
 
 
 def first_rank_lines(shape: JobShape) -> list[str]:

@@ -53,13 +53,13 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     here = this_cluster().name
     # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
     unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
-    found = _add_job_ids(submissions, query_named(unnumbered, patience))
-    states = query_jobs((each.queue_id for each in found if each.queue_id), patience)
+    with_ids = _add_job_ids(submissions, query_named(unnumbered, patience))
+    states = query_jobs((each.queue_id for each in with_ids if each.queue_id), patience)
     # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours.
-    strays = [each for each in found if each.queue_id and each.queue_name and not _has_own(each, states)]
+    strays = [each for each in with_ids if each.queue_id and each.queue_name and not _has_own(each, states)]
     if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
-        found, states = _add_job_ids(found, named, of={each.queue_name for each in strays}), states | named
-    return [_standing(submission, states, here) for submission in found]
+        with_ids, states = _add_job_ids(with_ids, named, of={each.queue_name for each in strays}), states | named
+    return [_standing(submission, states, here) for submission in with_ids]
 
 
 def _has_own(submission: Submission, states: dict[str, SlurmJobState]) -> bool:
@@ -96,8 +96,8 @@ def _why_elsewhere(submission: Submission, here: str | None) -> str:
         return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"
     if submission.cluster == here:
         return ""
-    asked = f"asks {here}" if here else "cannot ask it"
-    return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {asked}"
+    what_it_asks = f"asks {here}" if here else "cannot ask it"
+    return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {what_it_asks}"
 
 
 def _is_ours(submission: Submission, state: SlurmJobState) -> bool:

@@ -124,17 +124,17 @@ def _add_answer_time(states: dict[str, SlurmJobState], answer: CommandAnswer) ->
     """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
-    asked = this_cluster().now - answer.age
-    return {job_id: state._replace(asked=asked) for job_id, state in states.items()}
+    answered_at = this_cluster().now - answer.age
+    return {job_id: state._replace(asked=answered_at) for job_id, state in states.items()}
 
 
-def _select_states(job_ids: set[str], told: dict[str, SlurmJobState]) -> dict[str, SlurmJobState]:
+def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[str, SlurmJobState]:
     """What was said about each of the jobs; those that nothing was said about are absent.
 
     An array that was cancelled before its first element started stays one record, which speaks for all elements.
     """
-    found = {job_id: told.get(job_id) or told.get(job_id.split("_")[0]) for job_id in job_ids}
-    return {job_id: state for job_id, state in found.items() if state is not None}
+    selected = {job_id: states.get(job_id) or states.get(job_id.split("_")[0]) for job_id in job_ids}
+    return {job_id: state for job_id, state in selected.items() if state is not None}
 
 
 def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, SlurmJobState]:
@@ -176,11 +176,11 @@ def _parse_lines(lines: str) -> dict[str, SlurmJobState]:
     """
     states: dict[str, SlurmJobState] = {}
     for line in lines.splitlines(keepends=True):
-        found = LINE.fullmatch(line)
-        if found is None and BROKEN_LINE.match(line):
+        match = LINE.fullmatch(line)
+        if match is None and BROKEN_LINE.match(line):
             raise SlurmSilent
-        if found is not None:
-            job_id, name, reason, end, nodes, job_name = found.groups()
+        if match is not None:
+            job_id, name, reason, end, nodes, job_name = match.groups()
             ended = _seconds(end) if name in ENDED_STATES else None
             nodes = "" if nodes in NO_NODES else nodes
             state = SlurmJobState(name, ended, job_name=job_name, nodes=nodes, reason=reason.strip())

@@ -120,10 +120,10 @@ def most_jobs(slurm: SlurmSpec) -> int | None:
     if not this_cluster().enforces_limits:
         return None
     associations = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={getpass.getuser()}")
-    known = [row for row in associations if slurm.account in (None, row[0])]
-    limits = [limit for row in known for limit in row[3:]]
-    asked = slurm.qos or next((row[2] for row in known if row[2]), "normal")
-    limits += [limit for row in _sacctmgr("qos", f"Name,{QOS_LIMITS}") if row[0] == asked for limit in row[1:]]
+    rows = [row for row in associations if slurm.account in (None, row[0])]
+    limits = [limit for row in rows for limit in row[3:]]
+    qos = slurm.qos or next((row[2] for row in rows if row[2]), "normal")
+    limits += [limit for row in _sacctmgr("qos", f"Name,{QOS_LIMITS}") if row[0] == qos for limit in row[1:]]
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 
 

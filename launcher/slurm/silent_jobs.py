@@ -123,14 +123,14 @@ def _failure(
         outcome = said
     if outcome in FINAL_WORDS:
         return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    told = folder.read_failures()
+    failures = folder.read_failures()
     # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
-    culprit = first_cause(told)
+    culprit = first_cause(failures)
     if culprit is not None and not lost_a_peer(culprit):
         return culprit
     if outcome is not None:
         return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    spoken = {failure.rank for failure in told} | _ranks_ended_by_srun(log)
+    spoken = {failure.rank for failure in failures} | _ranks_ended_by_srun(log)
     return _killed_task(submission, log, spoken) or _only_silent_rank(submission, spoken, num_ranks) or culprit
 
 
@@ -154,7 +154,7 @@ def _silent_rank(rank: int, cause: str, said: str, fault: Fault) -> RankFailure:
 
 def _since_last_start(log: str) -> str:
     """The log without what earlier runs of a requeued job wrote: every run appends to the same files."""
-    last = max((found.end() for found in REQUEUED.finditer(log)), default=0)
+    last = max((match.end() for match in REQUEUED.finditer(log)), default=0)
     return log[last:]
 
 
@@ -192,17 +192,17 @@ def _has_begun(folder: JobFolder, submission: Submission) -> bool:
     return last is not None and last.number >= submission.attempt
 
 
-def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
+def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> RankFailure | None:
     """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
     firsts = first_ranks(log)
     for node, tasks, how in TASK_END.findall(log):
-        silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in told]
+        silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in speaking_ranks]
         if silent:
             rank, reason = silent[0], how.strip()
-            known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
+            ending = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = _last_lines(tail(submission.error_of(rank)))
             fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
-            return _silent_rank(rank, f"rank {rank} {known}", said, fault)
+            return _silent_rank(rank, f"rank {rank} {ending}", said, fault)
     return None
 
 

@@ -49,10 +49,10 @@ def pairs_of_words(line: str) -> dict[str, str]:
 
 def minutes(text: str) -> float | None:
     """Slurm's way to write a duration: `30`, `30:00`, `1:30:00`, `2-12:00:00`; None where it sets no limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
         return None
-    days, *parts = found.groups()
+    days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     # With days, or with all three parts, the first is hours; otherwise it is minutes.
     if days is not None or len(numbers) == 3:

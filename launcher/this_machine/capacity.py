@@ -120,12 +120,12 @@ class Ledger:
 
     def _free_memory(self) -> int:
         # Programs that are not ours take memory too, and have no share here.
-        held = sum(share.memory_bytes for share in self.shares.values())
-        return min(self.machine.memory_bytes - held, psutil.virtual_memory().available)
+        taken = sum(share.memory_bytes for share in self.shares.values())
+        return min(self.machine.memory_bytes - taken, psutil.virtual_memory().available)
 
     def free_devices(self) -> list[int]:
-        held = {device for share in self.shares.values() for device in share.devices}
-        return [device for device in range(self.machine.num_devices) if device not in held]
+        taken = {device for share in self.shares.values() for device in share.devices}
+        return [device for device in range(self.machine.num_devices) if device not in taken]
 
 
 def count_devices(environment: Mapping[str, str]) -> int:

@@ -77,8 +77,8 @@ def read_stored(folder: TrialFolder) -> StoredTraining | None:
 def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
     """Every training that was begun from the sweep, wherever it was measured, by name."""
     folders = [TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*"))]
-    found = [read_stored(folder) for folder in folders]
-    return [stored.run for stored in found if stored is not None and stored.sweep == sweep]
+    trainings = [read_stored(folder) for folder in folders]
+    return [stored.run for stored in trainings if stored is not None and stored.sweep == sweep]
 
 
 def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
@@ -87,8 +87,8 @@ def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
     Raises:
         UsageError: there is none.
     """
-    known = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
-    if name not in known:
-        others = f"Known are {', '.join(known)}." if known else "There is none."
+    trainings = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
+    if name not in trainings:
+        others = f"Known are {', '.join(trainings)}." if trainings else "There is none."
         raise UsageError(f"No training {name} was begun from sweep {sweep} in {output_dir / TRAININGS}", others)
-    return known[name]
+    return trainings[name]

@@ -121,9 +121,9 @@ class AllocationRoom(Workplace):
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         read = [sweep.read_trial(trial) for trial in open_trials]
         own = [replace(each, job=RUNNING) for each in read if self._is_own(each)]
-        told = {each.name: each for each in [*own, *reconcile(each for each in read if not self._is_own(each))]}
-        self._ended |= {name: each for name, each in told.items() if each.measurement and name not in self.running}
-        return [told.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
+        readings = {each.name: each for each in [*own, *reconcile(each for each in read if not self._is_own(each))]}
+        self._ended |= {name: each for name, each in readings.items() if each.measurement and name not in self.running}
+        return [readings.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
@@ -132,9 +132,9 @@ class AllocationRoom(Workplace):
         offered = [each for each in readings if not self._is_refused(each)]
         expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
         candidates = [self._candidate(each, expected) for each in offered]
-        left = {name: step.seconds_left(expected) for name, step in self.running.items()}
+        remaining = {name: step.seconds_left(expected) for name, step in self.running.items()}
         by_name = {each.name: each for each in offered}
-        for candidate, placement in choose(filter(self._can_end, candidates), self._room, left):
+        for candidate, placement in choose(filter(self._can_end, candidates), self._room, remaining):
             self._begin(sweep, by_name[candidate.trial_id], placement)
         self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]
@@ -181,9 +181,11 @@ class AllocationRoom(Workplace):
 
     def _can_end(self, candidate: WaitingTrial) -> bool:
         """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
-        left, whole = (each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds))
-        is_new = left > max(0.0, whole - NEW_SECONDS)
-        return candidate.seconds <= left or (candidate.seconds > whole and is_new)
+        remaining, whole = (
+            each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds)
+        )
+        is_new = remaining > max(0.0, whole - NEW_SECONDS)
+        return candidate.seconds <= remaining or (candidate.seconds > whole and is_new)
 
     def _is_refused(self, reading: TrialReading) -> bool:
         """Write down that the allocation is too small for a trial, also where none of its nodes has failed."""
@@ -230,8 +232,8 @@ class AllocationRoom(Workplace):
 
     def _adopt(self, trial: Trial, submission: Submission, nodes: tuple[str, ...]) -> None:
         """Let a step go on. Nobody knows any more which devices it was given, so it counts as holding its nodes."""
-        known = tuple(node for node in nodes if node in self._slots)
-        placement = StepPlacement(known, tuple(range(max((self._slots[node] for node in known), default=0))))
+        own_nodes = tuple(node for node in nodes if node in self._slots)
+        placement = StepPlacement(own_nodes, tuple(range(max((self._slots[node] for node in own_nodes), default=0))))
         self._room.take(trial.trial_id, placement)
         self.running[trial.trial_id] = RunningStep(trial, submission, placement, None, time.monotonic())
 
@@ -288,8 +290,8 @@ class AllocationRoom(Workplace):
             now = self.ask()
         except (SlurmSilent, UsageError):
             return False
-        left = {node.name for node in now.nodes}
-        self._room.leave_out([node for node in self._room.devices if node not in left])
+        remaining = {node.name for node in now.nodes}
+        self._room.leave_out([node for node in self._room.devices if node not in remaining])
         return now.is_running
 
     def _forget(self, name: str) -> RunningStep | None:

@@ -14,16 +14,18 @@ from results.units import percent
 ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
 
 
-def finding(found: Sensitivity) -> str:
+def finding(sensitivity: Sensitivity) -> str:
     """Which knob mattered most, or that the trials do not tell."""
-    trials = f"{found.num_points} {'measured trials' if found.rates_are == 'measured' else 'predicted points'}"
-    if not found.is_told:
-        explained = percent(max(0.0, found.explained))
+    trials = (
+        f"{sensitivity.num_points} {'measured trials' if sensitivity.rates_are == 'measured' else 'predicted points'}"
+    )
+    if not sensitivity.is_told:
+        explained = percent(max(0.0, sensitivity.explained))
         return (
             f"These {trials} do not tell which knob mattered: the knobs explain {explained} % of the differences"
             f" between trials that were left out."
         )
-    leaders = found.leaders
+    leaders = sensitivity.leaders
     if len(leaders) == 1:
         return f"{_capitalize(leaders[0].column.words)} mattered most in {trials}: {_what_it_does(leaders[0])}."
     named = _join_names([effect.column.words for effect in leaders])

@@ -64,7 +64,7 @@ def memory_shares(table: KnobTable) -> list[tuple[KnobColumn, float]]:
     rows = np.random.default_rng(SEED).permutation(len(out))[:MOST_POINTS]
     codes = np.array([[column.code(table.points[row].settings[column.name]) for column in columns] for row in rows])
     shares = shares_of(Forest(codes.astype(float), out[rows], NUM_TREES, SEED).shap_values(codes.astype(float)))
-    return sorted(zip(columns, map(float, shares), strict=True), key=lambda found: -found[1])
+    return sorted(zip(columns, map(float, shares), strict=True), key=lambda share: -share[1])
 
 
 def _counts_of(table: KnobTable, column: KnobColumn) -> list[MemoryCount]:

@@ -215,8 +215,8 @@ def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: floa
 def _interactions(columns: Sequence[KnobColumn], moved: Floats) -> tuple[Interaction, ...]:
     """Pairs by the mean size of what only both together do, as a share of all that moves the points."""
     sizes = np.abs(moved).mean(axis=0)
-    found = [
+    interactions = [
         Interaction(columns[a], columns[b], float((sizes[a, b] + sizes[b, a]) / max(float(sizes.sum()), 1e-300)))
         for a, b in combinations(range(len(columns)), 2)
     ]
-    return tuple(sorted(found, key=lambda pair: -pair.share))
+    return tuple(sorted(interactions, key=lambda pair: -pair.share))

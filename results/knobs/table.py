@@ -135,13 +135,13 @@ def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str,
 
 def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:
     """The knobs that vary over these points."""
-    found: dict[tuple[int, ...], KnobColumn] = {}
+    columns: dict[tuple[int, ...], KnobColumn] = {}
     for name in _varying(points):
         column = KnobColumn(name, _sort_values(name, {point.settings[name] for point in points}))
         pattern = _pattern([point.settings[name] for point in points])
-        first = found.get(pattern)
-        found[pattern] = KnobColumn(first.name, first.values, (*first.together_with, name)) if first else column
-    return tuple(found.values())
+        first = columns.get(pattern)
+        columns[pattern] = KnobColumn(first.name, first.values, (*first.together_with, name)) if first else column
+    return tuple(columns.values())
 
 
 def knob_words(name: str) -> str:
@@ -165,13 +165,13 @@ def _varying(points: Sequence[KnobPoint]) -> list[str]:
 
 
 def _sort_values(name: str, values: Iterable[Set]) -> tuple[Set, ...]:
-    known = KNOB[name].values if name in KNOB else ()
-    return tuple(sorted(values, key=lambda value: _place(value, known)))
+    order = KNOB[name].values if name in KNOB else ()
+    return tuple(sorted(values, key=lambda value: _place(value, order)))
 
 
-def _place(value: Set, known: Sequence[object]) -> tuple[int, float, str]:
-    if value in known:
-        return 0, known.index(value), ""
+def _place(value: Set, order: Sequence[object]) -> tuple[int, float, str]:
+    if value in order:
+        return 0, order.index(value), ""
     if isinstance(value, int | float):
         return 1, float(value), ""
     return 2, 0.0, setting_text(value)

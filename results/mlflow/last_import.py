@@ -72,8 +72,8 @@ class LastImport:
                 write_atomically(self.memory, json.dumps(kept, indent=1) + "\n", durable=False)
 
     def _read_stored_runs(self) -> Mapping[str, StoredRun]:
-        found = stored_runs(self.database, self.experiment, self.sweep_id) or {}
-        return {key: run for key, run in found.items() if run.digest != LEFT}
+        runs = stored_runs(self.database, self.experiment, self.sweep_id) or {}
+        return {key: run for key, run in runs.items() if run.digest != LEFT}
 
     def _read_memory(self) -> Mapping[str, object]:
         try:

@@ -157,5 +157,5 @@ def scaling_metrics(relation: Scaling) -> dict[str, float]:
 
 def _metrics_of(prefix: str, quantities: tuple[Quantity, ...], holder: object) -> dict[str, float]:
     """The quantities of which the holder has a number."""
-    found = {f"{prefix}/{quantity.name}": quantity.of(holder) for quantity in quantities}
-    return {key: value for key, value in found.items() if value is not None}
+    values = {f"{prefix}/{quantity.name}": quantity.of(holder) for quantity in quantities}
+    return {key: value for key, value in values.items() if value is not None}

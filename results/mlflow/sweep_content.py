@@ -84,8 +84,13 @@ def _best(best: TrialReading | None) -> dict[str, float]:
 
 def _best_scaling(relations: Sequence[Scaling]) -> dict[str, float]:
     """The highest efficiency of each kind; the baseline itself does not count."""
-    found = [(relation.kind, relation.efficiency) for relation in relations if relation.kind in ("weak", "strong")]
-    best = {kind: max(value for other, value in found if other == kind and value is not None) for kind, _ in found}
+    efficiencies = [
+        (relation.kind, relation.efficiency) for relation in relations if relation.kind in ("weak", "strong")
+    ]
+    best = {
+        kind: max(value for other, value in efficiencies if other == kind and value is not None)
+        for kind, _ in efficiencies
+    }
     return {f"best/{kind}_pct": metric_keys.PERCENT * efficiency for kind, efficiency in best.items()}
 
 
@@ -110,8 +115,8 @@ def _keys(record: SweepRecord) -> Iterator[str]:
 
 def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
     """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
-    found = verdict(record, results, [best] if best else [])
-    answer = " ".join(filter(None, (found.headline, found.figures)))
+    finding = verdict(record, results, [best] if best else [])
+    answer = " ".join(filter(None, (finding.headline, finding.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     return "\n\n".join(
         (

@@ -58,10 +58,10 @@ class RunWriter:
             self.client.delete_run(run.info.run_id)
             run = None
         self.counts["updated" if run else "created"] += 1
-        known, run = run, run or self._create(content, parent_run_id)
+        previous, run = run, run or self._create(content, parent_run_id)
         log_files(self._repository(run.info.artifact_uri))
         self._close(run.info.run_id, content)
-        self._log(run.info.run_id, content, known, parent_run_id)
+        self._log(run.info.run_id, content, previous, parent_run_id)
         return str(run.info.run_id)
 
     def leave(self, contents: Sequence[RunContent]) -> None:
@@ -118,14 +118,14 @@ class RunWriter:
         else:
             self.client.set_terminated(run_id, content.status, content.end_ms)
 
-    def _log(self, run_id: str, content: RunContent, known: Any | None, parent_run_id: str | None) -> None:
+    def _log(self, run_id: str, content: RunContent, stored: Any | None, parent_run_id: str | None) -> None:
         """Params, metrics but for the steps that the known run holds, and tags, the digest among the very last."""
         from mlflow.entities import Param, RunTag
 
         seal = {LAST_STEP: str(content.last_step), DIGEST: content.digest}
-        changed = self._tags(content, parent_run_id) if known else {}
+        changed = self._tags(content, parent_run_id) if stored else {}
         tags = [RunTag(key, value) for key, value in (changed | seal).items()]
-        known_params, last_step = (known.data.params, int(known.data.tags.get(LAST_STEP, 0))) if known else ({}, 0)
+        known_params, last_step = (stored.data.params, int(stored.data.tags.get(LAST_STEP, 0))) if stored else ({}, 0)
         params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
         while len(params) > PARAM_LIMIT:
             self.client.log_batch(run_id, params=params[:PARAM_LIMIT])

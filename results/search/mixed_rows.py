@@ -50,8 +50,8 @@ def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
     """What all devices together cost; None where one type has no price."""
     # A sum of the known prices alone would make the plan look cheap.
     rates = [dollars_per_second(space) for space in spaces]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if len(known) == len(rates) else None
+    prices = [rate for rate in rates if rate is not None]
+    return sum(prices) if len(prices) == len(rates) else None
 
 
 def _block_text(block: MixedBlock) -> str:

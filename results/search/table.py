@@ -53,18 +53,18 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     Args:
         width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
     """
-    table = _empty(title, [found.candidate for found in shown])
-    columns = _columns([found.candidate for found in shown], training, several_places)
+    table = _empty(title, [judged.candidate for judged in shown])
+    columns = _columns([judged.candidate for judged in shown], training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
     if width < WIDE:
         columns = [name for name in columns if name not in ("TFLOPS", "J/token")]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for position, found in enumerate(shown, start=1):
-        cells = _cells(found.candidate, training)
-        cells["80 %"] = f"{seconds(found.interval.low_seconds)}-{seconds(found.interval.high_seconds)}"
-        cells["GiB"] += "!" if found.is_nearly_full else ""
-        table.add_row(str(position), LayoutCell(layout(found.candidate)), *(cells[name] for name in columns))
+    for position, judged in enumerate(shown, start=1):
+        cells = _cells(judged.candidate, training)
+        cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
+        cells["GiB"] += "!" if judged.is_nearly_full else ""
+        table.add_row(str(position), LayoutCell(layout(judged.candidate)), *(cells[name] for name in columns))
     return table
 
 

@@ -31,9 +31,12 @@ def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
         width: columns of the terminal.
     """
     priced = [(line, row, row.prediction) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
-    cells = [{"line": str(line), **_predicted_cells(row, found), **_measured_cells(row)} for line, row, found in priced]
+    cells = [
+        {"line": str(line), **_predicted_cells(row, prediction), **_measured_cells(row)}
+        for line, row, prediction in priced
+    ]
     columns = _columns(cells, width)
-    table = _empty(columns, [found for _, _, found in priced])
+    table = _empty(columns, [prediction for _, _, prediction in priced])
     for row in cells:
         table.add_row(*(row[name] for name in columns))
     return table
@@ -49,9 +52,9 @@ def _columns(cells: Sequence[Cells], width: int) -> list[str]:
 
 def _empty(columns: Sequence[str], priced: Sequence[RowPrediction]) -> Table:
     notes = ["80 %: where four measurements of five are expected."]
-    if any(found.interval.outside for found in priced):
+    if any(prediction.interval.outside for prediction in priced):
         notes.append("*: outside of what was validated, on the sides that column pred_outside of --out names.")
-    if any(_lacks_memory(found) for found in priced):
+    if any(_lacks_memory(prediction) for prediction in priced):
         notes.append("!: more memory than the device has.")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", caption_justify="left")
     table.title, table.caption = "Predicted, not measured, of each row", " ".join(notes)
@@ -61,20 +64,20 @@ def _empty(columns: Sequence[str], priced: Sequence[RowPrediction]) -> Table:
     return table
 
 
-def _predicted_cells(row: PricedRow, found: RowPrediction) -> Cells:
-    interval = found.interval
-    memory = gib(found.memory_bytes) if found.configuration.models_memory else ABSENT
+def _predicted_cells(row: PricedRow, prediction: RowPrediction) -> Cells:
+    interval = prediction.interval
+    memory = gib(prediction.memory_bytes) if prediction.configuration.models_memory else ABSENT
     return {
         "model": LayoutCell(text_of(row.record.row, "model"), NAMES),
-        "layout": LayoutCell(found.configuration.setup.label),
-        "step s": seconds(found.estimate.step_seconds),
+        "layout": LayoutCell(prediction.configuration.setup.label),
+        "step s": seconds(prediction.estimate.step_seconds),
         "80 %": f"{seconds(interval.low_seconds)}-{seconds(interval.high_seconds)}{'*' if interval.outside else ''}",
-        "GiB": memory + ("!" if _lacks_memory(found) else ""),
+        "GiB": memory + ("!" if _lacks_memory(prediction) else ""),
     }
 
 
-def _lacks_memory(found: RowPrediction) -> bool:
-    return found.configuration.models_memory and not found.fits
+def _lacks_memory(prediction: RowPrediction) -> bool:
+    return prediction.configuration.models_memory and not prediction.fits
 
 
 def _measured_cells(row: PricedRow) -> Cells:

@@ -60,7 +60,7 @@ def predict(experiment: Experiment) -> Prediction:
     return Prediction(predicted.hardware_flops, stages)
 
 
-def memory_table(found: Rehearsal, predicted: Prediction) -> Table:
+def memory_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
     """The memory of every stage at its fullest moment, in GiB, split by what it is held for."""
     table = Table(
         title="Memory of one rank of every stage at its fullest moment, GiB",
@@ -74,10 +74,10 @@ def memory_table(found: Rehearsal, predicted: Prediction) -> Table:
     table.add_column("")
     for heading in (*HEADINGS.values(), "total", "off %"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for stage, other in zip(found.stages, predicted.stages, strict=True):
-        held, expected = stage.memory.total_bytes, other.memory.total_bytes
+    for stage, other in zip(rehearsal.stages, predicted.stages, strict=True):
+        counted, expected = stage.memory.total_bytes, other.memory.total_bytes
         table.add_row(str(stage.stage), "counted", *_gibs(stage.memory))
-        table.add_row("", "predicted", *_gibs(other.memory), error_percent(expected, held))
+        table.add_row("", "predicted", *_gibs(other.memory), error_percent(expected, counted))
     return table
 
 
@@ -85,7 +85,7 @@ def _gibs(memory: StageBytes) -> list[str]:
     return [*(gib(getattr(memory, name)) for name in HEADINGS), gib(memory.total_bytes)]
 
 
-def work_table(found: Rehearsal, predicted: Prediction) -> Table:
+def work_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
     """Products and collectives of a step; stages that do the same share their rows."""
     table = Table(
         title="One rank's step",
@@ -98,7 +98,7 @@ def work_table(found: Rehearsal, predicted: Prediction) -> Table:
     )
     for heading in ("stages", "TFLOP", "group", "collective", "number", "predicted", "GB", "predicted"):
         table.add_column(heading, justify="left" if heading in ("group", "collective") else "right", no_wrap=True)
-    for stages, alike, other in _alike(found, predicted):
+    for stages, alike, other in _alike(rehearsal, predicted):
         named = [stages, significant(alike.flops / TERA, 4)]
         for kind, counted, expected in _pair_traffic(alike.traffic, other.traffic):
             table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
@@ -106,10 +106,10 @@ def work_table(found: Rehearsal, predicted: Prediction) -> Table:
     return table
 
 
-def _alike(found: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
+def _alike(rehearsal: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
     """Runs of stages that do the same, and of which the same is predicted."""
     # A pipeline has dozens of stages, most of which differ only in their number.
-    pairs = zip(found.stages, predicted.stages, strict=True)
+    pairs = zip(rehearsal.stages, predicted.stages, strict=True)
     for _, run in groupby(pairs, key=lambda pair: (pair[0].flops, pair[0].traffic, pair[1].traffic)):
         stages = list(run)
         (first, other), (last, _) = stages[0], stages[-1]
@@ -120,9 +120,9 @@ def _pair_traffic(
     counted: tuple[GroupTraffic, ...], predicted: tuple[GroupTraffic, ...]
 ) -> Iterator[tuple[Kind, GroupTraffic | None, GroupTraffic | None]]:
     """Pair the traffic by kind of collective, for every kind that either side has."""
-    found, expected = ({Kind(one.group, one.kind): one for one in traffic} for traffic in (counted, predicted))
-    for kind in sorted(found.keys() | expected.keys()):
-        yield kind, found.get(kind), expected.get(kind)
+    found_traffic, expected = ({Kind(one.group, one.kind): one for one in traffic} for traffic in (counted, predicted))
+    for kind in sorted(found_traffic.keys() | expected.keys()):
+        yield kind, found_traffic.get(kind), expected.get(kind)
 
 
 def _amounts(*both: GroupTraffic | None) -> list[str]:
@@ -131,7 +131,7 @@ def _amounts(*both: GroupTraffic | None) -> list[str]:
     return [*(count(one.number) if one else ABSENT for one in both), *sizes]
 
 
-def comparison(found: Rehearsal, predicted: Prediction) -> dict[str, Any]:
+def comparison(rehearsal: Rehearsal, predicted: Prediction) -> dict[str, Any]:
     """Both as plain values, under the same names."""
     stages: list[dict[str, Any]] = [
         {
@@ -141,4 +141,4 @@ def comparison(found: Rehearsal, predicted: Prediction) -> dict[str, Any]:
         }
         for one in predicted.stages
     ]
-    return {"counted": found.model_dump(mode="json"), "predicted": {"flops": predicted.flops, "stages": stages}}
+    return {"counted": rehearsal.model_dump(mode="json"), "predicted": {"flops": predicted.flops, "stages": stages}}

@@ -52,14 +52,14 @@ def score_table(comparisons: Sequence[RowComparison], width: int = WIDE) -> Tabl
 
 def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     """The score of all rows in a sentence, which a terminal shows last."""
-    found = score(comparisons)
-    said = [f"steps are off by {_percent(found.step_error)} % in the mean of {found.num_steps} rows"]
-    if found.inside is not None:
-        said.append(f"{_percent(found.inside)} % within the interval in which 80 % are expected")
-    if found.memory_error is not None:
-        said.append(f"memory by {_percent(found.memory_error)} % of {found.num_memories}")
-    if found.fits_right is not None:
-        said.append(f"{_percent(found.fits_right)} % of {found.num_fits} rightly said to fit or not")
+    overall = score(comparisons)
+    said = [f"steps are off by {_percent(overall.step_error)} % in the mean of {overall.num_steps} rows"]
+    if overall.inside is not None:
+        said.append(f"{_percent(overall.inside)} % within the interval in which 80 % are expected")
+    if overall.memory_error is not None:
+        said.append(f"memory by {_percent(overall.memory_error)} % of {overall.num_memories}")
+    if overall.fits_right is not None:
+        said.append(f"{_percent(overall.fits_right)} % of {overall.num_fits} rightly said to fit or not")
     return f"In all: {', '.join(said)}."
 
 
@@ -92,16 +92,16 @@ def _table(title: str, first: str, caption: str, columns: Sequence[str] = COLUMN
     return table
 
 
-def _cells(found: Score) -> tuple[str, ...]:
+def _cells(score: Score) -> tuple[str, ...]:
     return (
-        str(found.num_steps),
-        _percent(found.step_error),
-        _percent(found.constant_error),
-        _percent(found.inside),
-        ABSENT if found.rank_correlation is None else f"{found.rank_correlation:.2f}",
-        _worst(found.worst),
-        ABSENT if found.memory_error is None else f"{_percent(found.memory_error)} of {found.num_memories}",
-        ABSENT if found.fits_right is None else f"{_percent(found.fits_right)} % of {found.num_fits}",
+        str(score.num_steps),
+        _percent(score.step_error),
+        _percent(score.constant_error),
+        _percent(score.inside),
+        ABSENT if score.rank_correlation is None else f"{score.rank_correlation:.2f}",
+        _worst(score.worst),
+        ABSENT if score.memory_error is None else f"{_percent(score.memory_error)} of {score.num_memories}",
+        ABSENT if score.fits_right is None else f"{_percent(score.fits_right)} % of {score.num_fits}",
     )
 
 

@@ -229,8 +229,8 @@ def outcome_style(outcome: str | None) -> str:
 
 
 def _outcome(outcome: Any) -> OutcomeCell:
-    known = outcome if isinstance(outcome, str) else None
-    return OutcomeCell((known or "left out").replace("_", " "), outcome_style(known))
+    named = outcome if isinstance(outcome, str) else None
+    return OutcomeCell((named or "left out").replace("_", " "), outcome_style(named))
 
 
 def _fit(trial: Trial) -> OutcomeCell:

@@ -68,14 +68,14 @@ def search_plan(folder: SweepFolder) -> SearchPlan | None:
         return None
 
 
-def _course(results: Sequence[TrialReading], asked: frozenset[str], objective: Objective) -> list[ProposedTrial]:
+def _course(results: Sequence[TrialReading], proposed: frozenset[str], objective: Objective) -> list[ProposedTrial]:
     """The trials that were asked for, each beside the best of those before it, the baseline among them."""
     course: list[ProposedTrial] = []
     best = math.inf
     for reading in results:
         value = _value(objective, reading)
         as_cost = None if value is None else cost(objective, value)
-        if reading.trial.trial_id in asked:
+        if reading.trial.trial_id in proposed:
             course.append(ProposedTrial(reading, value, _gain(best, as_cost)))
         if as_cost is not None:
             best = min(best, as_cost)
@@ -125,9 +125,9 @@ def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
     return lessons(Observer(None).observed(subject.results))
 
 
-def _sentence_of(told: str) -> str:
+def _sentence_of(line: str) -> str:
     """Without the indent of a list in a terminal, and with a capital where it begins with a word."""
-    stripped = told.strip()
+    stripped = line.strip()
     begun = stripped if not stripped or "=" in stripped.split()[0] else stripped[0].upper() + stripped[1:]
     return begun if begun.endswith((".", ":")) else f"{begun}."
 

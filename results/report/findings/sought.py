@@ -37,17 +37,17 @@ def half_width_text(objective: Objective, half: float | None) -> str:
     return significant(half / TERA if objective == "throughput" else half, 2)
 
 
-def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found: str) -> tuple[str, str, str]:
+def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where: str) -> tuple[str, str, str]:
     """The headline, which others may be as good, and how sure that is; the headline is empty where nothing is measured.
 
     Args:
-        found: the words by which commands find the sweep.
+        where: the words by which commands find the sweep.
     """
     points = sought_points(record, results)
     if not points:
         return "", "", ""
     if len(record.objective) > 1:
-        return _front(record, points), "", _sureness(record, points, found)
+        return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points
     rivals = [point for point in others if point.may_equal(best)] if best.half_width is not None else []
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {WORDS[objective]}"
@@ -56,9 +56,9 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found
         names = ", ".join(point.name for point in rivals[:MOST_NAMED])
         more = f" and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
         headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
-        return headline, f"May be as good: {names}{more}.", _sureness(record, points, found)
+        return headline, f"May be as good: {names}{more}.", _sureness(record, points, where)
     headline = f"{best.name} reached {superlative}, {value}{_others_in_words(objective, others)}."
-    return headline, "", _sureness(record, points, found)
+    return headline, "", _sureness(record, points, where)
 
 
 def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
@@ -92,10 +92,10 @@ def _values(record: SweepRecord, point: SoughtPoint) -> str:
     return ", ".join(f"{WORDS[objective]} {value_text(objective, value)}" for objective, value in both)
 
 
-def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], found: str) -> str:
+def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     most = max(len(point.runs) for point in points)
     if points[0].half_width is None:
         again = "search.num_seeds=3" if "loss" in record.objective else "search.max_rounds=3"
-        return f"One run of each, so that nobody knows what is chance: `trisweep sweep {found} {again}` would tell."
+        return f"One run of each, so that nobody knows what is chance: `trisweep sweep {where} {again}` would tell."
     runs = "1 run" if most == 1 else f"up to {most} runs"
     return f"± is half of a 95 % interval, by Student's t with the spread between runs pooled ({runs} of a point)."

@@ -58,26 +58,26 @@ def verdict(
     Args:
         folder_words: what commands need to find the sweep again, beside its name.
     """
-    found = " ".join([record.name, *folder_words])
+    where = " ".join([record.name, *folder_words])
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        answer = _answer(record, results, found) if record.seeks_rate else _objective_verdict(record, results, found)
+        answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
         return SweepVerdict(
             f"Nothing has been measured yet: the trials are still pending or running."
-            f" See `trisweep status {found}`, and write this report again when some have ended."
+            f" See `trisweep status {where}`, and write this report again when some have ended."
         )
     return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
-        f" `trisweep sweep {found}` again."
+        f" `trisweep sweep {where}` again."
     )
 
 
-def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], found: str) -> SweepVerdict:
+def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
     """The answer of a sweep that seeks something else than the highest rate."""
-    headline, others, sureness = sought_sentences(record, results, found)
+    headline, others, sureness = sought_sentences(record, results, where)
     if not headline:
         words = " and ".join(record.objective)
         return SweepVerdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
@@ -90,7 +90,7 @@ def noise_of(results: Sequence[TrialReading]) -> float | None:
     return noise if noise is not None and noise > NOISY_RATIO else None
 
 
-def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) -> SweepVerdict:
+def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
     if study := measured_study(record, results):
         return SweepVerdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
@@ -106,7 +106,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) ->
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
     details = (f"May be as fast: {_names_of_rivals(rivals)}.", *by_size)
-    return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
+    return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
 
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:
@@ -177,12 +177,12 @@ def _names_of_rivals(rivals: Sequence[MeasuredPoint]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _decision(found: str, points: Sequence[MeasuredPoint]) -> str:
+def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
     """What would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
-        f"Intervals are {points[0].seconds.method}. `trisweep sweep {found} search.max_rounds={most + 2}`"
-        f" measures the leaders further; on a quieter machine `trisweep sweep {found} --remeasure` measures"
+        f"Intervals are {points[0].seconds.method}. `trisweep sweep {where} search.max_rounds={most + 2}`"
+        f" measures the leaders further; on a quieter machine `trisweep sweep {where} --remeasure` measures"
         " every point again."
     )
 
@@ -194,9 +194,9 @@ def _best_by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
         best.setdefault(point.performance.num_devices, point)
     if len(best) < 2:
         return ()
-    found = [best[size] for size in sorted(best)]
+    points_by_size = [best[size] for size in sorted(best)]
     named = [
         f"on {point.performance.num_devices}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
-        for point in found
+        for point in points_by_size
     ]
     return (f"Fastest by number of devices: {'; '.join(named)}.",)

@@ -166,8 +166,8 @@ def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
     quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
     quantities += [(name, _pairs_of_term(with_times, index)) for index, name in enumerate(TERMS)]
     quantities.append((MEMORY, _memory(compared)))
-    found = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
-    rows = tuple(_statistics_row(name, errors, share) for name, errors, share in found if errors is not None)
+    statistics = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
+    rows = tuple(_statistics_row(name, errors, share) for name, errors, share in statistics if errors is not None)
     return ReportTable(
         STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"quantity"}, frozenset({0})
     ).without_empty_columns()
@@ -285,13 +285,13 @@ def _rates(pair: Pair) -> tuple[float, float]:
 
 def _pairs_of_term(compared: Sequence[Pair], index: int) -> list[tuple[float, float]]:
     """Predicted and measured seconds of one term, of the trials where both are known."""
-    found = []
+    seconds = []
     for pair in compared:
         breakdown = pair.measured.breakdown
         measured = measured_terms(breakdown.slowest)[index] if breakdown else None
         if measured is not None:
-            found.append((predicted_terms(pair.predicted.step_terms)[index], measured))
-    return found
+            seconds.append((predicted_terms(pair.predicted.step_terms)[index], measured))
+    return seconds
 
 
 def _memory(compared: Sequence[Pair]) -> list[tuple[float, float]]:

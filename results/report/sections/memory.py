@@ -162,8 +162,8 @@ def _stage_values(name: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
 def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
     for number_of_stage, stage in enumerate(predicted.stages):
         for order, name in enumerate(MEMORY_KINDS):
-            if held := getattr(stage, name):
-                yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(held), "order": order}
+            if size := getattr(stage, name):
+                yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(size), "order": order}
 
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> ReportTable:

@@ -71,15 +71,15 @@ def section(subject: ReportSubject) -> Section:
 
 def commands_of(folder: SweepFolder) -> list[GivenCommand]:
     """The commands on record, first to last; a file that cannot be read is passed over."""
-    found = []
+    commands = []
     for path in sorted((folder.path / FOLDER).glob("*.json")):
         try:
             content = json.loads(path.read_text(errors="replace"))
         except (OSError, ValueError):
             continue
         if isinstance(content, dict):
-            found.append(GivenCommand(content))
-    return sorted(found, key=lambda each: each.seconds)
+            commands.append(GivenCommand(content))
+    return sorted(commands, key=lambda each: each.seconds)
 
 
 def _finding(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
@@ -137,7 +137,7 @@ def _overrides(given: Sequence[GivenCommand]) -> list[str]:
 def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
     packages = [f"{name} {last.packages[name]}" for name in SHOWN_PACKAGES if name in last.packages]
     python = " ".join(filter(None, (last.text("python_version"), last.text("python"))))
-    known = (
+    recorded = (
         ("commit", last.text("git_sha")),
         ("host", last.text("hostname")),
         ("system", last.text("system")),
@@ -145,7 +145,7 @@ def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
         ("packages", ", ".join(packages)),
         ("modules", ", ".join(last.texts("modules"))),
     )
-    return ((name, value) for name, value in known if value)
+    return ((name, value) for name, value in recorded if value)
 
 
 def _commands_table(given: Sequence[GivenCommand]) -> ReportTable:

@@ -90,12 +90,16 @@ def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[
     )
 
 
-def _rate(figure: PublishedFigure, found: Estimate | Performance | None) -> Cell:
+def _rate(figure: PublishedFigure, figures_here: Estimate | Performance | None) -> Cell:
     """Our rate by the FLOPs that the figure counts."""
-    if found is None or figure.flops_kind is None:
+    if figures_here is None or figure.flops_kind is None:
         return number(ABSENT, None)
     is_hardware = figure.flops_kind == "hardware"
-    rate = found.hardware_flops_per_second_per_device if is_hardware else found.model_flops_per_second_per_device
+    rate = (
+        figures_here.hardware_flops_per_second_per_device
+        if is_hardware
+        else figures_here.model_flops_per_second_per_device
+    )
     return number(tflops(rate), rate)
 
 

@@ -58,25 +58,29 @@ def section(subject: ReportSubject) -> Section | None:
     full = predicted_study(record, record.plan) if record.mode == "proxy" else None
     published = [each for each in chosen_figures(record.spec.published) if each.scaling_kind == record.spec.scaling]
     studies = {"measured": measured, "predicted for the same trials": same, "predicted at full size": full}
-    known = {name: study for name, study in studies.items() if study is not None}
-    if not known:
+    studies_by_kind = {name: study for name, study in studies.items() if study is not None}
+    if not studies_by_kind:
         return None
     blocks = (
         *_finding_blocks(subject, measured),
-        *_tables(known),
+        *_tables(studies_by_kind),
         *_published_blocks(published),
-        _plot(known, published),
+        _plot(studies_by_kind, published),
     )
     is_measured = measured is not None
     title = f"{record.spec.scaling.capitalize()} scaling"
     return Section(
-        "scaling", title, "measured and predicted" if is_measured else "predicted", _finding(record, known), blocks
+        "scaling",
+        title,
+        "measured and predicted" if is_measured else "predicted",
+        _finding(record, studies_by_kind),
+        blocks,
     )
 
 
-def _finding(record: SweepRecord, known: dict[str, ScalingStudy]) -> str:
+def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
     """The efficiency on the most devices, measured where it was, else predicted."""
-    name, study = next(iter(known.items()))
+    name, study = next(iter(studies.items()))
     last, kind = study.last, record.spec.scaling
     if name != "measured":
         return (
@@ -129,8 +133,8 @@ def _point(values: dict[str, Value]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in values.items()) or "the configuration as is"
 
 
-def _tables(known: dict[str, ScalingStudy]) -> Iterator[Block]:
-    for name, study in known.items():
+def _tables(studies: dict[str, ScalingStudy]) -> Iterator[Block]:
+    for name, study in studies.items():
         yield Paragraph(f"{name.capitalize()}. {_law(study)}")
         yield NamedTable(f"scaling-{name.replace(' ', '-')}", _table(study))
 
@@ -181,15 +185,15 @@ def _published_blocks(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
         )
 
 
-def _plot(known: dict[str, ScalingStudy], published: Sequence[PublishedFigure]) -> Plot:
-    values = [value for name, study in known.items() for value in _values(name, study)]
+def _plot(studies: dict[str, ScalingStudy], published: Sequence[PublishedFigure]) -> Plot:
+    values = [value for name, study in studies.items() for value in _values(name, study)]
     most = max(value["factor"] for value in values)
     values += [
         {"series": "published", "factor": factor, "efficiency": figure.scaling_efficiency_percent}
         for figure in published
         for factor in (1, most)
     ]
-    curves = [value for name, study in known.items() for value in _curve(name, study)]
+    curves = [value for name, study in studies.items() for value in _curve(name, study)]
     caption = (
         "Efficiency over devices, as a multiple of the baseline's. Circles with whiskers were measured, with their 95 %"
         " intervals; triangles and diamonds are predicted; thin lines are the fitted law. The published figure is a"

@@ -185,7 +185,7 @@ def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[s
 
     values = [sorted({_value(point, key) for point in finite}, key=_order) for key in axes]
     both = list(zip(axes, values, strict=True))
-    codes = np.array([[known.index(_value(point, key)) for key, known in both] for point in finite], dtype=float)
+    codes = np.array([[levels.index(_value(point, key)) for key, levels in both] for point in finite], dtype=float)
     shares = fanova_shares(codes, np.array([point.values[0] for point in finite]), list(map(len, values)), SAME_DRAW)
     named = sorted(zip(shares, axes, strict=True), reverse=True)
     listed = ", ".join(f"{key} {percent(share)} %" for share, key in named)

@@ -119,10 +119,12 @@ def _ranking(
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
     """What efficiency means here, and which trials have none."""
-    found = [relations[point.middle.trial.trial_id] for point in points]
-    held = dict.fromkeys((relation.kind, relation.held_constant) for relation in found if relation.held_constant)
-    if held:
-        kinds = ", ".join(f"{kind} scaling with a {what} held constant" for kind, what in held)
+    ranked_relations = [relations[point.middle.trial.trial_id] for point in points]
+    constants = dict.fromkeys(
+        (relation.kind, relation.held_constant) for relation in ranked_relations if relation.held_constant
+    )
+    if constants:
+        kinds = ", ".join(f"{kind} scaling with a {what} held constant" for kind, what in constants)
         yield f"Efficiency is the rate per device over the baseline's, where devices were added: {kinds}."
     yield from (f"No efficiency for {line}." for line in incomparable([point.middle for point in points], relations))
 
