@@ -25,7 +25,7 @@ import psutil
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
 from benchmarks.chaos.workbench import PERFORMANCE, Workbench
 from benchmarks.target import Target, at_most, figure
-from launcher.by_name import ByName
+from launcher.executor import ByName
 from launcher.snapshot import snapshot_code
 from launcher.sweep import submit
 from sweeps.sweep import Sweep

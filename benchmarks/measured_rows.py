@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.published_rows import PUBLISHED
 from calibrate.measured_runs import MeasuredRun
-from results.score import Comparison, comparison
+from results.score import RowComparison, comparison
 from sweeps.table.cells import Row, text_of
 from sweeps.table.file import FIRST_LINE, read_table
 from sweeps.table.prices import PricedRow, price
@@ -61,7 +61,7 @@ class MeasuredRow:
     place: str
     table: str
     series: str
-    compared: Comparison
+    compared: RowComparison
     seconds: float
 
     @property

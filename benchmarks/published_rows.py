@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from results.score import Comparison, comparison
+from results.score import RowComparison, comparison
 from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
@@ -28,10 +28,10 @@ class RowSet:
     priced: tuple[PricedRow, ...]
 
     @cached_property
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> list[RowComparison]:
         return [one for one in map(comparison, self.priced) if one is not None]
 
-    def sweeps(self) -> dict[str, list[Comparison]]:
+    def sweeps(self) -> dict[str, list[RowComparison]]:
         """The rows that hold measurements, by the sweep of the source that they belong to."""
         return _grouped(self.comparisons, sweep_of)
 
@@ -41,7 +41,7 @@ class RowSet:
         return {name: RowSet(tuple(rows)) for name, rows in found.items()}
 
 
-def sweep_of(compared: Comparison) -> str:
+def sweep_of(compared: RowComparison) -> str:
     """The sweep of the source that a row belongs to: the section that its notes name, else its table."""
     section = re.search(r'section "([^"]+)"', compared.row["notes"])
     return section.group(1) if section else compared.row["table"]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from benchmarks.left_out import LeftOutRow
 from benchmarks.measured_rows import MeasuredRow, table_of
-from results.score import Comparison, comparison, constant_error, rank_correlation, score
+from results.score import RowComparison, comparison, constant_error, rank_correlation, score
 from sweeps.table.prices import PricedRow
 
 Item = TypeVar("Item")
@@ -98,7 +98,7 @@ def memory_results(priced: Iterable[PricedRow]) -> list[MemoryResult]:
     return [each for each in results if each.num_figures or (each.fits_right or 0.0) < 1.0]
 
 
-def _memory_result(name: str, compared: Sequence[Comparison]) -> MemoryResult:
+def _memory_result(name: str, compared: Sequence[RowComparison]) -> MemoryResult:
     found = score(compared)
     return MemoryResult(name, found.num_memories, found.memory_error, found.num_fits, found.fits_right)
 

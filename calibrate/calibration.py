@@ -19,7 +19,7 @@ from conf.folders import options
 from conf.load import load_cluster
 from conf.overrides import Overrides
 from conf.settings import Settings
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.this_machine.capacity import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.folder.submission import JobShape
@@ -128,7 +128,7 @@ def measure(calibration: Calibration, tell: Tell) -> DeviceRates:
         UsageError: it failed, or another calibration of this cluster is running.
         KeyboardInterrupt: Ctrl-C; nothing goes on.
     """
-    with locked(calibration.folder):
+    with lock_folder(calibration.folder):
         return calibration.executor.measure(calibration.folder, calibration.plan, tell)
 
 

@@ -14,9 +14,8 @@ from typing import Protocol
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import MEASURE_RATES_IN_SLURM
 from launcher.cancel import cancel_jobs
-from launcher.executor import Work
+from launcher.executor import MEASURE_RATES_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
@@ -102,7 +101,7 @@ class InSlurm:
 
     def _submit(self, folder: RatesFolder) -> Submission:
         executor = self._executor(folder, snapshot_code(folder.code.absolute()))
-        executor.submit(self.job, [Work(folder, attempt=1)], self.shape)
+        executor.submit(self.job, [FolderWork(folder, attempt=1)], self.shape)
         submission = read_submission(folder)
         assert submission is not None, "it has just been written"
         return submission

@@ -10,10 +10,10 @@ from cli.commands.report.command import report_on
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress
-from launcher.control.advance import PAUSED, Step
+from launcher.control.advance import PAUSED, SweepStep
 from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up
-from launcher.folder_lock import locked, wait_until_free
+from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.requeue import requeue
 from train_core.trial_folder import JobFolder
@@ -32,7 +32,7 @@ def run_in_slurm(folder: str) -> None:
         del os.environ[name]
     sweep_folder = sweep_of(Path(folder))
     wait_until_free(sweep_folder, LOCK_SECONDS)
-    with locked(sweep_folder):
+    with lock_folder(sweep_folder):
         up = take_up(sweep_folder)
         poll_seconds = up.composition.settings.controller.poll_seconds
         try:
@@ -48,6 +48,6 @@ def run_in_slurm(folder: str) -> None:
         report_on(up.conductor.sweep, up.composition.settings.tracking)
 
 
-def _leaves_nothing_to_do(step: Step) -> bool:
+def _leaves_nothing_to_do(step: SweepStep) -> bool:
     """Whether this job would only wait: the sweep has ended, or a person has paused it."""
     return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)

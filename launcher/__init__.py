@@ -20,6 +20,6 @@ where             Slurm or this machine, and in which folder
 slurm             all that talks to Slurm or writes what Slurm reads
 command_trainer   trials whose trainer is another program
 
-Under all of them lie `executor` (the interface of what runs jobs), `by_name`, `snapshot` and `provenance` (the code as
-it was, and where numbers come from), `folder_lock`, and `tokens` (made before the first trial starts).
+Under all of them lie `executor` (the interface of what runs jobs, and the functions that they call), `snapshot` and
+`provenance` (the code as it was, and where numbers come from), and `folder_lock`.
 """

@@ -12,11 +12,11 @@ from typing import Self
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
-from launcher.by_name import RUN_IN_SLURM
-from launcher.control.advance import PAUSED, Conductor, Rules, Step
+from launcher.control.advance import PAUSED, Conductor, Rules, SweepStep
 from launcher.control.loop import go_on
-from launcher.control.progress import Progress
-from launcher.folder_lock import holder, locked, wait_until_free
+from launcher.control.workplace import ProgressDisplay
+from launcher.executor import RUN_IN_SLURM
+from launcher.folder_lock import holder, lock_folder, wait_until_free
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.requeue import requeue
@@ -75,7 +75,7 @@ class AllocationJob:
             )
             requeue()
             return
-        with locked(sweep.folder):
+        with lock_folder(sweep.folder):
             conductor = Conductor(sweep, room, self._rules(sweep))
             try:
                 step = go_on(conductor, Printed(), POLL_SECONDS, is_over=leaves_nothing_to_do)
@@ -85,17 +85,17 @@ class AllocationJob:
                 return
         self._leave(step, room)
 
-    def _leave(self, step: Step, room: AllocationRoom) -> None:
+    def _leave(self, step: SweepStep, room: AllocationRoom) -> None:
         """Say why nothing more is done here, and have Slurm run the job again where that gets any further."""
         print(step.finished or step.held or f"left: {step.num_waiting} trials", flush=True)
         if step.finished or step.held == PAUSED:
             return
-        if room.given_up:
-            print(GIVEN_UP.format(said=room.given_up))
+        if room.why_given_up:
+            print(GIVEN_UP.format(said=room.why_given_up))
         # Where no trial gets to its end, starting anew is worth a few tries on other nodes, and no more.
-        if room.num_ended or (room.given_up and room.allocation.restarts < self.slurm.max_resubmits):
+        if room.num_ended or (room.why_given_up and room.allocation.restarts < self.slurm.max_resubmits):
             requeue()
-        elif room.given_up:
+        elif room.why_given_up:
             print(f"Not run again: slurm.max_resubmits = {self.slurm.max_resubmits}, and no trial has ended in it.")
         else:
             print(NOTHING_ENDED)
@@ -110,7 +110,7 @@ class AllocationJob:
         return rules_for(compose_for_slurm(Overrides.parse(self.overrides)), sweep.record, on_slurm=True)
 
 
-def leaves_nothing_to_do(step: Step) -> bool:
+def leaves_nothing_to_do(step: SweepStep) -> bool:
     """Whether the allocation would only stand idle: the sweep has ended, or a person has paused it."""
     return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
 
@@ -152,7 +152,7 @@ def _wait_for_slurm() -> None:
             return
 
 
-class Printed(Progress):
+class Printed(ProgressDisplay):
     """A line of the job's output for each trial that starts or ends."""
 
     def __init__(self) -> None:

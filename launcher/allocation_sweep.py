@@ -11,18 +11,17 @@ from conf.errors import ConfigError, UsageError
 from conf.sites import SlurmSpec
 from launcher.allocation.folder import allocation_folder, live_allocation
 from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
-from launcher.by_name import RUN_IN_SLURM
-from launcher.control.advance import Rules, Step
+from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, Command
-from launcher.control.progress import Progress
-from launcher.executor import Work
-from launcher.folder_lock import locked
+from launcher.control.orders import ORDINARY, SweepOrders
+from launcher.control.workplace import ProgressDisplay
+from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.snapshot import snapshot_code
-from launcher.sweep import begun, slurm_rules, union_for
-from launcher.workplaces.elsewhere import Elsewhere
+from launcher.sweep import begin_sweep, slurm_rules, union_for
 from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS
+from launcher.workplaces.queue import Elsewhere
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
@@ -57,7 +56,7 @@ class SubmittedAllocation:
 
     job_id: str | None
     is_new: bool
-    step: Step | None
+    step: SweepStep | None
 
 
 def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
@@ -79,7 +78,7 @@ def submit_allocation(
     cluster: ClusterSpec,
     *,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
     closing_seconds: float = CLOSING_SECONDS,
     step_patience_seconds: int = STEP_PATIENCE_SECONDS,
@@ -100,8 +99,8 @@ def submit_allocation(
         _require_same(sweep, rules or slurm_rules(slurm), live.submission.job_id)
         return SubmittedAllocation(live.submission.job_id, False, None)
     shape = _shape(sweep, launcher, cluster)
-    with locked(sweep.folder):
-        conductor = begun(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
+    with lock_folder(sweep.folder):
+        conductor = begin_sweep(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
         if step.finished:
             return SubmittedAllocation(None, False, step)
@@ -112,7 +111,7 @@ def submit_allocation(
         function = AllocationJob(
             slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
         )
-        job_id = executor.submit(function, [Work(folder, 1)], shape)
+        job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
     return SubmittedAllocation(job_id, True, step)
 
 
@@ -120,12 +119,12 @@ def run_inside(
     sweep: Sweep,
     slurm: SlurmSpec,
     cluster: ClusterSpec,
-    progress: Progress,
+    progress: ProgressDisplay,
     *,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
-) -> Step:
+) -> SweepStep:
     """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
 
     Raises:
@@ -133,10 +132,10 @@ def run_inside(
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
-        conductor = begun(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
         with progress:
             try:
                 return go_on(conductor, progress, POLL_SECONDS, is_over=leaves_nothing_to_do)
@@ -189,7 +188,7 @@ def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str 
     """Nothing of the allocation's nodes is anybody else's, and a node that fails does not take the others along."""
     own = {option.lstrip("-"): value for option, value in slurm.extra_sbatch.items()}
     extra: dict[str, str | int | bool] = {"exclusive": True, "no-kill": True, "signal": "USR2@0", **own, "mem": "0"}
-    held = slurm.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
+    settings = slurm.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
     name = f"trisweep-{sweep.record.name}-allocation"
     snapshot = sweep.folder.code.absolute() / code
-    return SlurmExecutor(held, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)
+    return SlurmExecutor(settings, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)

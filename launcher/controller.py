@@ -12,21 +12,19 @@ from conf.load import Composition, compose
 from conf.overrides import Overrides
 from conf.settings import Settings
 from conf.sites import SlurmSpec
-from launcher.by_name import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.control.advance import Conductor, Step
-from launcher.control.private_overrides import begun_with
+from launcher.control.advance import Conductor, SweepStep
+from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import rules_for, time_limit_here
 from launcher.control.workplace import Workplace
-from launcher.executor import Work
-from launcher.folder_lock import holder, locked
+from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
+from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
 from launcher.trainings.slurm import LiveJob, live_job
-from launcher.workplaces.elsewhere import Elsewhere
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SlurmQueue
+from launcher.workplaces.queue import Elsewhere, SlurmQueue
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.history import History
 from sweeps.folder.journal import Begun
@@ -40,14 +38,14 @@ WHOLE_NODES = ("exclusive", "gres", "gpus", "gpus-per-node", "mem")
 
 
 @dataclass(frozen=True)
-class TakenUp:
+class ResumedSweep:
     """A sweep that goes on, with the configuration that its command had."""
 
     composition: Composition
     conductor: Conductor
 
 
-def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
+def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSweep:
     """What goes on with the sweep in the folder, from what is on disk alone. Whoever calls holds the folder's lock.
 
     Args:
@@ -60,25 +58,25 @@ def take_up(folder: SweepFolder, further: Overrides | None = None) -> TakenUp:
     begun = History.kept_in(folder).begun
     if begun is None:
         raise UsageError(f"Nobody has begun the sweep in {folder.path}", "Give `trisweep sweep` first.")
-    asked = _composed_again(folder, begun, further)
+    composition = _compose_again(folder, begun, further)
     sweep = Sweep(folder, folder.read_record())
-    rules = rules_for(asked, sweep.record, on_slurm=begun.on_slurm)
-    place = _in_slurm(asked.settings) if begun.on_slurm else _this_machine(sweep)
-    return TakenUp(asked, Conductor(sweep, place, rules))
+    rules = rules_for(composition, sweep.record, on_slurm=begun.on_slurm)
+    place = _workplace_in_slurm(composition.settings) if begun.on_slurm else _workplace_here(sweep)
+    return ResumedSweep(composition, Conductor(sweep, place, rules))
 
 
-def _composed_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
+def _compose_again(folder: SweepFolder, begun: Begun, further: Overrides | None = None) -> Composition:
     """The configuration of the command, wherever this process runs, with further overrides."""
     keep_folders(begun.config_dirs, "config_dirs")
-    return compose(begun_with(folder, begun) + (further or Overrides()))
+    return compose(overrides_at_begin(folder, begun) + (further or Overrides()))
 
 
-def _in_slurm(settings: Settings) -> Workplace:
+def _workplace_in_slurm(settings: Settings) -> Workplace:
     """The queue; trials that are to be steps of an allocation are never queued."""
     return Elsewhere(settings.slurm) if settings.launcher.kind == "allocation" else SlurmQueue(settings.slurm)
 
 
-def _this_machine(sweep: Sweep) -> Workplace:
+def _workplace_here(sweep: Sweep) -> Workplace:
     code = sweep.folder.code.absolute()
     return ThisMachine(
         this_machine(), lambda: snapshot_code(code, PACKAGES), time_limit_here(sweep.record), RUN_ON_THIS_MACHINE
@@ -116,14 +114,14 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
         key = "controller.time_limit_minutes"
         raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g}.")
-    folder, own = controller_folder(sweep.folder), _for_one_task(slurm, controller)
+    folder, own = controller_folder(sweep.folder), _settings_of_one_task(slurm, controller)
     folder.path.mkdir(parents=True, exist_ok=True)
     code = snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES)
     name = f"trisweep-{sweep.record.name}-controller"
     executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
     shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
     last = read_submission(folder)
-    return executor.submit(CONTROL_IN_SLURM, [Work(folder, last.attempt + 1 if last else 1)], shape)
+    return executor.submit(CONTROL_IN_SLURM, [FolderWork(folder, last.attempt + 1 if last else 1)], shape)
 
 
 def resume_controller(sweep: Sweep) -> str | None:
@@ -139,23 +137,23 @@ def resume_controller(sweep: Sweep) -> str | None:
         return None
     if (live := live_controller(sweep.folder)) is not None:
         return live.job_id
-    settings = _composed_again(sweep.folder, begun).settings
-    with locked(sweep.folder):
+    settings = _compose_again(sweep.folder, begun).settings
+    with lock_folder(sweep.folder):
         return submit_controller(sweep, settings.slurm, settings.controller)
 
 
-def start_now(sweep: Sweep) -> Step | None:
+def start_now(sweep: Sweep) -> SweepStep | None:
     """Take one step of a sweep that nobody carries out now, if its trials are Slurm jobs; else None."""
     begun = History.kept_in(sweep.folder).begun
     if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:
         return None
     if had_controller(sweep.folder) and live_controller(sweep.folder) is not None:
         return None
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         return take_up(sweep.folder).conductor.advance()
 
 
-def _for_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
+def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
     extra = {name: value for name, value in slurm.extra_sbatch.items() if name.lstrip("-") not in WHOLE_NODES}
     changes = {
         "time_limit_minutes": controller.time_limit_minutes,

@@ -1,15 +1,21 @@
-"""The interface to what runs jobs. An executor calls a function with folders, on Slurm or on this machine."""
+"""The interface to what runs jobs, and the functions that jobs call.
+
+An executor calls a function with folders, on Slurm or on this machine. The function is named where a job is submitted,
+and imported where the job runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import NamedTuple, Protocol
 
 from sweeps.folder.submission import JobShape
 from train_core.trial_folder import JobFolder
 
 
-class Work(NamedTuple):
+class FolderWork(NamedTuple):
     """A folder to work in, with the number of the coming attempt."""
 
     folder: JobFolder
@@ -19,9 +25,44 @@ class Work(NamedTuple):
 class Executor(Protocol):
     """Submits jobs, after submitit's class of that name. It returns as soon as every folder names its job."""
 
-    def submit(self, function: Callable[..., object], work: Sequence[Work], shape: JobShape) -> str:
+    def submit(self, function: Callable[..., object], work: Sequence[FolderWork], shape: JobShape) -> str:
         """Submit one job in which every folder gets one call of the function, and return the job's id.
 
         Raises:
             UsageError: the job was refused.
         """
+
+
+@dataclass(frozen=True)
+class ByName:
+    """A function, known by its module and its name. It is called like the function itself.
+
+    The module is imported only when the function is called. Whoever submits it therefore need not wait for what only
+    the job needs, such as torch, and the job takes the function from its own snapshot of the code.
+    """
+
+    module: str
+    name: str
+
+    def __call__(self, *arguments: object) -> object:
+        return self.function(*arguments)
+
+    @property
+    def function(self) -> Callable[..., object]:
+        function: Callable[..., object] = getattr(import_module(self.module), self.name)
+        return function
+
+
+RUN_IN_SLURM = ByName("launcher.job", "run_in_slurm")
+
+
+RUN_ON_THIS_MACHINE = ByName("launcher.job", "run_on_this_machine")
+
+
+CHECK_NODE_IN_SLURM = ByName("launcher.job", "check_node_in_slurm")
+
+
+MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")
+
+
+CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")

@@ -41,19 +41,19 @@ class Holder(NamedTuple):
 
 
 @contextlib.contextmanager
-def locked(folder: Lockable) -> Iterator[None]:
+def lock_folder(folder: Lockable) -> Iterator[None]:
     """Hold the folder, which is made if need be; the system lets it go when this process ends, however it ends.
 
     Raises:
         UsageError: another process holds it; names that process.
         ConfigError: the folder cannot be written, or its disk is full.
     """
-    descriptor = _opened(folder)
+    descriptor = _open_lock(folder)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _in_use(folder) from None
+            raise _in_use_error(folder) from None
         except OSError as error:
             problem = (
                 f"is on a file system without locks ({error.strerror}), so that two commands could run a trial twice"
@@ -94,7 +94,7 @@ def wait_until_free(folder: Lockable, seconds: float) -> None:
         time.sleep(1.0)
 
 
-def _opened(folder: Lockable) -> int:
+def _open_lock(folder: Lockable) -> int:
     """Open the lock file, once the folder has proved that it takes a file with content."""
     probe = folder.path / ".writable"
     try:
@@ -109,7 +109,7 @@ def _opened(folder: Lockable) -> int:
         raise ConfigError("output_dir", str(folder.path.parent), problem, remedy) from None
 
 
-def _in_use(folder: Lockable) -> UsageError:
+def _in_use_error(folder: Lockable) -> UsageError:
     other = holder(folder)  # it may have ended just now
     who = f"process {other.pid} on {other.hostname}" if other else "another process"
     return UsageError(

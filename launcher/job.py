@@ -117,7 +117,7 @@ def own_submission(folder: JobFolder) -> Submission | None:
     while True:
         submission = read_submission(folder)
         if submission is not None and _is_own(submission):
-            return _adopted(folder, submission)
+            return _adopt(folder, submission)
         if time.monotonic() > deadline:
             return None
         time.sleep(POLL_SECONDS)
@@ -128,7 +128,7 @@ def _is_own(submission: Submission) -> bool:
     return submission.job_name is not None and submission.job_name == os.environ["SLURM_JOB_NAME"]
 
 
-def _adopted(folder: JobFolder, submission: Submission) -> Submission:
+def _adopt(folder: JobFolder, submission: Submission) -> Submission:
     """The submission with the job's number, which rank 0 writes down if the submitter has not.
 
     The submitter may have died between sbatch and its note, or may just not have come to it yet.

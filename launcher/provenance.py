@@ -98,11 +98,11 @@ def machine_facts(environment: Mapping[str, str]) -> dict[str, Any]:
         "python": sys.executable,
         "python_version": platform.python_version(),
         "modules": [name for name in environment.get("LOADEDMODULES", "").split(":") if name],
-        "environment": kept_variables(environment),
+        "environment": recorded_variables(environment),
     }
 
 
-def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Those on the list, in the order of their names, without passwords in addresses."""
     kept = (name for name in sorted(environment) if KEPT.fullmatch(name) and not SECRET.search(name))
     return {name: hide_credentials(environment[name]) for name in kept}
@@ -112,11 +112,11 @@ def devices() -> list[str]:
     """Names and driver of this machine's accelerators, as their vendor's tool says; none where there is no tool."""
     for command in DRIVER_COMMANDS:
         if shutil.which(command[0]):
-            return sorted(set(_said(*command).splitlines()))
+            return sorted(set(_tool_output(*command).splitlines()))
     return []
 
 
-def without_secrets(patch: str) -> str:
+def remove_secrets(patch: str) -> str:
     """A patch without files that hold secrets by their names, and with `***` for values that are ones by theirs."""
     files = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
     kept = [file for file in files if not any(map(SECRET_FILES.search, file.partition("\n")[0].split()))]
@@ -125,11 +125,11 @@ def without_secrets(patch: str) -> str:
 
 def _changes(place: Path) -> dict[str, Any]:
     """What differs from the commit: written as a patch that is named after its content, and named here."""
-    if _said("git", "-C", str(ROOT), "rev-parse", "--show-toplevel").strip() != str(ROOT):
+    if _tool_output("git", "-C", str(ROOT), "rev-parse", "--show-toplevel").strip() != str(ROOT):
         return {"uncommitted_changes": None}  # installed, perhaps into an environment inside somebody's checkout
     command = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
-    patch = without_secrets(_said("git", "-C", str(ROOT), *command))
-    untracked = _said("git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard").splitlines()
+    patch = remove_secrets(_tool_output("git", "-C", str(ROOT), *command))
+    untracked = _tool_output("git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard").splitlines()
     if not patch:
         return {"uncommitted_changes": None, "untracked_files": untracked}
     whole = patch.encode()
@@ -152,7 +152,7 @@ def _lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def _said(*command: str) -> str:
+def _tool_output(*command: str) -> str:
     """What a tool prints; nothing where it is not there, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=TOOL_SECONDS, check=False)

@@ -15,8 +15,7 @@ import psutil
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.executor import Work
+from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.sbatch import python_command, srun_args
@@ -120,7 +119,7 @@ class Rerun:
         has_gpus = this_machine().num_devices > 0
         devices = tuple(range(self.trial.experiment.parallel.world_size)) if has_gpus else ()
         executor = LocalExecutor(self.code, devices, time_limit_seconds=None)
-        executor.submit(RUN_ON_THIS_MACHINE, [Work(self.folder, attempt=1)], self.shape)
+        executor.submit(RUN_ON_THIS_MACHINE, [FolderWork(self.folder, attempt=1)], self.shape)
         assert executor.process is not None
         try:
             while executor.process.poll() is None:
@@ -133,10 +132,10 @@ class Rerun:
 
     def _run_in_slurm(self, slurm: SlurmSpec, tell: Callable[[Reading], None]) -> Reading:
         executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
-        executor.submit(RUN_IN_SLURM, [Work(self.folder, attempt=1)], self.shape)
+        executor.submit(RUN_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         watch = SlurmWatch()
         while True:
-            (reading,) = watch.told([self._reading()])
+            (reading,) = watch.latest([self._reading()])
             tell(reading)
             if reading.outcome is not None and reading.outcome.is_final:
                 return reading
@@ -186,9 +185,9 @@ def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]])
     snapshots = sorted(path for path in sweep.folder.code.glob("*") if (path / "launcher").is_dir())
     environment = trial.measurement.environment if trial.measurement else None
     same = [each for each in snapshots if environment and _commit_of(each) == environment.git_sha]
-    for found in (same, snapshots):
-        if len(found) == 1:
-            return found[0].absolute()
+    for folders in (same, snapshots):
+        if len(folders) == 1:
+            return folders[0].absolute()
     problem = f"Which of {len(snapshots)} snapshots in {sweep.folder.code} {trial.name} ran is not known"
     raise UsageError(problem, "Run the sweep again from its commit.")
 

@@ -72,7 +72,7 @@ def _compile(source: Path, copy: Path, content: bytes) -> None:
     Python does not compare it with the copy. With thousands of ranks that start at once, the comparison would be a
     burst of questions to the shared file system.
     """
-    code = _compiled(source)
+    code = _compiled_code(source)
     if code is None:
         # A module that cannot be compiled says so in the rank that needs it.
         py_compile.compile(str(copy), quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
@@ -82,20 +82,22 @@ def _compile(source: Path, copy: Path, content: bytes) -> None:
     compiled.write_bytes(MAGIC_NUMBER + UNCHECKED + source_hash(content) + code)
 
 
-def _compiled(source: Path) -> bytes | None:
+def _compiled_code(source: Path) -> bytes | None:
     """What Python has compiled of this file as it is now (its form is that of PEP 552); None if there is nothing."""
     try:
-        content, found = Path(cache_from_source(str(source))).read_bytes(), source.stat()
+        content, status = Path(cache_from_source(str(source))).read_bytes(), source.stat()
     except OSError:
         return None
-    expected = struct.pack("<4sLLL", MAGIC_NUMBER, 0, *(int(each) % 2**32 for each in (found.st_mtime, found.st_size)))
+    expected = struct.pack(
+        "<4sLLL", MAGIC_NUMBER, 0, *(int(each) % 2**32 for each in (status.st_mtime, status.st_size))
+    )
     return content[len(expected) :] if content.startswith(expected) else None
 
 
 def _sources(root: Path, packages: Sequence[str]) -> dict[str, Path]:
     """Files of the packages by their path relative to `root`, in a fixed order."""
-    found = (path for package in packages for path in sorted((root / package).rglob("*")) if path.suffix in SUFFIXES)
-    return {str(path.relative_to(root)): path for path in found}
+    paths = (path for package in packages for path in sorted((root / package).rglob("*")) if path.suffix in SUFFIXES)
+    return {str(path.relative_to(root)): path for path in paths}
 
 
 def _digest(contents: dict[str, bytes]) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from launcher.allocation.ends import ended_with_its_allocation
+from launcher.allocation.ends import allocation_end
 from launcher.slurm.answers import FRESH, Patience
-from launcher.slurm.own_jobs import Standing, standings
-from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, JobState, SlurmSilent
+from launcher.slurm.own_jobs import JobStanding, standings
+from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
 from launcher.this_machine.jobs import controller_of
 from sweeps.folder.submission import Submission, read_submission, write_submission
@@ -22,20 +22,20 @@ FORGOTTEN_SECONDS = 60.0
 
 INTERRUPTED = "its submission was interrupted before Slurm had taken it; the same command submits it again"
 
-STARTING = JobState("RUNNING")
+STARTING = SlurmJobState("RUNNING")
 """A job of this machine whose process runs, and which may not have taken its folder's lock yet."""
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
-def seen_here(reading: AnyReading) -> AnyReading:
+def look_here(reading: AnyReading) -> AnyReading:
     """The same reading; where this machine runs the job, it says that the job runs."""
     submission = None if reading.measurement else reading.submission
     runs = submission is not None and (controller_of(submission) is not None)
     return replace(reading, job=STARTING) if runs else reading
 
 
-def reconciled(readings: Iterable[AnyReading], patience: Patience = FRESH) -> list[AnyReading]:
+def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> list[AnyReading]:
     """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
     The outcome of those that have ended for good is written, and read again. A job that is queued, requeued, suspended
@@ -45,13 +45,13 @@ def reconciled(readings: Iterable[AnyReading], patience: Patience = FRESH) -> li
     Args:
         patience: how old Slurm's answer may be, for those who look again and again.
     """
-    known = [seen_here(reading) for reading in readings]
-    silent = [each for each in known if _is_silent(each)]
+    local = [look_here(reading) for reading in readings]
+    silent = [each for each in local if _is_silent(each)]
     try:
-        told = iter(standings([each.submission for each in silent if each.submission], patience))
+        answers = iter(standings([each.submission for each in silent if each.submission], patience))
     except SlurmSilent:
-        return known
-    return [_concluded(each, next(told)) if _is_silent(each) else each for each in known]
+        return local
+    return [_conclude(each, next(answers)) if _is_silent(each) else each for each in local]
 
 
 def _is_silent(reading: Reading) -> bool:
@@ -59,43 +59,43 @@ def _is_silent(reading: Reading) -> bool:
     return reading.is_in_slurm and reading.measurement is None
 
 
-def _concluded(reading: AnyReading, job: Standing) -> AnyReading:
+def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:
     """The trial read again with Slurm's answer, and its end written down where that is certain.
 
     It is read again because the job may have spoken, or been replaced by another, while Slurm was being asked.
     """
     if job.submission != reading.submission:
         _adopt(reading.folder, reading.submission, job.submission)
-    told = replace(reading, job=_state_of(job))
-    if not (_has_ended(told, job) and told.awaits_slurm and told.submission == job.submission):
-        return told
-    told.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
-    concluded = ended_with_its_allocation if job.submission.inside else verdict
+    answered = replace(reading, job=_state_of(job))
+    if not (_has_ended(answered, job) and answered.awaits_slurm and answered.submission == job.submission):
+        return answered
+    answered.folder.put_aside_damaged_trial()  # it may be why the job ended, and people are to see it
+    concluded = allocation_end if job.submission.inside else verdict
     try:
-        told.folder.write_verdict(concluded(told, job.submission, job.state))
+        answered.folder.write_verdict(concluded(answered, job.submission, job.state))
     except OSError:  # the disk is full or read-only, and whoever looks next concludes the same
-        return told
-    return replace(told)  # a copy reads the folder anew, and so finds the verdict
+        return answered
+    return replace(answered)  # a copy reads the folder anew, and so finds the verdict
 
 
-def _adopt(folder: JobFolder, before: Submission | None, found: Submission) -> None:
+def _adopt(folder: JobFolder, before: Submission | None, submission: Submission) -> None:
     """Write down the number of a job whose submitter died before it could.
 
     Unless another job has been submitted for the folder meanwhile.
     """
     if read_submission(folder) == before:
-        write_submission(folder, found)
+        write_submission(folder, submission)
 
 
-def _state_of(job: Standing) -> JobState | None:
+def _state_of(job: JobStanding) -> SlurmJobState | None:
     if job.elsewhere:
-        return JobState(UNKNOWN_HERE, cause=job.elsewhere)
+        return SlurmJobState(UNKNOWN_HERE, cause=job.elsewhere)
     if job.submission.queue_id is None:
-        return JobState(NOT_SUBMITTED, cause=INTERRUPTED)
+        return SlurmJobState(NOT_SUBMITTED, cause=INTERRUPTED)
     return job.state
 
 
-def _has_ended(reading: Reading, job: Standing) -> bool:
+def _has_ended(reading: Reading, job: JobStanding) -> bool:
     """Whether Slurm says that the job has ended, or has forgotten it and it shows no sign of life."""
     if job.state is not None:
         return is_settled(job.state)

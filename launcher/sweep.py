@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from conf.control import UNLIMITED_BUDGET, ControllerSpec
+from conf.experiment import Experiment
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
-from launcher.control.advance import Conductor, Rules, Step
+from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, Command, remeasure_finished, retry_failed_trials
+from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
-from launcher.control.progress import Progress
-from launcher.control.workplace import Workplace
+from launcher.control.workplace import ProgressDisplay, Workplace
 from launcher.controller import live_controller, submit_controller
-from launcher.folder_lock import locked
+from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
+from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob, require_sbatch
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
-from launcher.state import seen_here
+from launcher.state import look_here
 from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
-from launcher.workplaces.submission import Request, SubmittedArray, requests
+from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests
 from sweeps.later_command.union import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepRecord
+from sweeps.trial import SweepFolder, SweepRecord
 
 SHOW_SECONDS = 1.0
 """On this machine the table is drawn no more often, because the cores belong to what is being measured."""
@@ -54,17 +55,17 @@ class SubmissionSummary:
     num_kept: int
     num_live: int
     device_hours: float
-    step: Step
+    step: SweepStep
 
 
 def run_here(
     sweep: Sweep,
     *,
     time_limit_seconds: float | None,
-    progress: Progress,
+    progress: ProgressDisplay,
     job: LocalJobFunction = RUN_ON_THIS_MACHINE,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
 ) -> list[TrialReading]:
     """Run on this machine what has no result yet, and return when all has ended. Running it again continues.
 
@@ -80,10 +81,10 @@ def run_here(
         KeyboardInterrupt: a signal came; the jobs have been ended, and the same call continues.
     """
     rules = rules or Rules(budget=Budget(UNLIMITED_BUDGET, None, time_limit_seconds))
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         here = ThisMachine(this_machine(), lambda: snapshot_code(code), time_limit_seconds, job)
-        conductor = begun(sweep, here, replace(rules, max_resubmits=UNLIMITED), command, on_slurm=False)
+        conductor = begin_sweep(sweep, here, replace(rules, max_resubmits=UNLIMITED), command, on_slurm=False)
         with progress:
             try:
                 go_on(conductor, progress, SHOW_SECONDS)
@@ -92,7 +93,7 @@ def run_here(
                 here.interrupt_all()
                 progress.show(here.standing(conductor.sweep))
                 raise
-        return [seen_here(reading) for reading in conductor.sweep.read()]
+        return [look_here(reading) for reading in conductor.sweep.read()]
 
 
 def carry_out_on_slurm(
@@ -100,11 +101,11 @@ def carry_out_on_slurm(
     slurm: SlurmSpec,
     *,
     rules: Rules,
-    progress: Progress,
+    progress: ProgressDisplay,
     poll_seconds: float,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
-) -> Step:
+) -> SweepStep:
     """Go on with the sweep through Slurm until it has ended.
 
     Raises:
@@ -113,8 +114,8 @@ def carry_out_on_slurm(
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
     require_sbatch()
-    with locked(sweep.folder):
-        conductor = begun(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
+    with lock_folder(sweep.folder):
+        conductor = begin_sweep(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
@@ -125,7 +126,7 @@ def hand_over(
     controller: ControllerSpec,
     *,
     rules: Rules,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
 ) -> str:
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 
@@ -138,10 +139,10 @@ def hand_over(
         if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))
         return live.job_id
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         if (live := live_controller(sweep.folder)) is not None:  # another command was faster
             return live.job_id
-        conductor = begun(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
+        conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)
 
 
@@ -151,7 +152,7 @@ def submit(
     *,
     job: SlurmJob = RUN_IN_SLURM,
     rules: Rules | None = None,
-    command: Command = ORDINARY,
+    command: SweepOrders = ORDINARY,
 ) -> SubmissionSummary:
     """Submit what has neither a result nor a live job, and return at once.
 
@@ -160,9 +161,9 @@ def submit(
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
     require_sbatch()
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         queue = SlurmQueue(slurm, job)
-        conductor = begun(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
+        conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
     if queue.refusal is not None:
         raise queue.refusal
@@ -173,7 +174,7 @@ def submit(
     return SubmissionSummary(tuple(queue.arrays), len(started), num_kept, num_live, hours, step)
 
 
-def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[Request]:
+def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
     """Every array that a first `submit` would hand to sbatch, as text. Needs no Slurm and writes nothing."""
     return requests(sweep, slurm, sweep.runnable)
 
@@ -184,7 +185,7 @@ def slurm_rules(slurm: SlurmSpec) -> Rules:
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 
-def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: Command, *, on_slurm: bool) -> Conductor:
+def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
     """Write down what a person's command asks for, beside what earlier ones did. Whoever calls holds the folder's lock.
 
     Args:
@@ -206,3 +207,26 @@ def begun(sweep: Sweep, workplace: Workplace, rules: Rules, command: Command, *,
 def union_for(sweep: Sweep, rules: Rules) -> SweepRecord:
     """The record of a command with all that earlier ones asked for; `sweep` has that of the command alone."""
     return union(sweep, rules.draft, asks_later=rules.max_trials is not None)
+
+
+def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
+    """Prepare the tokens of all chosen trials, so that bad data stops the sweep at once.
+
+    Raises:
+        ConfigError: the data is missing, empty or not what the configuration says it is.
+    """
+    from train_core.data.tokens import prepare
+
+    chosen = [trial.experiment for trial in record.trials if trial.selected and trial.experiment]
+    chosen = [each for each in chosen if each.trainer.is_own]  # other programs have data of their own
+    # Trials mostly differ in layout or seed alone, and then share their tokens.
+    for experiment in {_what_tokens_depend_on(each): each for each in chosen}.values():
+        configured = experiment.data.cache_dir
+        prepare(experiment, Path(configured).expanduser() if configured else folder.tokens)
+
+
+def _what_tokens_depend_on(experiment: Experiment) -> tuple[object, ...]:
+    """Of two experiments that are equal in this, the same tokens are made and the same complaints are raised."""
+    training = experiment.training
+    evaluated = training.evaluate_every and training.num_evaluation_batches * experiment.batch.global_batch_size
+    return experiment.data, experiment.model, evaluated

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.state import reconciled, seen_here
+from launcher.state import look_here, reconcile
 from sweeps.folder.submission import Submission
 from sweeps.reading import JobState, Reading
 from train_core.measurement import Outcome
@@ -32,26 +32,28 @@ class SlurmWatch:
         self._standings: Standings = ()
         self._words: dict[Path, tuple[Submission | None, JobState | None]] = {}
 
-    def told(self, readings: Sequence[AnyReading]) -> list[AnyReading]:
+    def latest(self, readings: Sequence[AnyReading]) -> list[AnyReading]:
         """The readings with Slurm's latest word, for which it is asked only if its turn has come."""
-        known = self._asked(readings) if self._clock() >= self._next else [self._as_before(each) for each in readings]
-        self._count(tuple((reading.name, reading.outcome) for reading in known))
-        return known
+        states = (
+            self._ask(readings) if self._clock() >= self._next else [self._with_last_state(each) for each in readings]
+        )
+        self._count(tuple((reading.name, reading.outcome) for reading in states))
+        return states
 
-    def _asked(self, readings: Sequence[AnyReading]) -> list[AnyReading]:
-        known = reconciled(readings)
-        self._words = {reading.folder.path: (reading.submission, reading.job) for reading in known}
+    def _ask(self, readings: Sequence[AnyReading]) -> list[AnyReading]:
+        states = reconcile(readings)
+        self._words = {reading.folder.path: (reading.submission, reading.job) for reading in states}
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         self._next = self._clock() + self._pause
-        return known
+        return states
 
-    def _as_before(self, reading: AnyReading) -> AnyReading:
+    def _with_last_state(self, reading: AnyReading) -> AnyReading:
         """The reading with what was last said of the same job."""
         submission, job = self._words.get(reading.folder.path, (None, None))
         is_open = reading.is_in_slurm and reading.measurement is None
         if is_open and job is not None and submission == reading.submission:
             return replace(reading, job=job)
-        return seen_here(reading)
+        return look_here(reading)
 
     def _count(self, standings: Standings) -> None:
         """Ask soon where something has changed since the last look."""

@@ -19,7 +19,7 @@ SLURM_PING_SECONDS = 10
 
 
 @dataclass(frozen=True)
-class Place:
+class SweepPlace:
     """The place at which a sweep runs.
 
     Attributes:
@@ -41,7 +41,7 @@ class Place:
         return sweep_folder(self.settings, "proxy" if self.proxy else self.settings.cluster.name)
 
 
-def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> Place:
+def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPlace:
     """Slurm where a cluster was chosen (or only shown, with `dry_run`), else this machine.
 
     Args:
@@ -64,7 +64,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> Place:
         )
     if not on_slurm:
         _require_nothing_of_slurm(composition.settings)
-    return Place(composition, on_slurm, proxy=not on_slurm and composition.settings.sweep.proxy is not None)
+    return SweepPlace(composition, on_slurm, proxy=not on_slurm and composition.settings.sweep.proxy is not None)
 
 
 def compose_for_slurm(overrides: Overrides) -> Composition:

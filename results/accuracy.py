@@ -51,13 +51,13 @@ def error_of(predicted: float, measured: float) -> float:
 
 def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | None:
     """The statistics of pairs of a prediction and a measurement; None where no pair has two positive numbers."""
-    known = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
-    if not known:
+    valid = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
+    if not valid:
         return None
-    sizes = [abs(error_of(*pair)) for pair in known]
-    logarithms = [math.log(predicted / measured) for predicted, measured in known]
+    sizes = [abs(error_of(*pair)) for pair in valid]
+    logarithms = [math.log(predicted / measured) for predicted, measured in valid]
     return ErrorStatistics(
-        count=len(known),
+        count=len(valid),
         median=statistics.median(sizes),
         mean=statistics.fmean(sizes),
         worst=max(sizes),
@@ -67,15 +67,15 @@ def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> RankCorrelation | None:
     """How alike predictions and measurements order the trials; None for fewer than three, or where all are equal."""
-    known = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
-    if len(known) < FEWEST_RANKED or any(len(set(column)) == 1 for column in zip(*known, strict=True)):
+    valid = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
+    if len(valid) < FEWEST_RANKED or any(len(set(column)) == 1 for column in zip(*valid, strict=True)):
         return None
     from scipy import stats  # takes longer to load than most reports take to write
 
-    predicted, measured = zip(*known, strict=True)
+    predicted, measured = zip(*valid, strict=True)
     kendall, spearman = stats.kendalltau(predicted, measured), stats.spearmanr(predicted, measured)
     return RankCorrelation(
-        count=len(known),
+        count=len(valid),
         kendall=float(kendall.statistic),
         kendall_chance=float(kendall.pvalue),
         spearman=float(spearman.statistic),

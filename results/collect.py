@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import pandas
 
-from results.repeats import repeat_columns
 from results.scaling import scalings
-from results.trial_rows import plan_row, trial_row
+from results.trial_rows import plan_row, repeat_columns, trial_row
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
 

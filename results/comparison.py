@@ -57,7 +57,7 @@ class ComparedPoint:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SweepComparison:
     """Two sweeps, the first of which is called the one before, whatever they differ in.
 
     Attributes:
@@ -80,16 +80,16 @@ class Comparison:
         return math.exp(fmean(logarithms)) if logarithms else None
 
 
-def compared(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> Comparison:
+def compare_sweeps(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> SweepComparison:
     """Pair the measured trials of two sweeps by what sets them apart in either, in the order of the first."""
     labels = joint_labels(before, after)
-    first, second = _by_label(before, labels), _by_label(after, labels)
+    first, second = _trials_by_label(before, labels), _trials_by_label(after, labels)
     points = tuple(
         ComparedPoint(label, reading, second[label], why_incomparable(reading, second[label]))
         for label, reading in first.items()
         if label in second
     )
-    return Comparison(
+    return SweepComparison(
         points,
         tuple(label for label in first if label not in second),
         tuple(label for label in second if label not in first),
@@ -102,7 +102,7 @@ def joint_labels(before: Sequence[TrialReading], after: Sequence[TrialReading]) 
     return Labels([*sides[0], *sides[1]], dict.fromkeys(key for side in sides for key in Labels(side).names))
 
 
-def _by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
+def _trials_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
     """The measured trials by their label; later namesakes, such as further runs, are numbered."""
     seen: Counter[str] = Counter()
     named = {}
@@ -151,10 +151,10 @@ def _circumstances(results: Sequence[TrialReading]) -> Iterator[tuple[str, str]]
     yield "device by the configuration", _distinct(each.cluster.device.name for each in experiments)
     yield "trainer", _distinct(each.trainer.name for each in experiments)
     yield "data", _distinct(each.data.source for each in experiments)
-    yield from _of_environments(environments)
+    yield from _environment_facts(environments)
 
 
-def _of_environments(environments: Sequence[Environment]) -> Iterator[tuple[str, str]]:
+def _environment_facts(environments: Sequence[Environment]) -> Iterator[tuple[str, str]]:
     yield "host", _distinct(each.hostname for each in environments)
     yield "device", _distinct(f"{each.device}, {each.num_cores} cores" for each in environments)
     yield "backend", _distinct(each.backend for each in environments)

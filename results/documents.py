@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from results.repeats import repeat_columns
 from results.scaling import Scaling, scalings
-from results.score import Comparison, Score, grouped_by_series, grouped_by_table, mean_of_series, score
-from results.trial_rows import Row, plan_row, trial_row
+from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
+from results.trial_rows import Row, plan_row, repeat_columns, trial_row
 from sweeps.folder.history import History
 from sweeps.reading import Reading, TrialReading, disturbances
 from sweeps.sweep import Sweep
@@ -63,10 +62,10 @@ def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping
     return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
 
 
-def score_document(comparisons: Sequence[Comparison]) -> Row:
+def score_document(comparisons: Sequence[RowComparison]) -> Row:
     """Errors of predictions against the measurements of a table: by source and table, by series, and in all."""
-    tables = [{"table": name} | _score(score(members)) for name, members in grouped_by_table(comparisons).items()]
-    series = [{"series": name} | _score(score(members)) for name, members in grouped_by_series(comparisons).items()]
+    tables = [{"table": name} | _score(score(members)) for name, members in group_by_table(comparisons).items()]
+    series = [{"series": name} | _score(score(members)) for name, members in group_by_series(comparisons).items()]
     mean = mean_of_series(comparisons)
     return {
         "tables": tables,
@@ -117,15 +116,15 @@ def _row(row: Row) -> Row:
     return {"trial_id": rest.pop("trial_id"), "point": point, **rest}
 
 
-def _score(found: Score) -> Row:
+def _score(score: Score) -> Row:
     return {
-        "num_steps": found.num_steps,
-        "mean_absolute_step_error": found.step_error,
-        "step_error_of_one_rate": found.constant_error,
-        "share_of_steps_in_interval": found.inside,
-        "rank_correlation": found.rank_correlation,
-        "num_memories": found.num_memories,
-        "mean_absolute_memory_error": found.memory_error,
-        "num_fits": found.num_fits,
-        "share_of_fits_right": found.fits_right,
+        "num_steps": score.num_steps,
+        "mean_absolute_step_error": score.step_error,
+        "step_error_of_one_rate": score.constant_error,
+        "share_of_steps_in_interval": score.inside,
+        "rank_correlation": score.rank_correlation,
+        "num_memories": score.num_memories,
+        "mean_absolute_memory_error": score.memory_error,
+        "num_fits": score.num_fits,
+        "share_of_fits_right": score.fits_right,
     }

@@ -80,12 +80,12 @@ def chosen_figures(ids: Sequence[str]) -> list[PublishedFigure]:
     Raises:
         ConfigError: an id that the table does not have; lists the known ones.
     """
-    known = published_figures()
+    figures = published_figures()
     for wanted in ids:
-        if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, n=1)
+        if wanted not in figures:
+            near = difflib.get_close_matches(wanted, figures, n=1)
             remedy = f"Did you mean {near[0]}? " if near else ""
             raise ConfigError(
-                "sweep.published", wanted, "is not an id in published.csv", f"{remedy}Known: {', '.join(known)}."
+                "sweep.published", wanted, "is not an id in published.csv", f"{remedy}Known: {', '.join(figures)}."
             )
-    return [known[wanted] for wanted in ids]
+    return [figures[wanted] for wanted in ids]

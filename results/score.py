@@ -15,7 +15,7 @@ FEWEST_FOR_RANKS = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowComparison:
     """A priced row beside its measurements, which are None where the row does not hold them.
 
     Attributes:
@@ -75,7 +75,7 @@ class Score:
 
     num_steps: int
     step_error: float | None
-    worst: Comparison | None
+    worst: RowComparison | None
     rank_correlation: float | None
     constant_error: float | None
     inside: float | None
@@ -96,7 +96,7 @@ class SeriesMean:
     fits_right: float | None
 
 
-def comparison(priced: PricedRow) -> Comparison | None:
+def comparison(priced: PricedRow) -> RowComparison | None:
     """The row's prediction beside its measurements; None for a row that was not priced or holds none.
 
     Raises:
@@ -112,42 +112,42 @@ def comparison(priced: PricedRow) -> Comparison | None:
     models_memory = priced.prediction.configuration.models_memory
     memory_bytes = memory * GIBIBYTE if memory is not None and models_memory else None
     fits = not ran_out if models_memory else None
-    return Comparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, fits)
+    return RowComparison(row, priced.prediction, None if ran_out else seconds, memory_bytes, fits)
 
 
-def grouped_by_table(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def group_by_table(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by the source and the table that they are from, where they say so."""
-    return _grouped(comparisons, ("source", "table"))
+    return _group_rows(comparisons, ("source", "table"))
 
 
-def grouped_by_series(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def group_by_series(comparisons: Sequence[RowComparison]) -> dict[str, list[RowComparison]]:
     """The rows by their series, one model on one machine; none where the table has no such column."""
-    return _grouped([each for each in comparisons if text_of(each.row, "series")], ("series",))
+    return _group_rows([each for each in comparisons if text_of(each.row, "series")], ("series",))
 
 
-def mean_of_series(comparisons: Sequence[Comparison]) -> SeriesMean | None:
+def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
     """Errors with each series counted once, however many rows it has; None where there are no series."""
-    found = [score(members) for members in grouped_by_series(comparisons).values()]
-    if not found:
+    scores = [score(members) for members in group_by_series(comparisons).values()]
+    if not scores:
         return None
     return SeriesMean(
-        num_series=len(found),
-        step_error=_mean([one.step_error for one in found if one.step_error is not None]),
-        constant_error=_mean([one.constant_error for one in found if one.constant_error is not None]),
-        memory_error=_mean([one.memory_error for one in found if one.memory_error is not None]),
-        fits_right=_mean([one.fits_right for one in found if one.fits_right is not None]),
+        num_series=len(scores),
+        step_error=_mean([one.step_error for one in scores if one.step_error is not None]),
+        constant_error=_mean([one.constant_error for one in scores if one.constant_error is not None]),
+        memory_error=_mean([one.memory_error for one in scores if one.memory_error is not None]),
+        fits_right=_mean([one.fits_right for one in scores if one.fits_right is not None]),
     )
 
 
-def _grouped(comparisons: Sequence[Comparison], columns: Sequence[str]) -> dict[str, list[Comparison]]:
-    groups: dict[str, list[Comparison]] = {}
+def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:
+    groups: dict[str, list[RowComparison]] = {}
     for each in comparisons:
         parts = [text_of(each.row, column) for column in columns]
         groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(each)
     return groups
 
 
-def score(comparisons: Sequence[Comparison]) -> Score:
+def score(comparisons: Sequence[RowComparison]) -> Score:
     timed = [one for one in comparisons if one.step_seconds is not None]
     errors = [abs(one.step_error or 0.0) for one in timed]
     memory_errors = [abs(one.memory_error) for one in comparisons if one.memory_error is not None]
@@ -175,21 +175,21 @@ def constant_error(rates: Sequence[float]) -> float | None:
     return min((sum(abs(rate / constant - 1) for rate in rates) / len(rates) for constant in rates), default=None)
 
 
-def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Spearman's correlation, which is Pearson's of the ranks.
 
     None for fewer than three rows, and where all values of one side are equal.
     """
-    if len(left) < FEWEST_FOR_RANKS:
+    if len(first) < FEWEST_FOR_RANKS:
         return None
-    x, y = _ranks(left), _ranks(right)
+    x, y = _ranks(first), _ranks(second)
     middle = (len(x) + 1) / 2
     spread = sum((a - middle) ** 2 for a in x) * sum((b - middle) ** 2 for b in y)
     together = sum((a - middle) * (b - middle) for a, b in zip(x, y, strict=True))
     return None if spread == 0 else together / spread**0.5
 
 
-def _step_rank_correlation(timed: Sequence[Comparison]) -> float | None:
+def _step_rank_correlation(timed: Sequence[RowComparison]) -> float | None:
     predicted = [-one.prediction.estimate.step_seconds for one in timed]
     return rank_correlation(predicted, [-(one.step_seconds or 0.0) for one in timed])
 

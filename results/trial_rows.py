@@ -17,7 +17,8 @@ from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, 
 from results.scaling import Scaling
 from results.units import gib, percent, tflops
 from sweeps.confidence import interval_of
-from sweeps.reading import TrialReading
+from sweeps.reading import TrialReading, disturbances
+from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import Trial
 from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
@@ -32,6 +33,17 @@ PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
 
+POINT_COLUMNS = (
+    "num_runs",
+    "is_middle_run",
+    "place",
+    "point_step_seconds",
+    "step_seconds_low",
+    "step_seconds_high",
+    "interval_method",
+)
+"""How often a point was measured, and how sure its time is: the same for all trials of the point."""
+
 
 def trial_row(result: TrialReading, relation: Scaling) -> Row:
     """A trial of a sweep, with its scaling against the baseline."""
@@ -45,10 +57,10 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
         | {"failing_rank": measurement.failing_rank if measurement else None}
         | {"started": measurement.started if measurement else None, "ended": measurement.ended if measurement else None}
         | _progress(result)
-        | _predicted(trial)
+        | _predicted_cells(trial)
         | _per_token(trial)
-        | _measured(result.performance)
-        | _estimated(trial.experiment, result.performance)
+        | _measured_cells(result.performance)
+        | _estimated_cells(trial.experiment, result.performance)
         | {
             "scaling_kind": relation.kind,
             "scaling_efficiency": relation.efficiency,
@@ -62,7 +74,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
 
 def plan_row(trial: Trial, label: str) -> Row:
     """A point that is predicted only, with the same identity and `predicted_*` names."""
-    return _identity(trial) | {"label": label} | _layout(trial) | _predicted(trial) | _per_token(trial)
+    return _identity(trial) | {"label": label} | _layout(trial) | _predicted_cells(trial) | _per_token(trial)
 
 
 def _identity(trial: Trial) -> Row:
@@ -120,43 +132,45 @@ def _progress(result: TrialReading) -> Row:
     }
 
 
-def _predicted(trial: Trial) -> Row:
+def _predicted_cells(trial: Trial) -> Row:
     estimate = trial.estimate
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
-    values |= {"predicted_by_type": _by_type(estimate.blocks if estimate else ())}
-    values |= _expected(trial)
+    values |= {"predicted_by_type": _rates_by_type(estimate.blocks if estimate else ())}
+    values |= _interval_cells(trial)
     return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
 
 
-def _expected(trial: Trial) -> Row:
+def _interval_cells(trial: Trial) -> Row:
     """Between which seconds four measurements of five of such a step are expected."""
-    known = trial.experiment and trial.estimate
-    found = interval_of(trial.experiment, known.implementation, known) if trial.experiment and known else None
+    estimate = trial.experiment and trial.estimate
+    interval = (
+        interval_of(trial.experiment, estimate.implementation, estimate) if trial.experiment and estimate else None
+    )
     return {
-        "predicted_low_step_seconds": found.low_seconds if found else None,
-        "predicted_high_step_seconds": found.high_seconds if found else None,
+        "predicted_low_step_seconds": interval.low_seconds if interval else None,
+        "predicted_high_step_seconds": interval.high_seconds if interval else None,
     }
 
 
-def _measured(performance: Performance | None) -> Row:
+def _measured_cells(performance: Performance | None) -> Row:
     """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
     values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
     # The device that holds most decides whether the plan fits.
     memory = max(performance.peak_memory_bytes, default=None) if performance else None
     terms = performance.breakdown.slowest if performance and performance.breakdown else None
     parts = {f"measured_{name}": getattr(terms, name) if terms else None for name in StepTerms.model_fields}
-    by_type = {"measured_by_type": _by_type(performance.blocks if performance else ())}
+    by_type = {"measured_by_type": _rates_by_type(performance.blocks if performance else ())}
     return values | by_type | {"measured_peak_memory_bytes": memory} | parts
 
 
 def _per_token(trial: Trial) -> Row:
     """Energy, money and carbon on paper."""
-    found = declared_footprint(trial.experiment, trial.estimate) if trial.experiment and trial.estimate else None
-    return _footprint("predicted", found)
+    footprint = declared_footprint(trial.experiment, trial.estimate) if trial.experiment and trial.estimate else None
+    return _footprint("predicted", footprint)
 
 
-def _estimated(experiment: Experiment | None, performance: Performance | None) -> Row:
+def _estimated_cells(experiment: Experiment | None, performance: Performance | None) -> Row:
     """The same from the measured time; `estimated_co2_from` says whether carbon is from counters or declared watts."""
     if experiment is None or performance is None:
         return _footprint("estimated", None) | {"estimated_co2_from": None}
@@ -168,20 +182,20 @@ def _estimated(experiment: Experiment | None, performance: Performance | None) -
     }
 
 
-def _footprint(prefix: str, found: Footprint | None) -> Row:
+def _footprint(prefix: str, footprint: Footprint | None) -> Row:
     return {
-        f"{prefix}_joules_per_token": found.joules_per_token if found else None,
-        f"{prefix}_dollars_per_million_tokens": found.dollars(MILLION) if found else None,
-        f"{prefix}_{CO2}": _grams(found) if found else None,
+        f"{prefix}_joules_per_token": footprint.joules_per_token if footprint else None,
+        f"{prefix}_dollars_per_million_tokens": footprint.dollars(MILLION) if footprint else None,
+        f"{prefix}_{CO2}": _grams(footprint) if footprint else None,
     }
 
 
-def _grams(found: Footprint) -> float | None:
-    tonnes = found.tonnes_co2(MILLION)
+def _grams(footprint: Footprint) -> float | None:
+    tonnes = footprint.tonnes_co2(MILLION)
     return None if tonnes is None else tonnes * GRAMS_PER_TONNE
 
 
-def _by_type(blocks: Sequence[BlockRates]) -> str | None:
+def _rates_by_type(blocks: Sequence[BlockRates]) -> str | None:
     """Model TFLOPS per device, share of the own peak and memory of each type of devices; None where all are equal."""
     return (
         "; ".join(
@@ -195,3 +209,30 @@ def _by_type(blocks: Sequence[BlockRates]) -> str | None:
 
 def _environment(environment: Environment | None) -> Row:
     return {name: getattr(environment, name) if environment else None for name in Environment.model_fields}
+
+
+def repeat_columns(results: Sequence[TrialReading]) -> list[dict[str, Any]]:
+    """For every result, in order: `is_middle_run` marks the trial whose numbers stand for its point in a ranking."""
+    points, disturbed = measured_points(results), disturbances(results)
+    placed = zip(points, places(points), strict=True)
+    points_by_trial = {run.trial.trial_id: (point, place) for point, place in placed for run in point.runs}
+    return [
+        _point_columns(result, *points_by_trial.get(result.trial.trial_id, (None, "")))
+        | {"disturbed": disturbed.get(result.trial.trial_id)}
+        for result in results
+    ]
+
+
+def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str) -> dict[str, Any]:
+    columns: dict[str, Any] = {"repeat": result.trial.repeat} | dict.fromkeys(POINT_COLUMNS)
+    if point is None:
+        return columns
+    return columns | {
+        "num_runs": len(point.runs),
+        "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id,
+        "place": place or None,
+        "point_step_seconds": point.performance.step_seconds,
+        "step_seconds_low": point.seconds.low,
+        "step_seconds_high": point.seconds.high,
+        "interval_method": point.seconds.method,
+    }

@@ -14,7 +14,7 @@ from benchmarks.chaos.cluster import Cluster
 from benchmarks.chaos.workbench import REFUSALS, Workbench
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import SlurmQueue
 from sweeps.reading import TrialReading
@@ -59,7 +59,7 @@ def _carried_on(bench: Workbench, poll_seconds: float) -> bool:
     """Step after step to the end; False where another controller has the folder."""
     folder = bench.sweep.folder
     try:
-        with locked(folder):
+        with lock_folder(folder):
             rules = replace(slurm_rules(bench.slurm), max_concurrent_trials=SLOTS)
             conductor = Conductor(Sweep.stored_in(folder), SlurmQueue(bench.slurm, bench.job), rules)
             print(go_on(conductor, Silent(), poll_seconds).finished, flush=True)

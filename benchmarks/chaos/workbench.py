@@ -23,10 +23,10 @@ from conf.schema import Value
 from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
 from conf.tree import Tree, with_values
-from launcher.control.orders import Command
+from launcher.control.orders import SweepOrders
 from launcher.control.retries import RetryRule
 from launcher.slurm.executor import SlurmJob
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.sweep import submit
 from results.collect import collect
 from results.report.report import write_report
@@ -169,10 +169,10 @@ class Workbench:
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
         """What the same command does when it is given again; a refusal that it explains is no fault."""
         try:
-            submit(self.sweep, self.slurm, command=Command(retry_failed=retry_failed), job=self.job)
+            submit(self.sweep, self.slurm, command=SweepOrders(retry_failed=retry_failed), job=self.job)
         except REFUSALS as refusal:
             print(f"refused: {refusal}", flush=True)
-        return reconciled(self.sweep.read())
+        return reconcile(self.sweep.read())
 
     def finish(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Carry the sweep on until nothing more is to come."""
@@ -184,7 +184,7 @@ class Workbench:
         """Only look, until every trial has ended."""
         deadline = time.monotonic() + seconds
         while True:
-            readings = reconciled(self.sweep.read())
+            readings = reconcile(self.sweep.read())
             if all(each.outcome and each.outcome.is_final for each in readings) or time.monotonic() > deadline:
                 return readings
             time.sleep(POLL_SECONDS)
@@ -232,7 +232,7 @@ class Workbench:
 
     def keep_found(self) -> None:
         """Look now, because the folder is about to go."""
-        readings = reconciled(self.sweep.read())
+        readings = reconcile(self.sweep.read())
         assert all(each.outcome for each in readings)  # read now, and kept
         completions = Counter(words[1] for words in self.executions("complete")[self._forgotten :])
         wrong = self._wrong_in_report(readings)

@@ -18,7 +18,7 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment, ExperimentParts
 from conf.load import load
 from conf.schema import Value
-from results.score import Comparison
+from results.score import RowComparison
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured
 from sweeps.search.layouts.bayes import Bayes
@@ -33,7 +33,7 @@ FEWEST_ROWS = 6
 class Rows:
     """The rows of one section as candidates."""
 
-    def __init__(self, rows: Sequence[Comparison]) -> None:
+    def __init__(self, rows: Sequence[RowComparison]) -> None:
         parts = load(["data=synthetic"])
         by_fingerprint = {one.fingerprint: (row, one) for row in reversed(rows) if (one := _experiment(row, parts))}
         self.rows = [row for row, _ in reversed(by_fingerprint.values())]
@@ -77,7 +77,7 @@ class Rows:
 
 def sections() -> dict[str, Rows]:
     """The sections of BLOOM's chronicle with enough rows."""
-    found: dict[str, list[Comparison]] = {}
+    found: dict[str, list[RowComparison]] = {}
     for one in row_sets()["bloom"].comparisons:
         found.setdefault(sweep_of(one), []).append(one)
     rows = {name: Rows(some) for name, some in found.items() if len(some) >= FEWEST_ROWS}
@@ -108,7 +108,7 @@ def _asked(search: Bayes, trials: Sequence[ReplayedReading]) -> int | None:
     return number
 
 
-def _experiment(row: Comparison, parts: ExperimentParts) -> Experiment | None:
+def _experiment(row: RowComparison, parts: ExperimentParts) -> Experiment | None:
     """The row's setup with a training, which changes nothing; None where the trainer here could not run it."""
     setup = row.prediction.configuration.setup
     others = {
@@ -120,7 +120,7 @@ def _experiment(row: Comparison, parts: ExperimentParts) -> Experiment | None:
         return None
 
 
-def _priced(row: Comparison) -> Priced:
+def _priced(row: RowComparison) -> Priced:
     configuration = row.prediction.configuration
     setting = setting_of(configuration.setup, configuration.implementation)
     return priced(setting, plan_of(configuration.setup), configuration.setup.batch.global_batch_size)

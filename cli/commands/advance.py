@@ -23,13 +23,13 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     """
     from launcher.control.advance import PAUSED
     from launcher.controller import take_up
-    from launcher.folder_lock import locked
+    from launcher.folder_lock import lock_folder
 
     if as_json:
         leave_stdout_to_json()
     folder = started_sweep(name, overrides)[0]
     given = overrides_of(name, overrides)
-    with locked(folder):
+    with lock_folder(folder):
         step = take_up(folder, given.without(RECORDED)).conductor.advance()
     said = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
     print_unwrapped(f"{', '.join(said)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")

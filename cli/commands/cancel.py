@@ -26,7 +26,7 @@ def cancel(
 ) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
-    from launcher.control.orders import trial_named
+    from launcher.control.orders import find_trial
     from launcher.trainings.begun import training_of
     from sweeps.sweep import Sweep
 
@@ -42,7 +42,7 @@ def cancel(
             print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=0)
         return
     if trial:
-        ended = cancel_trials(sweep, [trial_named(sweep, each) for each in trial])
+        ended = cancel_trials(sweep, [find_trial(sweep, each) for each in trial])
         again = next_command("retry", sweep, "--trial", "ID")
         print_unwrapped(f"{counted(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:

@@ -20,7 +20,7 @@ from conf.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from launcher.doctor.examination import Examination
-    from launcher.doctor.finding import Finding
+    from launcher.doctor.finding import CheckResult
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
 NAME_COLUMNS = 14
@@ -54,7 +54,7 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
         raise typer.Exit(EXIT_FAILED)
 
 
-def _shown(findings: Iterator[Finding]) -> Iterator[Finding]:
+def _shown(findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
     """Print each as it is found, under the name of its part."""
     part = ""
     for finding in findings:
@@ -65,7 +65,7 @@ def _shown(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield finding
 
 
-def _row(finding: Finding) -> Table:
+def _row(finding: CheckResult) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=8, no_wrap=True)
     grid.add_column(width=NAME_COLUMNS, no_wrap=True)
@@ -85,7 +85,7 @@ def _verdict(counts: Counter[str]) -> Text:
     return Text(f"\n{ready}: {', '.join(found)}.", style="bold red" if counts["problem"] else "bold yellow")
 
 
-def _nodes(asked: Examination, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def _nodes(asked: Examination, findings: Sequence[CheckResult]) -> list[dict[str, Any]]:
     """What the ranks of this look's job told; none where it had no job."""
     had_job = any(finding.name == "job" and finding.status != "skipped" for finding in findings)
     return [report.model_dump() for report in asked.job.folder.read_reports()] if had_job else []

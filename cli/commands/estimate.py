@@ -14,7 +14,7 @@ from cli.output.console import complaints, console, counted, leave_stdout_to_jso
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from results.score import Comparison
+    from results.score import RowComparison
     from sweeps.table.file import Record
     from sweeps.table.prices import PricedRow
 
@@ -41,7 +41,7 @@ def estimate(
 
     Exit code 1: no row could be priced.
     """
-    from results.priced_table import priced_table
+    from results.terminal.priced_table import priced_table
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
     from train_core.costs import IMPLEMENTATIONS
@@ -89,7 +89,7 @@ def _told(records: Sequence[Record]) -> Iterable[Record]:
     return track(records, "Pricing rows", console=complaints, transient=True, disable=not shown)
 
 
-def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[Comparison] | None) -> dict[str, Any]:
+def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[RowComparison] | None) -> dict[str, Any]:
     from results.documents import score_document
     from sweeps.table.file import FIRST_LINE
 
@@ -138,9 +138,9 @@ def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
     return [(line, row.reason) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction is None]
 
 
-def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
+def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     """Print the scores, and return the rows that they are about."""
-    from results.score_table import score_in_all, score_table, series_table
+    from results.terminal.score_table import score_in_all, score_table, series_table
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
@@ -160,11 +160,11 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[Comparison]:
     return compared
 
 
-def _compared(rows: Sequence[PricedRow]) -> tuple[list[Comparison], list[str]]:
+def _compared(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
     """Rows beside their measurements, and what is wrong with measurements that cannot be read."""
     from results.score import comparison
 
-    compared: list[Comparison] = []
+    compared: list[RowComparison] = []
     unreadable: list[str] = []
     for row in rows:
         try:

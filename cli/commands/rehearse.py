@@ -28,7 +28,7 @@ def rehearse(
     if cfg:
         print_config(asked)
         return
-    from results.rehearsal_table import comparison, memory_table, predict, work_table
+    from results.terminal.rehearsal_table import comparison, memory_table, predict, work_table
     from train_core.rehearsal.rehearse import rehearse as rehearse_all
 
     experiment = asked.settings.experiment()

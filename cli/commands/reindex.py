@@ -79,11 +79,11 @@ def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | N
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
         chosen: the same where the command names a store, which then takes the place of the record's.
     """
-    from launcher.state import reconciled
+    from launcher.state import reconcile
     from results.mlflow.sweep_import import import_sweep
 
     tracking = chosen or sweep.record.tracking.signed_in_as(configured)
-    done = import_sweep(sweep, tracking, root, lambda sweep: reconciled(sweep.read()), anew=True)
+    done = import_sweep(sweep, tracking, root, lambda sweep: reconcile(sweep.read()), anew=True)
     print_unwrapped(f"{sweep.folder.path.name}: {counted(done.created, 'run')} written")
     return _write_trainings(_trainings(sweep, root), sweep, tracking, root)
 

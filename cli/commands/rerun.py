@@ -67,14 +67,14 @@ def rerun(
 def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec | None:
     """The settings with which the sweep was begun, changed as was asked now; None where no Slurm answers."""
     from conf.overrides import Overrides
-    from launcher.control.private_overrides import begun_with
+    from launcher.control.private_overrides import overrides_at_begin
     from launcher.where import compose_for_slurm, slurm_answers
     from sweeps.folder.history import History
 
     if not (print_only or slurm_answers()):
         return None
     begun = History.kept_in(sweep.folder).begun
-    before = begun_with(sweep.folder, begun) if begun else Overrides.parse(sweep.record.overrides)
+    before = overrides_at_begin(sweep.folder, begun) if begun else Overrides.parse(sweep.record.overrides)
     # The sweep's own overrides may name the sweep, as those with which it was begun do; it is chosen once.
     return compose_for_slurm(before.without({"sweep"}) + asked.overrides).settings.slurm
 

@@ -19,7 +19,7 @@ from conf.units import GIBIBYTE, TERA
 
 if TYPE_CHECKING:
     from launcher.trainings.begun import LongRun
-    from launcher.where import Place
+    from launcher.where import SweepPlace
     from train_core.costs import Estimate
     from train_core.measurement import Measurement, StepMetrics
 
@@ -118,7 +118,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
             _into_mlflow(run, place)
 
 
-def _into_mlflow(run: LongRun, place: Place) -> None:
+def _into_mlflow(run: LongRun, place: SweepPlace) -> None:
     from results.mlflow.sweep_import import import_training
 
     record = place.folder.read_record()
@@ -208,12 +208,12 @@ def _conclude(measurement: Measurement) -> None:
     )
 
 
-def _on_slurm(run: LongRun, place: Place) -> None:
-    from launcher.state import reconciled
+def _on_slurm(run: LongRun, place: SweepPlace) -> None:
+    from launcher.state import reconcile
     from launcher.trainings.slurm import starting, submit_long_run
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
-    (reading,) = reconciled([run.read()])
+    (reading,) = reconcile([run.read()])
     measurement = reading.measurement
     if measurement is not None and measurement.performance is not None:
         _conclude(measurement)

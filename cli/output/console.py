@@ -34,9 +34,9 @@ def print_verbatim(text: str) -> None:
 
 def print_json(name: str, content: Mapping[str, Any]) -> None:
     """Print the one document of a command that was asked for JSON, on stdout and in one piece."""
-    from results.json_text import as_text
+    from results.machine_text import json_text
 
-    sys.stdout.write(f"{hide_credentials(as_text(name, content))}\n")
+    sys.stdout.write(f"{hide_credentials(json_text(name, content))}\n")
 
 
 def leave_stdout_to_json() -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from cli.output.state_table import duration, state_table
 from cli.output.worth_showing import is_troubled, worth_showing
 from conf.units import TERA
-from launcher.control.progress import Progress
+from launcher.control.workplace import ProgressDisplay
 from sweeps.points.objectives import measured
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
@@ -96,7 +96,7 @@ class PlainProgress:
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def progress_on(console: Console) -> Progress:
+def progress_on(console: Console) -> ProgressDisplay:
     """Live in a terminal, plain lines elsewhere."""
     return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
 

@@ -16,10 +16,10 @@ def print_state(document: str, folder: SweepFolder, **done: Any) -> None:
     Args:
         done: what the command did, beside how the sweep stands.
     """
-    from launcher.state import reconciled
+    from launcher.state import reconcile
     from results.documents import status_document
     from sweeps.folder.history import History
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(folder)
-    print_json(document, status_document(sweep, reconciled(sweep.read()), [], History.kept_in(folder)) | done)
+    print_json(document, status_document(sweep, reconcile(sweep.read()), [], History.kept_in(folder)) | done)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from results.layout_cell import LayoutCell
-from results.terminal import DISTURBED, outcome_style
+from results.terminal.layout_names import LayoutCell
+from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
 from sweeps.points.objectives import measured
 from sweeps.reading import Reading, TrialReading, disturbances

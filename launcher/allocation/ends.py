@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from launcher.slurm.query import JobState
+from launcher.slurm.query import SlurmJobState
 from launcher.slurm.silent_jobs import outcome_in_words, verdict
 from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission
@@ -36,7 +36,7 @@ WORD_OF_STATE = {
 }
 
 
-def ended_by_itself(
+def step_end(
     reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
 ) -> Measurement:
     """What is said of a step that ended while its allocation lives.
@@ -47,32 +47,32 @@ def ended_by_itself(
         lost: those of them that are no longer the allocation's.
     """
     log = tail(submission.error_of(0))
-    told = verdict(reading, submission, _state(log, exit_code, nodes, lost))
+    measurement = verdict(reading, submission, _state(log, exit_code, nodes, lost))
     # The controller itself ends a srun with SIGTERM, and does not ask then why it ended.
-    if exit_code < 0 and told.outcome is Outcome.FAILED and told.failing_rank is None:
+    if exit_code < 0 and measurement.outcome is Outcome.FAILED and measurement.failing_rank is None:
         cause = f"its srun was killed by {signal.Signals(-exit_code).name}"
-        return told.model_copy(update={"cause": cause, "fault": fault_of_signal(-exit_code)})
-    if (words := NOT_STARTED.search(log)) and told.outcome is Outcome.FAILED:
-        return told.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
-    return told
+        return measurement.model_copy(update={"cause": cause, "fault": fault_of_signal(-exit_code)})
+    if (words := NOT_STARTED.search(log)) and measurement.outcome is Outcome.FAILED:
+        return measurement.model_copy(update={"cause": f"srun could not start it: {words[1]}"})
+    return measurement
 
 
 def why_not_created(submission: Submission) -> str:
     """What srun says where Slurm did not make the step at all, so that nothing of it ran; empty where it did."""
-    found = NOT_CREATED.search(tail(submission.error_of(0)))
-    return found[1] if found else ""
+    match = NOT_CREATED.search(tail(submission.error_of(0)))
+    return match[1] if match else ""
 
 
-def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> JobState:
+def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> SlurmJobState:
     """How Slurm would call the step's end; srun's words are at hand where there is no accounting, and at once."""
     if failed := lost or NODE_FAILURE.findall(log):
-        return JobState("NODE_FAIL", nodes=",".join(failed))
+        return SlurmJobState("NODE_FAIL", nodes=",".join(failed))
     said = outcome_in_words(log)
     failed_as = STATE_IN_WORDS.get(said, "FAILED") if said is not None else "FAILED"
     name = "COMPLETED" if exit_code == 0 else failed_as
     # Slurm cancels a step whose srun has gone, too, and nobody wanted that.
     is_cancelled = exit_code >= 0 and _was_cancelled(log)
-    return JobState("CANCELLED" if is_cancelled else name, nodes=",".join(nodes))
+    return SlurmJobState("CANCELLED" if is_cancelled else name, nodes=",".join(nodes))
 
 
 def _was_cancelled(log: str) -> bool:
@@ -83,7 +83,7 @@ def _was_cancelled(log: str) -> bool:
     return task is None or cancelled.start() < task.start()
 
 
-def ended_with_its_allocation(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
+def allocation_end(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
     """What is said of a step whose allocation has ended in this state, or is unknown to Slurm (None).
 
     The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.

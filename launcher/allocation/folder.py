@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.errors import UsageError
 from launcher.slurm.answers import FRESH, Patience
-from launcher.slurm.own_jobs import Standing, standings
+from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import SlurmSilent
 from sweeps.folder.submission import read_submission
 from sweeps.trial import SweepFolder
@@ -15,7 +15,7 @@ def allocation_folder(folder: SweepFolder) -> JobFolder:
     return JobFolder(folder.path / "allocation")
 
 
-def live_allocation(folder: SweepFolder, patience: Patience = FRESH) -> Standing | None:
+def live_allocation(folder: SweepFolder, patience: Patience = FRESH) -> JobStanding | None:
     """The sweep's allocation, if it is queued or runs.
 
     Args:

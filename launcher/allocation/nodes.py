@@ -27,7 +27,7 @@ UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
 TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
-class Node(NamedTuple):
+class AllocatedNode(NamedTuple):
     """What the allocation has of one node.
 
     Attributes:
@@ -43,7 +43,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Allocation:
+class SlurmAllocation:
     """One Slurm job as seen from inside.
 
     Attributes:
@@ -60,7 +60,7 @@ class Allocation:
     job_id: str
     job_name: str
     restarts: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[AllocatedNode, ...]
     num_nodes: int
     is_running: bool
     ends: float
@@ -76,7 +76,7 @@ def is_inside(environment: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
 
 
-def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
+def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocation:
     """The allocation in which this process runs, with those of its nodes that it still has and that are up.
 
     Raises:
@@ -85,12 +85,12 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    found = _parsed(_shown(environment["SLURM_JOB_ID"]), own_job_id(environment))
-    unfit = _unfit(found.nodes)
+    allocation = _parse_job(_job_text(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    unfit = _unfit_nodes(allocation.nodes)
     return replace(
-        found,
-        nodes=tuple(node for node in found.nodes if node.name not in unfit),
-        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(found.nodes))),
+        allocation,
+        nodes=tuple(node for node in allocation.nodes if node.name not in unfit),
+        num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(allocation.nodes))),
     )
 
 
@@ -104,38 +104,38 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
 
 
-def _shown(job_id: str) -> str:
+def _job_text(job_id: str) -> str:
     return _answer(["scontrol", "show", "job", "--detail", job_id])
 
 
-def _unfit(nodes: Sequence[Node]) -> set[str]:
+def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
     """Those that are to be given nothing more. Slurm counts a node that is being drained among a job to its end."""
     if not nodes:
         return set()
     shown = _answer(["scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes)])
-    return {found["node"] for found in STATE.finditer(shown) if UNFIT.search(found["state"])}
+    return {match["node"] for match in STATE.finditer(shown) if UNFIT.search(match["state"])}
 
 
-def _parsed(shown: str, job_id: str) -> Allocation:
-    nodes = tuple(node for found in NODES.finditer(shown) for node in _nodes(found))
-    left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
-    return Allocation(
+def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
+    nodes = tuple(node for match in NODES.finditer(shown) for node in _nodes(match))
+    seconds_left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
+    return SlurmAllocation(
         job_id=job_id,
         job_name=_field(shown, "JobName"),
         restarts=int(_field(shown, "Restarts")),
         nodes=nodes,
         num_nodes=len(nodes),
         is_running=_field(shown, "JobState") == "RUNNING",
-        ends=time.monotonic() + left,
+        ends=time.monotonic() + seconds_left,
         seconds=_seconds(_field(shown, "TimeLimit")),
     )
 
 
-def _nodes(found: re.Match[str]) -> list[Node]:
+def _nodes(match: re.Match[str]) -> list[AllocatedNode]:
     """Equal nodes share a line of Slurm's answer."""
-    gpus = sum(int(count) for count in GPUS.findall(found["gres"] or ""))
-    names = node_names(found["nodes"])
-    return [Node(name, _count(found["cores"]), int(found["memory"]), gpus) for name in names]
+    gpus = sum(int(count) for count in GPUS.findall(match["gres"] or ""))
+    names = node_names(match["nodes"])
+    return [AllocatedNode(name, _count(match["cores"]), int(match["memory"]), gpus) for name in names]
 
 
 def _count(ranges: str) -> int:
@@ -145,18 +145,18 @@ def _count(ranges: str) -> int:
 
 
 def _field(shown: str, name: str) -> str:
-    found = re.search(rf"(?:^|\s){name}=(\S+)", shown)
-    if found is None:
+    match = re.search(rf"(?:^|\s){name}=(\S+)", shown)
+    if match is None:
         raise SlurmSilent
-    return found[1]
+    return match[1]
 
 
 def _seconds(text: str) -> float:
     """`1-02:03:04` and the like; anything else, as UNLIMITED, is no limit."""
-    found = TIME.fullmatch(text)
-    if found is None:
+    match = TIME.fullmatch(text)
+    if match is None:
         return float("inf")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(days * DAY + hours * HOUR + minutes * MINUTE + seconds)
 
 

@@ -1,15 +1,24 @@
-"""Which trials share an allocation at once, and on which of its nodes and devices. Nobody is asked, nothing started."""
+"""Choosing the trials that share an allocation at once, and the nodes and devices of each.
+
+The choice goes by how long every trial is expected to take. Nobody is asked here, and nothing is started.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
 from sweeps.folder.submission import JobShape
+from sweeps.reading import TrialReading
+from sweeps.trial import Trial
+
+START_SECONDS = 60.0
+"""Assumed for importing, meeting and leaving until a trial has shown how long that takes."""
 
 
-class Placement(NamedTuple):
+class StepPlacement(NamedTuple):
     """Attributes:
     nodes: in the order of the allocation.
     devices: their numbers, the same on every node.
@@ -19,7 +28,7 @@ class Placement(NamedTuple):
     devices: tuple[int, ...]
 
 
-class Candidate(NamedTuple):
+class WaitingTrial(NamedTuple):
     """A trial that waits.
 
     Attributes:
@@ -31,10 +40,10 @@ class Candidate(NamedTuple):
     seconds: float
 
 
-class Held(NamedTuple):
+class Occupancy(NamedTuple):
     """What a running trial holds, and for how many seconds from now it is expected to."""
 
-    placement: Placement
+    placement: StepPlacement
     seconds: float
 
 
@@ -47,17 +56,17 @@ class Room:
     """
 
     devices: Mapping[str, int]
-    held: dict[str, Placement] = field(default_factory=dict)
+    held: dict[str, StepPlacement] = field(default_factory=dict)
 
     @property
     def num_free(self) -> int:
-        return sum(len(self._free(node)) for node in self.devices)
+        return sum(len(self._free_devices(node)) for node in self.devices)
 
     def could_hold(self, shape: JobShape) -> bool:
         """Whether it has room for the shape while nothing else runs."""
         return Room(self.devices).place(shape) is not None
 
-    def place(self, shape: JobShape, closed: Collection[str] = ()) -> Placement | None:
+    def place(self, shape: JobShape, closed: Collection[str] = ()) -> StepPlacement | None:
         """Where a trial of this shape may run now; None where nowhere. Nothing is taken yet.
 
         The fullest nodes that still have room come first, so that empty ones stay whole for larger trials.
@@ -65,7 +74,7 @@ class Room:
         Args:
             closed: nodes that it may not use.
         """
-        free = {node: self._free(node) for node in self.devices if node not in closed}
+        free = {node: self._free_devices(node) for node in self.devices if node not in closed}
         fitting = [node for node, numbers in free.items() if len(numbers) >= shape.devices_per_node]
         chosen = sorted(fitting, key=lambda node: len(free[node]))[: shape.num_nodes]
         if len(chosen) < shape.num_nodes:
@@ -74,9 +83,9 @@ class Room:
         if len(common) < shape.devices_per_node:
             return None
         nodes = tuple(node for node in self.devices if node in chosen)
-        return Placement(nodes, tuple(common[: shape.devices_per_node]))
+        return StepPlacement(nodes, tuple(common[: shape.devices_per_node]))
 
-    def take(self, trial_id: str, placement: Placement) -> None:
+    def take(self, trial_id: str, placement: StepPlacement) -> None:
         assert trial_id not in self.held
         self.held[trial_id] = placement
 
@@ -87,14 +96,14 @@ class Room:
         """Place nothing on these nodes any more; what runs there runs on."""
         self.devices = {node: count for node, count in self.devices.items() if node not in nodes}
 
-    def _free(self, node: str) -> list[int]:
+    def _free_devices(self, node: str) -> list[int]:
         taken = {number for each in self.held.values() if node in each.nodes for number in each.devices}
         return [number for number in range(self.devices[node]) if number not in taken]
 
 
 def choose(
-    candidates: Iterable[Candidate], room: Room, seconds_left: Mapping[str, float]
-) -> list[tuple[Candidate, Placement]]:
+    candidates: Iterable[WaitingTrial], room: Room, seconds_left: Mapping[str, float]
+) -> list[tuple[WaitingTrial, StepPlacement]]:
     """Those candidates for which there is room now, in their order; the room has taken them afterwards.
 
     The first that finds no room gets the nodes that are free soonest. A later one may pass it on these nodes only if it
@@ -103,34 +112,34 @@ def choose(
     Args:
         seconds_left: of each running trial, as expected.
     """
-    chosen: list[tuple[Candidate, Placement]] = []
-    left = dict(seconds_left)
+    chosen: list[tuple[WaitingTrial, StepPlacement]] = []
+    remaining = dict(seconds_left)
     reserved: frozenset[str] = frozenset()
     begins = 0.0
     for each in candidates:
         closed = reserved if each.seconds > begins else frozenset[str]()
         if placement := room.place(each.shape, closed):
             room.take(each.trial_id, placement)
-            left[each.trial_id] = each.seconds
+            remaining[each.trial_id] = each.seconds
             chosen.append((each, placement))
         elif not reserved and room.could_hold(each.shape):
-            reserved, begins = _reservation(each.shape, room, left)
+            reserved, begins = _reservation(each.shape, room, remaining)
     return chosen
 
 
 def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float]) -> tuple[frozenset[str], float]:
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
-    held = [Held(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
+    occupied = [Occupancy(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
     soonest = sorted(
-        (_seconds_until(shape.devices_per_node, count, node, held), node) for node, count in room.devices.items()
+        (_seconds_until(shape.devices_per_node, count, node, occupied), node) for node, count in room.devices.items()
     )
     used = soonest[: shape.num_nodes]
     return frozenset(node for _, node in used), used[-1][0]
 
 
-def _seconds_until(wanted: int, count: int, node: str, held: Sequence[Held]) -> float:
+def _seconds_until(wanted: int, count: int, node: str, occupied: Sequence[Occupancy]) -> float:
     """In how many seconds so many of the node's devices are free, if trials end when they are expected to."""
-    here = sorted((each.seconds, len(each.placement.devices)) for each in held if node in each.placement.nodes)
+    here = sorted((each.seconds, len(each.placement.devices)) for each in occupied if node in each.placement.nodes)
     free = count - sum(size for _, size in here)
     for seconds, size in here:
         if free >= wanted:
@@ -139,3 +148,43 @@ def _seconds_until(wanted: int, count: int, node: str, held: Sequence[Held]) -> 
         if free >= wanted:
             return seconds
     return 0.0 if free >= wanted else float("inf")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Attributes:
+    start_seconds: of a trial beside its steps.
+    ratio: of a measured step to the predicted one.
+    limit_seconds: after which a trial is ended.
+    """
+
+    limit_seconds: float
+    start_seconds: float = START_SECONDS
+    ratio: float = 1.0
+
+    @classmethod
+    def after(cls, readings: Iterable[TrialReading], limit_seconds: float) -> Expectation:
+        """What the trials that have been measured make one expect of the others: medians, as few may stand out."""
+        measured = [each for each in readings if each.performance and each.trial.estimate]
+        if not measured:
+            return cls(limit_seconds)
+        return cls(limit_seconds, median(map(_seconds_beside_steps, measured)), median(map(_ratio, measured)))
+
+    def seconds(self, trial: Trial) -> float:
+        if trial.estimate is None or trial.experiment is None:
+            return self.limit_seconds
+        steps = self.ratio * trial.estimate.step_seconds * trial.experiment.training.num_steps
+        return min(self.limit_seconds, self.start_seconds + steps)
+
+
+def _seconds_beside_steps(reading: TrialReading) -> float:
+    assert reading.performance
+    assert reading.measurement
+    took = reading.measurement.ended - reading.measurement.started
+    return max(0.0, took - reading.performance.step_seconds * reading.num_steps)
+
+
+def _ratio(reading: TrialReading) -> float:
+    assert reading.performance
+    assert reading.trial.estimate
+    return reading.performance.step_seconds / reading.trial.estimate.step_seconds

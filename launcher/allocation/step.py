@@ -1,4 +1,4 @@
-"""One trial as a step of an allocation: the `srun` that starts it on its own nodes, cores and devices."""
+"""One trial as a step of an allocation: the `srun` that starts it on its own nodes, cores and devices, and its end."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.allocation.nodes import Allocation
-from launcher.allocation.packing import Placement
-from launcher.executor import Work
+from launcher.allocation.nodes import SlurmAllocation, running_steps
+from launcher.allocation.packing import Expectation, StepPlacement
+from launcher.executor import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task
+from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
+from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
+from sweeps.trial import Trial
 from train_core.whole_files import replacing
 
 OF_THE_JOB = (
@@ -39,6 +43,9 @@ OF_THE_JOB = (
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """AMD's runtime listens to it too. ROCR_VISIBLE_DEVICES beside it would number what is left anew."""
 
+END_SECONDS = 40.0
+"""Slurm kills a step that does not end by itself after its KillWait, which is 30 s by default."""
+
 
 @dataclass(frozen=True)
 class StepExecutor:
@@ -53,7 +60,7 @@ class StepExecutor:
         patience_seconds: after which srun gives up a step that Slurm does not make.
     """
 
-    allocation: Allocation
+    allocation: SlurmAllocation
     slurm: SlurmSpec
     name: str
     code: Path
@@ -63,7 +70,7 @@ class StepExecutor:
     patience_seconds: int
 
     def start(
-        self, function: SlurmJob, work: Work, shape: JobShape, placement: Placement
+        self, function: SlurmJob, work: FolderWork, shape: JobShape, placement: StepPlacement
     ) -> tuple[Submission, subprocess.Popen[bytes]]:
         """Start a step in which every task calls the function with the folder; returns its submission and its srun.
 
@@ -90,7 +97,7 @@ class StepExecutor:
             )
         return submission, process
 
-    def command(self, submission: Submission, placement: Placement, task: Path) -> list[str]:
+    def command(self, submission: Submission, placement: StepPlacement, task: Path) -> list[str]:
         """The step's srun. It shares nothing with the steps beside it: without --exact it would take whole nodes."""
         shape, nodes = submission.shape, [node for node in self.allocation.nodes if node.name in placement.nodes]
         shares = [shape.devices_per_node / self.slots[node.name] for node in nodes]
@@ -130,7 +137,7 @@ class StepExecutor:
     def _slurm_hands_out_gpus(self) -> bool:
         return any(node.gpus for node in self.allocation.nodes)
 
-    def environment(self, shape: JobShape, placement: Placement) -> dict[str, str]:
+    def environment(self, shape: JobShape, placement: StepPlacement) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_JOB)}
         path = os.pathsep.join([str(self.code), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **self.slurm.environment}
@@ -139,7 +146,7 @@ class StepExecutor:
             own[VISIBLE_DEVICES] = ",".join(map(str, placement.devices))
         return kept | own
 
-    def _write_task(self, job_name: str, function: SlurmJob, work: Work) -> Path:
+    def _write_task(self, job_name: str, function: SlurmJob, work: FolderWork) -> Path:
         import cloudpickle
 
         task = self.logs / f"{job_name}.pkl"
@@ -147,7 +154,7 @@ class StepExecutor:
             cloudpickle.dump((function, [str(work.folder.path.absolute())]), file)
         return task
 
-    def _submission(self, work: Work, shape: JobShape) -> Submission:
+    def _submission(self, work: FolderWork, shape: JobShape) -> Submission:
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         return Submission(
             executor="slurm",
@@ -162,3 +169,62 @@ class StepExecutor:
             output=str(self.logs / f"{job_name}_%t_log.out"),
             error=str(self.logs / f"{job_name}_%t_log.err"),
         )
+
+
+@dataclass
+class RunningStep:
+    """Attributes:
+    process: its srun; None of a step that an earlier controller started.
+    began: by `time.monotonic`.
+    ended: when that was seen.
+    """
+
+    trial: Trial
+    submission: Submission
+    placement: StepPlacement
+    process: subprocess.Popen[bytes] | None
+    began: float
+    ended: float | None = None
+
+    def seconds_left(self, expected: Expectation) -> float:
+        return max(0.0, expected.seconds(self.trial) - (time.monotonic() - self.began))
+
+    @property
+    def exit_code(self) -> int:
+        return self.process.returncode if self.process else 1
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its srun has; of a step without one, nobody knows that without asking Slurm."""
+        return self.process is not None and self.process.poll() is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a result that it left would have appeared on a network file system by now."""
+        assert self.ended is not None
+        state = "COMPLETED" if self.exit_code == 0 else "FAILED"
+        return time.monotonic() - self.ended >= SETTLING_SECONDS.get(state, DEFAULT_SETTLING_SECONDS)
+
+
+def ended_steps(steps: Mapping[str, RunningStep], job_id: str) -> list[str]:
+    """Those of the steps that have ended. Slurm is asked only where some have no srun of this process."""
+    ended = [name for name, step in steps.items() if step.has_ended]
+    adopted = {name: step for name, step in steps.items() if step.process is None}
+    with suppress(SlurmSilent):
+        alive = running_steps(job_id) if adopted else {}
+        ended += [name for name, step in adopted.items() if step.submission.job_name not in alive]
+    return ended
+
+
+def end_all(steps: Sequence[RunningStep]) -> None:
+    """End the steps, and wait until they have ended."""
+    for step in steps:
+        if step.process is not None:
+            step.process.terminate()  # srun kills the step's tasks
+        elif step.submission.job_id:
+            subprocess.run(["scancel", step.submission.job_id], capture_output=True, check=False)
+    until = time.monotonic() + END_SECONDS
+    for step in steps:
+        with suppress(subprocess.TimeoutExpired):
+            if step.process is not None:
+                step.process.wait(max(0.0, until - time.monotonic()))

@@ -1,11 +1,10 @@
 """Trials whose trainer is another program: it is started, its log is read, and its end is told like one of our own.
 
 job          `run_here` and `run_as_task`: a trial folder, on this machine or as a task of a Slurm job
-run          the life of such a trial: started, read, and followed to its end
+run          the life of such a trial: started, its log read line by line, and followed to its end
 seat         which of the job's processes this one is, and where they meet
 start        the words and the environment with which a process starts
 process      the life of the program's processes, to the last of their descendants
-log_tail     whole lines of a log that is still being written
 step_book    from lines to steps
 performance  from steps to a `Performance`
 ends         why a program failed, from its log

@@ -51,7 +51,7 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
     if code == -signal.SIGKILL and oom_kills > 0:  # SIGKILL alone may have come from anybody
         fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
     lacking = over_capacity_bytes("\n".join(spoken)) if fault is Fault.MEMORY else None
-    return told(fault, cause, block, rank).model_copy(update={"over_capacity_bytes": lacking})
+    return rank_failure(fault, cause, block, rank).model_copy(update={"over_capacity_bytes": lacking})
 
 
 def _fault(cause: str, said: str, code: int) -> Fault:
@@ -64,7 +64,7 @@ def _fault(cause: str, said: str, code: int) -> Fault:
     return Fault.KILLED if killed else Fault.INPUT  # its crashes are for whoever wrote it
 
 
-def told(fault: Fault, cause: str, words: str, rank: int, *, blamed: bool = True) -> RankFailure:
+def rank_failure(fault: Fault, cause: str, words: str, rank: int, *, blamed: bool = True) -> RankFailure:
     """A failure, with its cause cut to one line of a table."""
     line = " ".join(cause.split())
     line = line if len(line) <= MAX_CAUSE else f"{line[: MAX_CAUSE - 3]}..."
@@ -85,10 +85,10 @@ def error_line(line: str, log: Path) -> RankFailure:
     speaker = SPEAKER.match(line)
     fault = Fault.MEMORY if OUT_OF_MEMORY.search(line) else Fault.INPUT
     rank = int(speaker["rank"]) if speaker else 0
-    return told(fault, SPEAKER.sub("", line), last_lines([log]), rank, blamed=speaker is not None)
+    return rank_failure(fault, SPEAKER.sub("", line), last_lines([log]), rank, blamed=speaker is not None)
 
 
-def nothing_measured(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
+def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
     """The program ended well, and its log tells of no step to time: which pattern did not match."""
     missing = [name for name in log.patterns if name not in book.matched]
     if book.steps:
@@ -100,7 +100,7 @@ def nothing_measured(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Rank
         cause = f"nothing measurable in its log: no line matches {names}"
     else:
         cause = "nothing measurable in its log: no line tells of a step together with its time"
-    return told(Fault.INPUT, cause, last_lines(logs), 0, blamed=False)
+    return rank_failure(Fault.INPUT, cause, last_lines(logs), 0, blamed=False)
 
 
 def last_lines(logs: Iterable[Path]) -> str:
@@ -120,21 +120,21 @@ def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, s
     for line in own:
         speaker = SPEAKER.match(line)
         by_speaker[int(speaker["rank"]) if speaker else None].append(SPEAKER.sub("", line))
-    found = [(rank, *raised) for rank, lines in by_speaker.items() for raised in _exceptions(lines)]
-    culprits = [raised for raised in found if not PEER_LOST.search(raised[1])]
-    return own, next(iter([*culprits, *found]), None)
+    exceptions = [(rank, *raised) for rank, lines in by_speaker.items() for raised in _exceptions(lines)]
+    culprits = [raised for raised in exceptions if not PEER_LOST.search(raised[1])]
+    return own, next(iter([*culprits, *exceptions]), None)
 
 
 def _exceptions(lines: list[str]) -> list[tuple[str, str]]:
     """The last line and the whole of every traceback."""
-    found, start = [], None
+    exceptions, start = [], None
     for index, line in enumerate(lines):
         if line.startswith(TRACEBACK):
             start = index
         elif start is not None and EXCEPTION.match(line):
-            found.append((line, "\n".join(lines[start : index + 1])))
+            exceptions.append((line, "\n".join(lines[start : index + 1])))
             start = None
-    return found
+    return exceptions
 
 
 def _silent_end(code: int, lines: list[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conf.errors import EXIT_FAILED
 from conf.experiment import Experiment
-from launcher.command_trainer.run import Run
+from launcher.command_trainer.run import ProgramRun
 from launcher.command_trainer.seat import seat_in_slurm, seats_here
 from train_core.attempt import Attempt
 from train_core.job.failures import failed_measurement
@@ -37,10 +37,10 @@ def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: fl
     with held(trial.running_lock) as lock, cancelled_by_signals():
         trial.clear_results()
         started = time.time()
-        run = Run(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
+        run = ProgramRun(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
         failure = run.failure()
         failed = failure and failed_measurement(experiment.fingerprint, failure, started)
-        measurement = failed or run.completed(started)
+        measurement = failed or run.complete(started)
         trial.write_measurement(measurement)
     return measurement
 
@@ -68,19 +68,22 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
         _wait_for_the_first(trial, before)
         return
     with cancelled_by_signals():
-        run = Run(trial, experiment, [seat])
+        run = ProgramRun(trial, experiment, [seat])
         failure = run.failure()
         if failure is not None:
             trial.write_failure(failure)
             print(f"{failure.traceback}\n{failure.cause}", file=sys.stderr, flush=True)
             sys.exit(EXIT_FAILED)
         if seat.is_first:
-            trial.write_measurement(run.completed(started))
+            trial.write_measurement(run.complete(started))
 
 
 def _is_completed(trial: TrialFolder, experiment: Experiment) -> bool:
-    known = trial.read_measurement()
-    return known is not None and (known.outcome, known.fingerprint) == (Outcome.COMPLETED, experiment.fingerprint)
+    measurement = trial.read_measurement()
+    return measurement is not None and (measurement.outcome, measurement.fingerprint) == (
+        Outcome.COMPLETED,
+        experiment.fingerprint,
+    )
 
 
 def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:

@@ -50,9 +50,9 @@ class Programs:
         for start in self.starts:
             start.log.parent.mkdir(parents=True, exist_ok=True)
             with start.log.open("wb") as log:
-                self._processes.append(self._started(start, log.fileno()))
+                self._processes.append(self._start_program(start, log.fileno()))
 
-    def _started(self, start: Start, log: int) -> subprocess.Popen[bytes]:
+    def _start_program(self, start: Start, log: int) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
                 start.words,
@@ -63,12 +63,12 @@ class Programs:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that a Ctrl-C reaches the program only through us
                 pass_fds=self._inherited,
-                preexec_fn=self._before_the_program,  # noqa: PLW1509 (no thread runs beside us)
+                preexec_fn=self._prepare_process,  # noqa: PLW1509 (no thread runs beside us)
             )
         except (OSError, ValueError) as error:
             raise CannotStart(_refusal(start, error)) from None
 
-    def _before_the_program(self) -> None:
+    def _prepare_process(self) -> None:
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)  # a Slurm task ignores it, which a program would inherit
         if LIBC is not None:
             LIBC.prctl(PR_SET_PDEATHSIG, self._death_signal, 0, 0, 0)
@@ -87,13 +87,13 @@ class Programs:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         for _ in range(MOST_GENERATIONS):  # one that is killed may have started another meanwhile
-            left = self._left_behind()
-            for survivor in left:
+            remaining = self._remaining_processes()
+            for survivor in remaining:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     survivor.kill()
-            psutil.wait_procs(left, timeout=END_SECONDS)
+            psutil.wait_procs(remaining, timeout=END_SECONDS)
 
-    def _left_behind(self) -> list[psutil.Process]:
+    def _remaining_processes(self) -> list[psutil.Process]:
         """What runs of the programs: this process has adopted the workers of those that have ended."""
         ours = [child for child in psutil.Process().children() if child not in self._others]
         trees: list[psutil.Process] = []

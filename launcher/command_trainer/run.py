@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from conf.experiment import Experiment
-from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, nothing_measured, told
-from launcher.command_trainer.log_tail import LogTail
+from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, rank_failure, unmeasured_failure
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.command_trainer.process import CannotStart, Programs
-from launcher.command_trainer.seat import Seat, ranks_to_read
+from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
 from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import oom_kill_count
@@ -25,9 +26,15 @@ DONE_SECONDS = 30.0
 LAST_LINES_SECONDS = 15.0
 """So long the last lines of another node may take to appear on a network file system."""
 
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Colours and cursor movements of terminals (ECMA-48, control sequences)."""
+
+MOST_BYTES = 1 << 20
+LINE_END = re.compile(rb"\r\n|\n|\r")  # progress bars rewrite their line after a carriage return
+
 
 @dataclass
-class Run:
+class ProgramRun:
     """One attempt at a trial, of the processes of these seats.
 
     Attributes:
@@ -37,7 +44,7 @@ class Run:
 
     trial: TrialFolder
     experiment: Experiment
-    seats: list[Seat]
+    seats: list[ProgramSeat]
     devices: tuple[int, ...] = ()
     time_limit_seconds: float | None = None
     lock: int | None = None
@@ -52,7 +59,7 @@ class Run:
         self._heard = time.monotonic()
         self._done_since: float | None = None
 
-    def completed(self, started: float) -> Measurement:
+    def complete(self, started: float) -> Measurement:
         performance = self._performance()
         assert performance is not None
         return Measurement(
@@ -70,9 +77,9 @@ class Run:
         oom_kills, programs = oom_kill_count(), self._programs()
         try:
             programs.start()
-            return self._followed(programs, oom_kills)
+            return self._follow(programs, oom_kills)
         except CannotStart as refusal:
-            return told(Fault.INPUT, str(refusal), "", self.seats[0].first_rank)
+            return rank_failure(Fault.INPUT, str(refusal), "", self.seats[0].first_rank)
         finally:
             programs.end()
 
@@ -85,7 +92,7 @@ class Run:
         ends_its_workers = self.experiment.trainer.start != "srun"
         return Programs(starts, ends_its_workers=ends_its_workers, inherited=() if self.lock is None else (self.lock,))
 
-    def _followed(self, programs: Programs, oom_kills: int) -> RankFailure | None:
+    def _follow(self, programs: Programs, oom_kills: int) -> RankFailure | None:
         """Read on until the program has ended, failed, hangs or has taken too long."""
         deadline = time.monotonic() + (self.time_limit_seconds or float("inf"))
         while True:
@@ -101,8 +108,8 @@ class Run:
                 assert code is not None
                 return failure_from_log(log, seat.first_rank, code, oom_kill_count() - oom_kills)
             if all(code is not None for code in codes) or self._is_done_long_enough():
-                return self._well_ended()
-            if (end := self._overdue(deadline)) is not None:
+                return self._log_failure()
+            if (end := self._deadline_failure(deadline)) is not None:
                 return end
             time.sleep(POLL_SECONDS)
 
@@ -138,7 +145,7 @@ class Run:
             self._done_since = time.monotonic()
         return self._done_since is not None and time.monotonic() - self._done_since > DONE_SECONDS
 
-    def _well_ended(self) -> RankFailure | None:
+    def _log_failure(self) -> RankFailure | None:
         """None where the log of the whole program has told what there is to measure."""
         if not self._reads:
             return None
@@ -146,8 +153,8 @@ class Run:
         log = self.experiment.trainer.log
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
-            return told(Fault.INPUT, cause, last_lines(self.logs), 0, blamed=False)
-        return None if self._performance() is not None else nothing_measured(self.book, log, self.logs)
+            return rank_failure(Fault.INPUT, cause, last_lines(self.logs), 0, blamed=False)
+        return None if self._performance() is not None else unmeasured_failure(self.book, log, self.logs)
 
     def _performance(self) -> Performance | None:
         book = self.book
@@ -156,12 +163,45 @@ class Run:
             memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process, in KiB
         return performance_of(self.experiment, book.steps, book.tflops, memory)
 
-    def _overdue(self, deadline: float) -> RankFailure | None:
+    def _deadline_failure(self, deadline: float) -> RankFailure | None:
         if time.monotonic() > deadline:
             cause = f"the trial ran longer than its limit of {self.time_limit_seconds:g} s"
-            return told(Fault.TIME, cause, last_lines(self.logs), 0, blamed=False)
+            return rank_failure(Fault.TIME, cause, last_lines(self.logs), 0, blamed=False)
         silence, most = time.monotonic() - self._heard, self.experiment.watch.hang_seconds
         if self._reads and silence > most:
             cause = f"hangs: no line in its log for {silence:.0f} s (watch.hang_seconds = {most:g})"
-            return told(Fault.HANG, cause, last_lines(self.logs), 0, blamed=False)
+            return rank_failure(Fault.HANG, cause, last_lines(self.logs), 0, blamed=False)
         return None
+
+
+class LogTail:
+    """Reads on from where it stopped. A line without an end waits until it has one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._offset, self._rest = path, 0, b""
+
+    def lines(self) -> list[str]:
+        """The lines that were completed since the last call, without colours."""
+        *whole, self._rest = LINE_END.split(self._rest + self._read_more())
+        return [_plain_text(line) for line in whole]
+
+    def last_words(self) -> list[str]:
+        """What follows the last line's end: to be asked for when nobody writes any more."""
+        rest, self._rest = self._rest, b""
+        return [_plain_text(rest)] if rest else []
+
+    def _read_more(self) -> bytes:
+        read = []
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                while chunk := file.read(MOST_BYTES):
+                    read.append(chunk)
+                self._offset = file.tell()
+        except OSError:  # not there yet, or a network file system that is away for a moment
+            return b""
+        return b"".join(read)
+
+
+def _plain_text(line: bytes) -> str:
+    return ESCAPES.sub("", line.decode(errors="replace"))

@@ -14,7 +14,7 @@ THIS_MACHINE = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProgramSeat:
     """The place of one started process: of one device with `start: srun`, else of all devices of a node.
 
     Attributes:
@@ -37,19 +37,19 @@ class Seat:
         return self.first_rank == 0
 
 
-def seats_here(experiment: Experiment) -> list[Seat]:
+def seats_here(experiment: Experiment) -> list[ProgramSeat]:
     """The seats on this one machine, which holds the whole job, whatever nodes the plan is for."""
     size, port = experiment.parallel.world_size, free_port()
     ranks = range(size) if experiment.trainer.start == "srun" else range(1)
-    return [Seat(0, 1, rank, size, rank, size, THIS_MACHINE, port) for rank in ranks]
+    return [ProgramSeat(0, 1, rank, size, rank, size, THIS_MACHINE, port) for rank in ranks]
 
 
-def seat_in_slurm(experiment: Experiment, environment: Mapping[str, str] = os.environ) -> Seat:
+def seat_in_slurm(experiment: Experiment, environment: Mapping[str, str] = os.environ) -> ProgramSeat:
     """The seat that srun gave this task."""
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     of_a_rank = experiment.trainer.start == "srun"
     task, node = int(environment["SLURM_PROCID"]), int(environment["SLURM_NODEID"])
-    return Seat(
+    return ProgramSeat(
         node_rank=node,
         num_nodes=experiment.num_nodes,
         first_rank=task if of_a_rank else node * experiment.tasks_per_node,
@@ -61,7 +61,7 @@ def seat_in_slurm(experiment: Experiment, environment: Mapping[str, str] = os.en
     )
 
 
-def ranks_to_read(experiment: Experiment, seats: Sequence[Seat]) -> list[int]:
+def ranks_to_read(experiment: Experiment, seats: Sequence[ProgramSeat]) -> list[int]:
     """The first ranks of the processes whose logs the process of these seats reads.
 
     Steps are printed by the first rank, or by the last one, where the loss is.

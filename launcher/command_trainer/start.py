@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conf.experiment import Experiment
 from conf.trainer_call import Call, call_of, torchrun_words
-from launcher.command_trainer.seat import Seat
+from launcher.command_trainer.seat import ProgramSeat
 from train_core.process.git_sha import ROOT
 from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
@@ -30,7 +30,7 @@ class Start:
     log: Path
 
 
-def start_of(trial: TrialFolder, experiment: Experiment, seat: Seat, devices: tuple[int, ...] = ()) -> Start:
+def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...] = ()) -> Start:
     """How the process of a seat is started. The files that it wants are written on the way.
 
     Args:
@@ -52,7 +52,7 @@ def start_of(trial: TrialFolder, experiment: Experiment, seat: Seat, devices: tu
     )
 
 
-def _job_names(trial: TrialFolder, seat: Seat, python: str) -> dict[str, str | int]:
+def _job_names(trial: TrialFolder, seat: ProgramSeat, python: str) -> dict[str, str | int]:
     return {
         "node_rank": seat.node_rank,
         "master_addr": seat.master_addr,
@@ -64,7 +64,7 @@ def _job_names(trial: TrialFolder, seat: Seat, python: str) -> dict[str, str | i
     }
 
 
-def _meeting(seat: Seat) -> tuple[str, ...]:
+def _meeting(seat: ProgramSeat) -> tuple[str, ...]:
     return (
         f"--node-rank={seat.node_rank}",
         f"--master-addr={seat.master_addr}",
@@ -73,7 +73,7 @@ def _meeting(seat: Seat) -> tuple[str, ...]:
 
 
 def _environment(
-    inherited: Mapping[str, str], call: Call, experiment: Experiment, seat: Seat, devices: tuple[int, ...]
+    inherited: Mapping[str, str], call: Call, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...]
 ) -> dict[str, str]:
     """The job's environment without what is there for our own code, and with what torch reads of a rank."""
     environment = {name: value for name, value in inherited.items() if name not in OF_OUR_OWN_CODE}

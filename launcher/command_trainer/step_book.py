@@ -68,14 +68,14 @@ class StepBook:
             self.is_done = True
         if not self.error and any(pattern.search(line) for pattern in self.errors):
             self.error = line.strip()
-        found = self._quantities(line)
-        if (step := found.pop("step", None)) is not None:
+        quantities = self._quantities(line)
+        if (step := quantities.pop("step", None)) is not None:
             number = self._number_of(int(step))
             if number != self._current:
                 yield from self.close()
                 self._current, self._found = number, {}
-        self._found = found | self._found  # the first rank's word for a step stays
-        self._note(found)
+        self._found = quantities | self._found  # the first rank's word for a step stays
+        self._note(quantities)
         if self._seconds() is not None and (not self.wants_loss or "loss" in self._found):
             yield from self.close()
 
@@ -100,7 +100,7 @@ class StepBook:
         yield self.steps[-1]
 
     def _quantities(self, line: str) -> dict[str, float]:
-        found: dict[str, float] = {}
+        quantities: dict[str, float] = {}
         for name, pattern in self.patterns.items():
             match = pattern.search(line)
             if match is None:
@@ -108,27 +108,27 @@ class StepBook:
             self.matched.add(name)
             for quantity, text in match.groupdict().items():
                 with contextlib.suppress(ValueError):
-                    found[quantity] = float((text or "").translate(NOT_IN_NUMBERS))
-        return {name: value for name, value in found.items() if _is_plausible(name, value)}
+                    quantities[quantity] = float((text or "").translate(NOT_IN_NUMBERS))
+        return {name: value for name, value in quantities.items() if _is_plausible(name, value)}
 
-    def _note(self, found: dict[str, float]) -> None:
+    def _note(self, quantities: dict[str, float]) -> None:
         """Keep what says something about the whole training, or is not of `StepMetrics`."""
         for quantity, unit in BYTES.items():
-            if quantity in found:
-                self.memory_bytes = max(self.memory_bytes or 0, round(found[quantity] * unit))
-        if "tflops" in found and self._current is not None:
-            self.tflops.setdefault(self._current, found["tflops"])
+            if quantity in quantities:
+                self.memory_bytes = max(self.memory_bytes or 0, round(quantities[quantity] * unit))
+        if "tflops" in quantities and self._current is not None:
+            self.tflops.setdefault(self._current, quantities["tflops"])
 
     def _seconds(self) -> float | None:
         """How long the step took, by the most direct word for it."""
-        tokens, found = self.experiment.batch.global_batch_size * self.experiment.model.seq_length, self._found
+        tokens, quantities = self.experiment.batch.global_batch_size * self.experiment.model.seq_length, self._found
         of_rate = {
             "tokens_per_second": tokens,
             "tokens_per_second_per_device": tokens / self.experiment.parallel.world_size,
             "samples_per_second": self.experiment.batch.global_batch_size,
         }
         for quantity in TIMES:
-            value = found.get(quantity, math.nan)
+            value = quantities.get(quantity, math.nan)
             if value > 0:
                 if quantity in of_rate:
                     return of_rate[quantity] / value

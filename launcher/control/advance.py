@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from conf.credentials import recorded
 from conf.folders import own_folders
-from launcher.control.admission import Admission
 from launcher.control.attempts import (
+    Admission,
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,
@@ -24,7 +24,7 @@ from launcher.control.attempts import (
 from launcher.control.budget import Budget
 from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
-from launcher.slurm.job_records import charged
+from launcher.slurm.job_records import charged_times
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
@@ -68,11 +68,11 @@ class Rules:
     max_trials: int | None = None
     fail_fast: int | None = None
     max_resubmits: int = 0
-    tell: Callable[[Sweep, Step], None] = lambda sweep, step: None
+    tell: Callable[[Sweep, SweepStep], None] = lambda sweep, step: None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class SweepStep:
     """What one step found and did.
 
     Attributes:
@@ -122,7 +122,7 @@ class Conductor:
         folders = tuple(map(str, own_folders()))
         self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
-    def advance(self) -> Step:
+    def advance(self) -> SweepStep:
         """One step.
 
         Raises:
@@ -133,7 +133,7 @@ class Conductor:
         self.is_under_way = True
         return step
 
-    def _take_a_step(self) -> Step:
+    def _take_a_step(self) -> SweepStep:
         self._news = []
         self._follow_journal()
         readings = self._read_trials()
@@ -156,7 +156,7 @@ class Conductor:
 
     def _go_on(
         self, readings: Sequence[TrialReading], in_flight: Sequence[TrialReading], waiting: Sequence[TrialReading]
-    ) -> Step:
+    ) -> SweepStep:
         """Start what is to run, and ask for more where slots are left."""
         admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, in_flight)
         started = self._start([each for each in waiting if admission.admits(each.trial)])
@@ -176,9 +176,9 @@ class Conductor:
         """Read how all trials stand, and write down what is new of them."""
         readings, budget = self.workplace.standing(self.sweep), self.rules.budget
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
-        told = charged(ended) if budget.is_limited else {}
-        self._still_charged = {each.name for each in ended if is_charged_still(each, told.get(each.name))}
-        self._write(*(entry for each in readings for entry in news(each, self.history, budget, told.get(each.name))))
+        charged = charged_times(ended) if budget.is_limited else {}
+        self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
+        self._write(*(entry for each in readings for entry in news(each, self.history, budget, charged.get(each.name))))
         return readings
 
     def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
@@ -213,7 +213,9 @@ class Conductor:
         fail_fast, begun = self.rules.fail_fast, self.history.first_begun
         failed = [each for each in readings if self._has_failed(each)]
         if fail_fast is not None and len(failed) >= fail_fast:
-            return f"{_counted(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
+            return (
+                f"{_count_in_words(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
+            )
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
@@ -254,7 +256,7 @@ class Conductor:
             return self._waits_at[1]
         answer = self._ask_for_points(readings, count)
         if answer.finished and self.rules.rounds is not None:
-            wanted = [each for each in _of_this_configuration(readings) if self.rules.wants(each.trial)]
+            wanted = [each for each in _readings_of_configuration(readings) if self.rules.wants(each.trial)]
             answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
@@ -270,16 +272,16 @@ class Conductor:
 
     def _add_proposed_trials(self, answer: Answer, admission: Admission) -> list[TrialReading]:
         """Add the proposals that the budget admits to the sweep, and return those trials that can run."""
-        known = {trial.identity: trial for trial in self.sweep.record.trials}
+        trials = {trial.identity: trial for trial in self.sweep.record.trials}
         taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            trial = self._with_own_name(self.rules.draft(proposal), known)
-            if trial.identity in known and self._is_tried(known[trial.identity]):
+            trial = self._rename_trial(self.rules.draft(proposal), trials)
+            if trial.identity in trials and self._is_tried(trials[trial.identity]):
                 continue
             if trial.selected and not admission.admits(trial):
                 break
-            known[trial.identity] = trial
+            trials[trial.identity] = trial
             taken.append(trial)
         self._write(*(Asked(trial=trial) for trial in taken))
         readings = [self.sweep.read_trial(trial) for trial in taken]
@@ -288,15 +290,15 @@ class Conductor:
     def _is_tried(self, trial: Trial) -> bool:
         return trial.role == "asked" or self.sweep.read_trial(trial).outcome is not None
 
-    def _with_own_name(self, trial: Trial, known: Mapping[tuple[str, int], Trial]) -> Trial:
+    def _rename_trial(self, trial: Trial, trials: Mapping[tuple[str, int], Trial]) -> Trial:
         """The trial under a name of its own; a further measurement is named after the first, and counts like it."""
         said: dict[str, object] = {"asked_by": " ".join(self.sweep.record.overrides)}
-        if before := known.get(trial.identity):  # an earlier command asked for it, and never measured it
+        if before := trials.get(trial.identity):  # an earlier command asked for it, and never measured it
             return trial.model_copy(update=said | {"trial_id": before.trial_id, "is_baseline": before.is_baseline})
-        if trial.repeat and (first := known.get((trial.identity[0], 0))):
+        if trial.repeat and (first := trials.get((trial.identity[0], 0))):
             said |= {"trial_id": repeat_id(first.trial_id, trial.repeat), "is_baseline": first.is_baseline}
             return trial.model_copy(update=said)
-        (named,) = named_apart([trial], (other.trial_id for other in known.values()))
+        (named,) = named_apart([trial], (other.trial_id for other in trials.values()))
         return named.model_copy(update=said)
 
     def _start(self, readings: Sequence[TrialReading]) -> set[str]:
@@ -320,11 +322,11 @@ class Conductor:
         started: Collection[str] = (),
         held: str = "",
         finished: str = "",
-    ) -> Step:
+    ) -> SweepStep:
         """The step as others see it; the end of the sweep is written down, and whoever wants to know is told."""
         if finished and finished != self.history.finished:
             self._write(Finished(because=finished))
-        step = Step(
+        step = SweepStep(
             readings=tuple(readings),
             started=tuple(started),
             news=tuple(self._news),
@@ -350,15 +352,15 @@ class Conductor:
             self.sweep = self.sweep._replace(record=self.history.completed(self._planned))
 
 
-def _of_this_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
+def _readings_of_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """Those of the present configuration that were tried or are to be, whichever command asked for them."""
     return [each for each in readings if each.trial.role != "kept" and each.outcome is not None]
 
 
 def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """What a search knows: the first measurement of each point."""
-    return [each for each in _of_this_configuration(readings) if not each.trial.repeat]
+    return [each for each in _readings_of_configuration(readings) if not each.trial.repeat]
 
 
-def _counted(readings: Sequence[TrialReading]) -> str:
+def _count_in_words(readings: Sequence[TrialReading]) -> str:
     return f"{len(readings)} trial{'' if len(readings) == 1 else 's'}"

@@ -1,14 +1,20 @@
-"""One attempt of a trial: which it is, whether somebody works on it, and what of it the journal does not know yet."""
+"""Attempts of trials: whether a further one may start, whether somebody works on one, and what the journal lacks of it.
+
+A step starts as many trials as there are slots and as the budget bears, in their order.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from launcher.control.budget import Budget
-from launcher.slurm.job_records import Charged
+from launcher.slurm.job_records import ChargedTime
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended, Entry, Started, Submitted
 from sweeps.reading import TrialReading
+from sweeps.trial import Trial
 from train_core.attempt import last_attempt
 from train_core.measurement import Outcome
 
@@ -42,14 +48,14 @@ def has_news_of_an_end(reading: TrialReading, history: History) -> bool:
     return exists and history.course_of(reading.name).ended != key_of(reading) and not is_in_flight(reading)
 
 
-def is_charged_still(reading: TrialReading, charged: Charged | None) -> bool:
+def is_charged_still(reading: TrialReading, charged: ChargedTime | None) -> bool:
     """Whether Slurm goes on charging for an attempt that has ended: the job ends some seconds after its training."""
     if charged is None or charged.is_over or reading.measurement is None:
         return False
     return time.time() - reading.measurement.ended < CLOSING_SECONDS
 
 
-def news(reading: TrialReading, history: History, budget: Budget, charged: Charged | None = None) -> list[Entry]:
+def news(reading: TrialReading, history: History, budget: Budget, charged: ChargedTime | None = None) -> list[Entry]:
     """What the journal is still to be told of the trial's last attempt.
 
     Args:
@@ -63,7 +69,7 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
         entries.append(Started(trial_id=reading.name, submitted=key))
     if has_news_of_an_end(reading, history) and not is_charged_still(reading, charged):
         if charged is None:
-            took = budget.took(reading.trial, _seconds(reading), num_runs(reading))
+            took = budget.device_seconds(reading.trial, _seconds(reading), num_runs(reading))
         else:
             took = budget.num_devices(reading.trial) * charged.seconds
         outcome = reading.measurement.outcome if reading.measurement else None
@@ -90,3 +96,45 @@ def _seconds(reading: TrialReading) -> float:
         return reading.measurement.ended - reading.measurement.started
     beat, submission = reading.heartbeat_age_seconds, reading.submission
     return time.time() - beat - submission.submitted if beat is not None and submission else 0.0
+
+
+@dataclass
+class Admission:
+    """Admits trials one after another, until the first that the budget does not bear.
+
+    Attributes:
+        slots: how many more may be queued or running; None sets no limit.
+        held: why the budget admits no further trial, and which would have been next; empty while it admits.
+    """
+
+    budget: Budget
+    history: History
+    slots: int | None
+    flying: Sequence[TrialReading]
+    held: str = ""
+    _spent: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.slots is not None:
+            self.slots = max(0, self.slots - len(self.flying))
+        self._spent = self.history.device_seconds + sum(
+            self.budget.most_device_seconds(each.trial) * num_runs(each) for each in self.flying
+        )
+
+    def admits(self, trial: Trial) -> bool:
+        """Whether the trial may start; it then counts as if it had."""
+        if self.held or self.slots == 0:
+            return False
+        reason = self.budget.why_not(trial, self._spent) or self._why_too_late(trial)
+        if reason:
+            why = f" ({trial.chosen_because})" if trial.chosen_because else ""
+            self.held = f"{reason}. Next would have been {trial.trial_id}{why}"
+            return False
+        self._spent += self.budget.most_device_seconds(trial)
+        self.slots = None if self.slots is None else self.slots - 1
+        return True
+
+    def _why_too_late(self, trial: Trial) -> str:
+        now = time.time()
+        begun = self.history.first_begun or now
+        return self.budget.why_too_late(begun, now, self.budget.most_seconds(trial))

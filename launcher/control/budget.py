@@ -38,7 +38,7 @@ class Cost(NamedTuple):
         return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
 
 
-class Limit(NamedTuple):
+class BudgetLimit(NamedTuple):
     """The tightest limit of a budget: how many device-seconds it comes to, and its words for people."""
 
     device_seconds: float
@@ -69,14 +69,14 @@ class Budget:
         assert trial.experiment is not None
         return devices_charged(trial.experiment, self.slurm) if self.slurm else trial.experiment.parallel.world_size
 
-    def seconds_at_most(self, trial: Trial) -> float:
+    def most_seconds(self, trial: Trial) -> float:
         return predicted_seconds(trial) if self.limit_seconds is None else self.limit_seconds
 
-    def at_most(self, trial: Trial) -> float:
+    def most_device_seconds(self, trial: Trial) -> float:
         """Device-seconds of the trial if it runs into its time limit."""
-        return self.num_devices(trial) * self.seconds_at_most(trial)
+        return self.num_devices(trial) * self.most_seconds(trial)
 
-    def took(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
+    def device_seconds(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
         """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged.
 
         Args:
@@ -88,25 +88,25 @@ class Budget:
     def why_not(self, trial: Trial, spent: float) -> str:
         """Why the trial may not be started where so many device-seconds are spent or in flight; empty where it may."""
         limit = self.limit_on(trial)
-        if limit is None or spent + self.at_most(trial) <= limit.device_seconds:
+        if limit is None or spent + self.most_device_seconds(trial) <= limit.device_seconds:
             return ""
-        left = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
-        could = self.at_most(trial) / SECONDS_PER_HOUR
-        return f"{limit.words} leaves {left:.3g} device-hours, and the next trial could take {could:.3g}"
+        remaining_hours = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
+        could = self.most_device_seconds(trial) / SECONDS_PER_HOUR
+        return f"{limit.words} leaves {remaining_hours:.3g} device-hours, and the next trial could take {could:.3g}"
 
     def why_too_late(self, begun: float, now: float, seconds: float) -> str:
         """Why nothing that may take so many seconds is started any more; empty where it is."""
         hours = self.limits.deadline_hours
         if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
             return ""
-        left = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60
-        return f"budget.deadline_hours = {hours:g} leaves {left:.3g} minutes, and the next trial could take longer"
+        remaining = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60
+        return f"budget.deadline_hours = {hours:g} leaves {remaining:.3g} minutes, and the next trial could take longer"
 
     def is_past_deadline(self, begun: float, now: float) -> bool:
         hours = self.limits.deadline_hours
         return hours is not None and now > begun + hours * SECONDS_PER_HOUR
 
-    def limit_on(self, trial: Trial) -> Limit | None:
+    def limit_on(self, trial: Trial) -> BudgetLimit | None:
         """The tightest of the limits; None where there is none.
 
         Raises:
@@ -114,19 +114,19 @@ class Budget:
         """
         assert trial.experiment is not None
         experiment, limits = trial.experiment, self.limits
-        found: list[Limit] = []
+        bounds: list[BudgetLimit] = []
         if limits.device_hours is not None:
-            found.append(_limit("device_hours", limits.device_hours, 1.0))
+            bounds.append(_limit("device_hours", limits.device_hours, 1.0))
         if limits.energy_kwh is not None:
-            found.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
+            bounds.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
         if limits.dollars is not None:
             if (price := experiment.price_per_hour) is None:
                 lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
                 problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
                 remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
                 raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
-            found.append(_limit("dollars", limits.dollars, price))
-        return min(found, default=None)
+            bounds.append(_limit("dollars", limits.dollars, price))
+        return min(bounds, default=None)
 
 
 def predicted_seconds(trial: Trial) -> float:
@@ -136,5 +136,5 @@ def predicted_seconds(trial: Trial) -> float:
     return trial.experiment.training.num_steps * trial.estimate.step_seconds
 
 
-def _limit(key: str, value: float, per_device_hour: float) -> Limit:
-    return Limit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
+def _limit(key: str, value: float, per_device_hour: float) -> BudgetLimit:
+    return BudgetLimit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from conf.errors import UsageError
-from launcher.control.advance import Conductor, Step
-from launcher.control.progress import Progress
+from launcher.control.advance import Conductor, SweepStep
+from launcher.control.workplace import ProgressDisplay
 
 NEWS_SECONDS = 0.2
 """How often the loop looks whether something has ended, where that costs next to nothing."""
@@ -27,20 +27,20 @@ PATIENCE_STEPS = 10
 
 def go_on(
     conductor: Conductor,
-    progress: Progress,
+    progress: ProgressDisplay,
     poll_seconds: float,
     *,
-    is_over: Callable[[Step], bool] = lambda step: bool(step.finished),
-) -> Step:
+    is_over: Callable[[SweepStep], bool] = lambda step: bool(step.finished),
+) -> SweepStep:
     """Step after step until the sweep has ended, or the place where it runs; returns the last.
 
     Raises:
         KeyboardInterrupt: a signal came, and no step was cut short; its argument is the signal. What runs goes on.
         UsageError: the workplace refuses what it is given.
     """
-    with signals_noted() as noted:
+    with catch_signals() as noted:
         while True:
-            step = _patient(conductor, noted)
+            step = _advance_patiently(conductor, noted)
             progress.show(step.readings)
             if is_over(step) or conductor.workplace.is_over():
                 return step
@@ -50,13 +50,13 @@ def go_on(
                     raise KeyboardInterrupt(noted.number)
 
 
-class Noted(threading.Event):
+class ReceivedSignal(threading.Event):
     """Set once a signal has come; `number` is the signal."""
 
     number = 0
 
 
-def _patient(conductor: Conductor, noted: Noted) -> Step:
+def _advance_patiently(conductor: Conductor, noted: ReceivedSignal) -> SweepStep:
     """One step; where it fails, as when Slurm does not answer, it is tried again for a while."""
     for _ in range(PATIENCE_STEPS - 1):
         try:
@@ -71,9 +71,9 @@ def _patient(conductor: Conductor, noted: Noted) -> Step:
 
 
 @contextmanager
-def signals_noted() -> Iterator[Noted]:
+def catch_signals() -> Iterator[ReceivedSignal]:
     """Let signals only set a flag, so that none can come between starting a job and writing it down."""
-    noted = Noted()
+    noted = ReceivedSignal()
     # Python allows only the main thread to set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield noted

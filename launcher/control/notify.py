@@ -32,7 +32,7 @@ from train_core.measurement import Outcome
 from train_core.whole_files import write_atomically
 
 if TYPE_CHECKING:
-    from launcher.control.advance import Step
+    from launcher.control.advance import SweepStep
 
 ANSWER_SECONDS = 5.0
 """A sweep waits no longer for a server that somebody's message goes to."""
@@ -42,7 +42,7 @@ NOTIFIED = "notified.json"
 LOG = logging.getLogger(__name__)
 
 
-class Told(Frozen):
+class LastNotice(Frozen):
     """`notified.json`: what was told last, so that no later process tells it again."""
 
     best_cost: float | None = None
@@ -70,18 +70,20 @@ class Notifier:
     def __init__(self, spec: NotifySpec) -> None:
         self._spec = spec
 
-    def __call__(self, sweep: Sweep, step: Step) -> None:
+    def __call__(self, sweep: Sweep, step: SweepStep) -> None:
         """Tell what has happened; nothing is raised."""
         if self._spec.url is None and self._spec.url_file is None:
             return
         try:
             path = sweep.folder.path / NOTIFIED
-            before = _last_told(path)
+            before = _last_notice(path)
             notices = list(_notices(self._spec, sweep.record, before, step))
             if not notices:
                 return
             # It is written first: to tell something twice is worse than to miss it.
-            write_atomically(path, _now_told(self._spec, sweep.record, before, step).model_dump_json(), durable=False)
+            write_atomically(
+                path, _updated_notice(self._spec, sweep.record, before, step).model_dump_json(), durable=False
+            )
             for notice in notices:
                 notify(self._spec, sweep, notice, step.readings)
         except OSError as error:
@@ -150,12 +152,12 @@ def _body(spec: NotifySpec, sweep: Sweep, notice: Notice, readings: Sequence[Tri
     }
 
 
-def _notices(spec: NotifySpec, record: SweepRecord, before: Told, step: Step) -> Iterator[Notice]:
-    now, best = _now_told(spec, record, before, step), best_measured(record, step.readings)
+def _notices(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> Iterator[Notice]:
+    now, best = _updated_notice(spec, record, before, step), best_measured(record, step.readings)
     if now.best_cost != before.best_cost and best is not None:
         yield _best(record, *best)
     if now.failures > before.failures:
-        failed = _failed(step.readings)
+        failed = _failed_trials(step.readings)
         last = max(failed, key=lambda reading: reading.ended or 0.0)
         text = f"{len(failed)} trials have failed, the last of them {last.name}: {last.cause}"
         yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
@@ -190,25 +192,25 @@ def _facts(best: TrialReading | None) -> dict[str, Any]:
     }
 
 
-def _now_told(spec: NotifySpec, record: SweepRecord, before: Told, step: Step) -> Told:
+def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> LastNotice:
     """What will have been told once this step has been."""
     best, last = best_measured(record, step.readings), before.best_cost
     now = None if best is None else cost(record.objective[0], best[1][0])
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
-    failures = len(_failed(step.readings))
+    failures = len(_failed_trials(step.readings))
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
-    return Told(
+    return LastNotice(
         best_cost=now if is_better else last,
         failures=failures if is_often else before.failures,
     )
 
 
-def _failed(readings: Sequence[TrialReading]) -> list[TrialReading]:
+def _failed_trials(readings: Sequence[TrialReading]) -> list[TrialReading]:
     return [reading for reading in readings if reading.outcome in FAILURES]
 
 
-def _last_told(path: Path) -> Told:
+def _last_notice(path: Path) -> LastNotice:
     try:
-        return Told.model_validate_json(path.read_bytes())
+        return LastNotice.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
-        return Told()
+        return LastNotice()

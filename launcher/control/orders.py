@@ -22,7 +22,7 @@ MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Command:
+class SweepOrders:
     """What a person orders with `trisweep sweep`, beside the points.
 
     Attributes:
@@ -36,7 +36,7 @@ class Command:
     remeasure: bool = False
 
 
-ORDINARY = Command()
+ORDINARY = SweepOrders()
 """Nothing beside the points."""
 
 
@@ -70,7 +70,7 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
     """
     if measured := [each.name for each in readings if each.performance]:
         raise UsageError(
-            f"{_listed(measured)} {'is' if len(measured) == 1 else 'are'} measured, and what was measured is kept",
+            f"{_short_list(measured)} {'is' if len(measured) == 1 else 'are'} measured, and what was measured is kept",
             f"`trisweep sweep {sweep.record.name} --remeasure` runs measured points once more, beside what is there.",
         )
     entries = (Retried(trial_id=each.name, submitted=key_of(each)) for each in readings)
@@ -91,7 +91,7 @@ def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str
     # What several versions of the trainer measured is several points, and one to be measured by the present version.
     points = {point.middle.trial.identity[0]: point for point in measured_points(readings)}
     wanted = [each for mark, each in points.items() if mark not in open_ones and wants(each.middle.trial)]
-    again = [_again(sweep, point, readings) for point in wanted]
+    again = [_repetition(sweep, point, readings) for point in wanted]
     Journal(sweep.folder.journal).append(*(Asked(trial=trial) for trial in again))
     return [trial.trial_id for trial in again]
 
@@ -102,7 +102,7 @@ def _is_open(reading: TrialReading) -> bool:
     return reading.trial.selected and (ended is None or ended.why is Fault.CANCELLED)
 
 
-def _again(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
+def _repetition(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialReading]) -> Trial:
     repeat = next_repeat(point.middle, readings)
     first = min((run.trial for run in point.runs), key=lambda trial: trial.repeat)
     name = repeat_id(first.trial_id.removesuffix(repeat_id("", first.repeat)), repeat)
@@ -111,7 +111,7 @@ def _again(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialReading])
     return first.model_copy(update=said | {"chosen_because": "a person wants it measured again"})
 
 
-def trial_named(sweep: Sweep, abbreviated: str) -> Trial:
+def find_trial(sweep: Sweep, abbreviated: str) -> Trial:
     """The trial of that id or label, or the only one whose id begins with, or holds, what was given.
 
     Raises:
@@ -120,16 +120,18 @@ def trial_named(sweep: Sweep, abbreviated: str) -> Trial:
     trials = {trial.trial_id: trial for trial in sweep.record.trials}
     if abbreviated in trials:
         return trials[abbreviated]
-    found = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
-    found = found or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
-    found = found or [trial_id for trial_id in trials if abbreviated in trial_id]
-    if len(found) == 1:
-        return trials[found[0]]
-    if found:
-        problem = f"{len(found)} trials of sweep {sweep.record.name} match {abbreviated!r}"
-        raise UsageError(problem, f"Give more of one: {_listed(found)}.")
+    matches = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
+    matches = matches or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
+    matches = matches or [trial_id for trial_id in trials if abbreviated in trial_id]
+    if len(matches) == 1:
+        return trials[matches[0]]
+    if matches:
+        problem = f"{len(matches)} trials of sweep {sweep.record.name} match {abbreviated!r}"
+        raise UsageError(problem, f"Give more of one: {_short_list(matches)}.")
     near = difflib.get_close_matches(abbreviated, trials, n=MOST_NAMED, cutoff=0.3) or list(trials)
-    raise UsageError(f"No trial of sweep {sweep.record.name} is called {abbreviated!r}", f"Near are {_listed(near)}.")
+    raise UsageError(
+        f"No trial of sweep {sweep.record.name} is called {abbreviated!r}", f"Near are {_short_list(near)}."
+    )
 
 
 def _set_paused(sweep: Sweep, paused: bool) -> bool:
@@ -144,6 +146,6 @@ def _is_worth_another(reading: TrialReading) -> bool:
     return reading.measurement is not None and reading.measurement.outcome in ASKED_FOR
 
 
-def _listed(trial_ids: Sequence[str]) -> str:
+def _short_list(trial_ids: Sequence[str]) -> str:
     more = f" and {len(trial_ids) - MOST_NAMED} more" if len(trial_ids) > MOST_NAMED else ""
     return ", ".join(trial_ids[:MOST_NAMED]) + more

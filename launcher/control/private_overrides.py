@@ -23,13 +23,13 @@ def keep_private_overrides(folder: SweepFolder, overrides: Sequence[str]) -> Non
         folder.private.unlink(missing_ok=True)
 
 
-def begun_with(folder: SweepFolder, begun: Begun) -> Overrides:
+def overrides_at_begin(folder: SweepFolder, begun: Begun) -> Overrides:
     """The overrides with which the sweep was begun, with their values.
 
     Raises:
         UsageError: the file that holds the hidden ones is gone or damaged.
     """
-    whole = {hide_variables(text): text for text in _kept(folder)}
+    whole = {hide_variables(text): text for text in _stored_overrides(folder)}
     texts = [whole.get(text, text) for text in begun.overrides]
     if lost := [text for text in texts if has_hidden_variables(text)]:
         problem = f"The values of {' '.join(lost)} are not in {folder.private}, where the command kept them"
@@ -37,7 +37,7 @@ def begun_with(folder: SweepFolder, begun: Begun) -> Overrides:
     return Overrides.parse(texts)
 
 
-def _kept(folder: SweepFolder) -> list[str]:
+def _stored_overrides(folder: SweepFolder) -> list[str]:
     try:
         kept = from_json(folder.private.read_bytes())
     except (OSError, ValueError):

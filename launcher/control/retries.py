@@ -72,14 +72,14 @@ def bad_nodes(readings: Iterable[TrialReading]) -> list[BadNode]:
     suspicion: dict[str, float] = defaultdict(float)
     failed: dict[str, list[EndedAttempt]] = defaultdict(list)
     for reading in readings:
-        for node, attempt in _blamed_by(reading).items():
+        for node, attempt in _blaming_attempts(reading).items():
             suspicion[node] += 1 / len(attempt.nodes)
             failed[node].append(attempt)
     worst = sorted((node for node in suspicion if suspicion[node] >= BAD_NODE_SUSPICION), key=lambda n: -suspicion[n])
     return [BadNode(node, len(failed[node]), max(failed[node], key=lambda each: each.ended).cause) for node in worst]
 
 
-def _blamed_by(reading: TrialReading) -> dict[str, EndedAttempt]:
+def _blaming_attempts(reading: TrialReading) -> dict[str, EndedAttempt]:
     """Of each node that may have failed the trial, the attempt that blames it most; a trial counts once for a node."""
     blamed = [attempt for attempt in reading.ended_attempts if attempt.fault in BLAMES_NODE]
     return {node: attempt for attempt in sorted(blamed, key=lambda a: -len(a.nodes)) for node in attempt.nodes}

@@ -21,20 +21,20 @@ from sweeps.trial import SweepRecord, Trial
 SECONDS_PER_MINUTE = 60
 
 
-def rules_for(asked: Composition, record: SweepRecord, *, on_slurm: bool) -> Rules:
+def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) -> Rules:
     """The rules of a sweep.
 
     Raises:
         ConfigError: the search cannot seek what it is told to, or the budget cannot be held.
     """
-    settings = asked.settings
-    restriction = restriction_of(asked, proxy=record.mode == "proxy")
-    whole = restriction.whole if restriction else asked
+    settings = composition.settings
+    restriction = restriction_of(composition, proxy=record.mode == "proxy")
+    whole = restriction.whole if restriction else composition
     measured = part_of(whole, record.spec, proxy=record.mode == "proxy")
     rules = Rules(
         budget=budget_of(settings, record, on_slurm=on_slurm),
-        search=search_for(asked, record),
-        draft=partial(_drafted, measured.tree),
+        search=search_for(composition, record),
+        draft=partial(_draft_trial, measured.tree),
         wants=restriction.holds if restriction else lambda trial: True,
         rounds=rounds_of(settings.search, record),
         max_concurrent_trials=settings.search.max_concurrent_trials,
@@ -78,6 +78,6 @@ def goes_on_by_steps(settings: Settings) -> bool:
     return watched or limited or settings.controller.fail_fast is not None
 
 
-def _drafted(tree: Tree, proposal: Proposal) -> Trial:
+def _draft_trial(tree: Tree, proposal: Proposal) -> Trial:
     because, gain = proposal.because, proposal.expected_gain
     return trial_of(tree, proposal.point, because, expected_gain=gain, repeat=proposal.repeat)

@@ -1,4 +1,6 @@
-"""The interface of the places where trials run: this machine, Slurm's queue, or one allocation.
+"""The interfaces of a sweep that is carried out: the place where its trials run, and what shows how they stand.
+
+The places are this machine, Slurm's queue, and one allocation.
 
 A workplace keeps nothing that is not on disk or in Slurm, so that any process may go on where another was killed.
 """
@@ -6,7 +8,8 @@ A workplace keeps nothing that is not on disk or in Slurm, so that any process m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -40,3 +43,15 @@ class Workplace(Protocol):
     def is_over(self) -> bool:
         """Whether the place is given back, so that nothing runs there any more and nothing further can."""
         return False
+
+
+class ProgressDisplay(Protocol):
+    """What a running sweep reports to. It is entered, as a context, when trials start, and left when all have ended."""
+
+    def show(self, states: Sequence[TrialReading]) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

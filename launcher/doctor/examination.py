@@ -12,13 +12,13 @@ from conf.errors import TrisweepError
 from conf.folders import options
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
-from launcher.doctor.finding import Finding
+from launcher.doctor.finding import CheckResult
 from launcher.doctor.machine import machine_findings
 from launcher.doctor.node_checks import NODES, node_findings
 from launcher.doctor.node_report import DoctorFolder
 from launcher.doctor.slurm_checks import SLURM, Wanted, slurm_findings
 from launcher.doctor.tiny_job import Tell, TinyJob
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.where import compose_for_slurm
 
 
@@ -52,36 +52,38 @@ class Examination:
         return TinyJob(self.slurm, self.cluster, DoctorFolder(self.output_dir / f"doctor-{self.cluster.name}"))
 
 
-def examine(asked: Examination, tell: Tell) -> Iterator[Finding]:
+def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
     """Look, and tell each finding as soon as it is known."""
-    found: list[Finding] = []
-    for finding in machine_findings(asked.output_dir, with_slurm=asked.has_slurm, with_job=asked.with_job):
-        found.append(finding)
+    results: list[CheckResult] = []
+    for finding in machine_findings(
+        examination.output_dir, with_slurm=examination.has_slurm, with_job=examination.with_job
+    ):
+        results.append(finding)
         yield finding
-    if not asked.has_slurm:
+    if not examination.has_slurm:
         says = "there is no sbatch on the PATH: sweeps run on this machine alone"
         yield SLURM.skipped("Slurm", says, "On a login node, give cluster=NAME.")
         return
-    if not asked.chosen:
+    if not examination.chosen:
         remedy = f"Give cluster=NAME, one of {', '.join(options('cluster'))}, or write its file (docs/slurm.md)."
         yield SLURM.warning("cluster", "none was named, so that the default settings are looked at", remedy)
-    for finding in slurm_findings(Wanted(asked.slurm, asked.cluster, asked.job.sbatch())):
-        found.append(finding)
+    for finding in slurm_findings(Wanted(examination.slurm, examination.cluster, examination.job.sbatch())):
+        results.append(finding)
         yield finding
-    yield from _nodes(asked, found, tell)
+    yield from _nodes(examination, results, tell)
 
 
-def _nodes(asked: Examination, found: list[Finding], tell: Tell) -> Iterator[Finding]:
-    in_the_way = [finding.name for finding in found if finding.status == "problem"]
-    if not asked.with_job:
+def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> Iterator[CheckResult]:
+    in_the_way = [finding.name for finding in results if finding.status == "problem"]
+    if not examination.with_job:
         yield NODES.skipped("job", "left out, as --no-job says")
     elif in_the_way:
         yield NODES.skipped("job", f"not submitted before this is solved: {', '.join(in_the_way)}")
     else:
         try:
-            with locked(asked.job.folder):
-                end = asked.job.run(tell)
+            with lock_folder(examination.job.folder):
+                end = examination.job.run(tell)
         except TrisweepError as error:
             yield NODES.problem("job", str(error), "Solve that first.")
             return
-        yield from node_findings(end, asked.cluster)
+        yield from node_findings(end, examination.cluster)

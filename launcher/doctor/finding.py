@@ -10,7 +10,7 @@ Part = Literal["this machine", "Slurm", "nodes"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What was found, and what to change.
 
     Attributes:
@@ -33,14 +33,14 @@ class Findings:
 
     part: Part
 
-    def ok(self, name: str, says: str) -> Finding:
-        return Finding(self.part, name, "ok", says)
+    def ok(self, name: str, says: str) -> CheckResult:
+        return CheckResult(self.part, name, "ok", says)
 
-    def warning(self, name: str, says: str, remedy: str) -> Finding:
-        return Finding(self.part, name, "warning", says, remedy)
+    def warning(self, name: str, says: str, remedy: str) -> CheckResult:
+        return CheckResult(self.part, name, "warning", says, remedy)
 
-    def problem(self, name: str, says: str, remedy: str) -> Finding:
-        return Finding(self.part, name, "problem", says, remedy)
+    def problem(self, name: str, says: str, remedy: str) -> CheckResult:
+        return CheckResult(self.part, name, "problem", says, remedy)
 
-    def skipped(self, name: str, says: str, remedy: str = "") -> Finding:
-        return Finding(self.part, name, "skipped", says, remedy)
+    def skipped(self, name: str, says: str, remedy: str = "") -> CheckResult:
+        return CheckResult(self.part, name, "skipped", says, remedy)

@@ -58,8 +58,8 @@ def _measure(folder: DoctorFolder, plan: DoctorPlan, report: NodeReport) -> None
         folder.write_report(report)
         if plan.num_ranks > 1:
             latency, bandwidth = link_between_nodes(plan.kind)
-            found = {"link_latency_seconds": latency, "link_bandwidth_bytes_per_second": bandwidth}
-            folder.write_report(report.model_copy(update=found))
+            link = {"link_latency_seconds": latency, "link_bandwidth_bytes_per_second": bandwidth}
+            folder.write_report(report.model_copy(update=link))
     except Exception as error:  # whatever it is, it is what the doctor was asked for
         folder.write_report(report.model_copy(update={"link_error": f"{type(error).__name__}: {error}"}))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conf.units import GIBIBYTE
-from launcher.doctor.finding import Finding, Findings
+from launcher.doctor.finding import CheckResult, Findings
 from launcher.this_machine.capacity import this_machine
 
 LEAST_PYTHON = (3, 11)
@@ -28,7 +28,7 @@ SHARED_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "
 MACHINE = Findings("this machine")
 
 
-def machine_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> Iterator[Finding]:
+def machine_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> Iterator[CheckResult]:
     """Look at this machine, which is a login node where there is Slurm.
 
     Args:
@@ -42,7 +42,7 @@ def machine_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> I
     yield from folder_findings(output_dir, with_slurm=with_slurm, with_job=with_job)
 
 
-def folder_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> Iterator[Finding]:
+def folder_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> Iterator[CheckResult]:
     """Look at the folder that sweeps are written to."""
     writable = _writable(output_dir)
     yield writable
@@ -54,14 +54,14 @@ def folder_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> It
             yield _file_system(output_dir, with_job=with_job)
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     version = platform.python_version()
     if sys.version_info < LEAST_PYTHON:
         return MACHINE.problem("Python", f"{version} at {sys.executable}", "Use 3.11 or newer: make PYTHON=python3.12")
     return MACHINE.ok("Python", f"{version} at {sys.executable}")
 
 
-def _torch(*, with_slurm: bool) -> Finding:
+def _torch(*, with_slurm: bool) -> CheckResult:
     """Whether torch can be imported, found out in a process of its own, which may take long or crash."""
     code = "import torch; print(torch.__version__)"
     try:
@@ -79,13 +79,13 @@ def _torch(*, with_slurm: bool) -> Finding:
     return MACHINE.problem("torch", f"cannot be imported: {said}", "Install it with `make setup`, or use TORCH=site.")
 
 
-def _devices() -> Finding:
+def _devices() -> CheckResult:
     machine = this_machine()
     has = f"{machine.num_devices} accelerators" if machine.num_devices else "no accelerator"
     return MACHINE.ok("devices", f"{has}, {machine.num_cores} cores, {machine.memory_bytes / GIBIBYTE:.0f} GiB")
 
 
-def _writable(folder: Path) -> Finding:
+def _writable(folder: Path) -> CheckResult:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
@@ -98,7 +98,7 @@ def _writable(folder: Path) -> Finding:
     return MACHINE.ok("output_dir", f"{folder} can be written")
 
 
-def _space(folder: Path) -> Finding:
+def _space(folder: Path) -> CheckResult:
     free = shutil.disk_usage(folder).free
     says = f"{free / GIBIBYTE:,.0f} GiB free (a quota may allow less)"
     if free < LITTLE_BYTES:
@@ -106,7 +106,7 @@ def _space(folder: Path) -> Finding:
     return MACHINE.ok("space", says)
 
 
-def _private(folder: Path) -> Finding:
+def _private(folder: Path) -> CheckResult:
     mode = folder.stat().st_mode & 0o777
     if mode & 0o022:
         says = f"others may write into {folder} (mode {mode:03o})"
@@ -114,7 +114,7 @@ def _private(folder: Path) -> Finding:
     return MACHINE.ok("privacy", f"only you may write (mode {mode:03o}); what sweeps write is private to you")
 
 
-def _locks(folder: Path) -> Finding:
+def _locks(folder: Path) -> CheckResult:
     """Whether the file system knows locks, by which two commands keep out of each other's way."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as first, open(first.name, "rb") as second:
         try:
@@ -129,7 +129,7 @@ def _locks(folder: Path) -> Finding:
     return MACHINE.problem("file locks", "do not keep a second process out", "Choose another folder: output_dir=PATH.")
 
 
-def _file_system(folder: Path, *, with_job: bool) -> Finding:
+def _file_system(folder: Path, *, with_job: bool) -> CheckResult:
     kind = file_system_of(folder)
     if kind in SHARED_SYSTEMS:
         return MACHINE.ok("shared folder", f"on {kind}, which other machines can see too")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from conf.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import GIBIBYTE, GIGA
-from launcher.doctor.finding import Finding, Findings
+from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.node_report import NodeReport
 from launcher.doctor.tiny_job import JobEnd
 
@@ -16,7 +16,7 @@ LOW_SHARE = 0.5
 """A link that reaches less than this share of what the cluster's file says is worth a warning."""
 
 
-def node_findings(end: JobEnd, cluster: ClusterSpec) -> Iterator[Finding]:
+def node_findings(end: JobEnd, cluster: ClusterSpec) -> Iterator[CheckResult]:
     """Judge what came of the job."""
     if end.trouble:
         status = NODES.problem if end.reports or end.seconds_in_queue is not None else NODES.warning
@@ -26,7 +26,7 @@ def node_findings(end: JobEnd, cluster: ClusterSpec) -> Iterator[Finding]:
         yield NODES.ok("job", f"job {end.job_id} on {_names(end.reports)}{waited}")
     if not end.reports:
         return
-    yield _shared(end)
+    yield _shared_folder(end)
     yield _python(end.reports)
     yield _torch(end.reports)
     imported = [report for report in end.reports if report.torch_version]
@@ -39,7 +39,7 @@ def _names(reports: Sequence[NodeReport]) -> str:
     return ", ".join(sorted({report.hostname for report in reports}))
 
 
-def _shared(end: JobEnd) -> Finding:
+def _shared_folder(end: JobEnd) -> CheckResult:
     blind = [report for report in end.reports if report.token != end.token]
     if blind:
         remedy = "Choose a folder that login and compute nodes share: output_dir=PATH"
@@ -47,7 +47,7 @@ def _shared(end: JobEnd) -> Finding:
     return NODES.ok("shared folder", "the nodes read what was written here, and this machine what they wrote")
 
 
-def _python(reports: Sequence[NodeReport]) -> Finding:
+def _python(reports: Sequence[NodeReport]) -> CheckResult:
     versions = sorted({report.python_version for report in reports})
     if versions == [platform.python_version()]:
         return NODES.ok("Python", f"{versions[0]}, as here")
@@ -55,7 +55,7 @@ def _python(reports: Sequence[NodeReport]) -> Finding:
     return NODES.warning("Python", f"{', '.join(versions)}, and {platform.python_version()} here", remedy)
 
 
-def _torch(reports: Sequence[NodeReport]) -> Finding:
+def _torch(reports: Sequence[NodeReport]) -> CheckResult:
     failed = [report for report in reports if report.torch_error]
     if failed:
         remedy = "Set slurm.setup (modules), slurm.python, or install it where the nodes see it: make setup"
@@ -67,7 +67,7 @@ def _torch(reports: Sequence[NodeReport]) -> Finding:
     return NODES.ok("torch", f"{versions[0]}, imported in {slowest:.0f} s")
 
 
-def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Finding]:
+def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[CheckResult]:
     report = reports[0]
     if cluster.device.kind == "cpu":
         yield NODES.ok("devices", f"cores ({report.device}); collectives by {report.backend}")
@@ -87,7 +87,7 @@ def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Fi
         yield NODES.warning("device memory", says, "Choose the cluster's right device, or correct its memory_bytes.")
 
 
-def _link(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Finding]:
+def _link(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[CheckResult]:
     failed = [report for report in reports if report.link_error]
     if failed:
         remedy = "Often the network interface: set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME in slurm.environment."

@@ -14,7 +14,7 @@ LIMITS = ("MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA")
 
 
 @dataclass(frozen=True)
-class Site:
+class SlurmSite:
     """Answers of one site. An answer that did not come is empty.
 
     Attributes:
@@ -48,8 +48,8 @@ class Site:
 
     def number(self, key: str) -> float | None:
         """The number at the beginning of a value, such as 300 of `300 sec`; None where there is none."""
-        found = re.match(r"\d+", self.config.get(key, ""))
-        return float(found.group()) if found else None
+        match = re.match(r"\d+", self.config.get(key, ""))
+        return float(match.group()) if match else None
 
     def partition(self, name: str | None) -> dict[str, str] | None:
         """The partition of that name, or the default one; None where there is none."""
@@ -58,19 +58,19 @@ class Site:
         return next((each for each in self.partitions.values() if each.get("Default") == "YES"), None)
 
 
-def read_site() -> Site | None:
+def read_site() -> SlurmSite | None:
     """Ask the site; None where its controller does not answer."""
     config = ask("scontrol", "show", "config")
     if not config.ok:
         return None
-    told = pairs_of_lines(config.stdout)
+    settings = pairs_of_lines(config.stdout)
     lines = [pairs_of_words(line) for line in ask("scontrol", "-o", "show", "partition").stdout.splitlines()]
     accounting = ask("sacct", "--noheader", "--allocations", "--starttime=now", "--format=JobID")
-    return Site(
-        version=told.get("SLURM_VERSION", ""),
-        config=told,
+    return SlurmSite(
+        version=settings.get("SLURM_VERSION", ""),
+        config=settings,
         partitions={line["PartitionName"]: line for line in lines if "PartitionName" in line},
-        associations=_associations(told.get("ClusterName", "")),
+        associations=_associations(settings.get("ClusterName", "")),
         qos=_qos(),
         accounting="" if accounting.ok else accounting.complaint,
     )
@@ -83,6 +83,6 @@ def _associations(cluster: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
 
 
 def _qos() -> dict[str, dict[str, str]]:
-    told = ask("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(LIMITS)}").stdout
-    rows = [line.split("|") for line in told.splitlines()]
+    output = ask("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(LIMITS)}").stdout
+    rows = [line.split("|") for line in output.splitlines()]
     return {row[0]: dict(zip(LIMITS, row[1:], strict=True)) for row in rows if len(row) == len(LIMITS) + 1}

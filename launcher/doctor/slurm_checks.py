@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from conf.cluster_spec import ClusterSpec
 from conf.folders import shown_file
 from conf.sites import SlurmSpec
-from launcher.doctor.finding import Finding, Findings
-from launcher.doctor.site import TOOLS, Site, read_site
+from launcher.doctor.finding import CheckResult, Findings
+from launcher.doctor.site import TOOLS, SlurmSite, read_site
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.tools import ask, minutes
 
@@ -33,7 +33,7 @@ class Wanted:
     sbatch: str
 
 
-def slurm_findings(wanted: Wanted) -> Iterator[Finding]:
+def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     """Ask the site, and hold its answers against what is wanted."""
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
@@ -54,10 +54,10 @@ def slurm_findings(wanted: Wanted) -> Iterator[Finding]:
     yield _preemption(site)
     if site.partition(wanted.slurm.partition) is not None:
         yield _devices(wanted)
-    yield _accepted(wanted)
+    yield _test_submission(wanted)
 
 
-def _clock() -> Finding:
+def _clock() -> CheckResult:
     behind = this_cluster().now - time.time()
     if abs(behind) > MOST_CLOCK_SECONDS:
         says = f"this machine's clock is {abs(behind):.0f} s {'behind' if behind > 0 else 'ahead of'} the controller's"
@@ -65,7 +65,7 @@ def _clock() -> Finding:
     return SLURM.ok("clock", "as the controller's")
 
 
-def _accounting(site: Site) -> Finding:
+def _accounting(site: SlurmSite) -> CheckResult:
     age = site.number("MinJobAge")
     if site.keeps_accounts and not site.accounting:
         return SLURM.ok("accounting", "on: sacct tells how every job ended")
@@ -77,25 +77,25 @@ def _accounting(site: Site) -> Finding:
     return SLURM.warning("accounting", says, remedy)
 
 
-def _partition(site: Site, wanted: Wanted) -> Iterator[Finding]:
+def _partition(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
     name = wanted.slurm.partition
-    told = site.partition(name)
-    if told is None:
-        known = ", ".join(site.partitions)
+    partition = site.partition(name)
+    if partition is None:
+        names = ", ".join(site.partitions)
         says = f"there is no partition {name}" if name else "no partition was chosen, and the site has no default one"
-        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {known}.")
+        yield SLURM.problem("partition", says, f"Set slurm.partition to one of {names}.")
         return
-    called = told["PartitionName"]
-    if told.get("State") != "UP":
-        yield SLURM.problem("partition", f"{called} is {told.get('State')}", "Wait, or set slurm.partition.")
+    called = partition["PartitionName"]
+    if partition.get("State") != "UP":
+        yield SLURM.problem("partition", f"{called} is {partition.get('State')}", "Wait, or set slurm.partition.")
     else:
-        yield SLURM.ok("partition", f"{called}, {told.get('TotalNodes', '?')} nodes")
-    yield _time_limit(called, told, wanted.slurm)
-    yield _nodes(called, told, wanted.cluster)
+        yield SLURM.ok("partition", f"{called}, {partition.get('TotalNodes', '?')} nodes")
+    yield _time_limit(called, partition, wanted.slurm)
+    yield _nodes(called, partition, wanted.cluster)
 
 
-def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
-    most, wanted = minutes(told.get("MaxTime", "")), slurm.time_limit_minutes
+def _time_limit(partition: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
+    most, wanted = minutes(facts.get("MaxTime", "")), slurm.time_limit_minutes
     if most is not None and wanted > most:
         says = f"{wanted} minutes are wanted, {partition} gives at most {most:g}"
         return SLURM.problem("time limit", says, f"Set slurm.time_limit_minutes={most:g} or less.")
@@ -103,8 +103,8 @@ def _time_limit(partition: str, told: dict[str, str], slurm: SlurmSpec) -> Findi
     return SLURM.ok("time limit", f"{wanted} minutes are wanted, {partition} gives {allowed}")
 
 
-def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> Finding:
-    limits = [int(told[key]) for key in ("MaxNodes", "TotalNodes") if told.get(key, "").isdigit()]
+def _nodes(partition: str, facts: dict[str, str], cluster: ClusterSpec) -> CheckResult:
+    limits = [int(facts[key]) for key in ("MaxNodes", "TotalNodes") if facts.get(key, "").isdigit()]
     if limits and cluster.num_nodes > min(limits):
         says = f"{cluster.name} has {cluster.num_nodes} nodes by its file, {partition} gives a job {min(limits)}"
         return SLURM.warning(
@@ -113,7 +113,7 @@ def _nodes(partition: str, told: dict[str, str], cluster: ClusterSpec) -> Findin
     return SLURM.ok("nodes", f"{cluster.num_nodes} by the cluster's file, which a job may have")
 
 
-def _account(site: Site, slurm: SlurmSpec) -> Finding:
+def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     if not site.associations:
         return SLURM.skipped("account", "the accounting does not say which accounts are yours")
     yours = sorted({account for account, *_ in site.associations})
@@ -128,12 +128,12 @@ def _account(site: Site, slurm: SlurmSpec) -> Finding:
     return SLURM.warning("account", f"{says}, which this site does not enforce", remedy)
 
 
-def _qos(site: Site, slurm: SlurmSpec) -> Iterator[Finding]:
+def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
     """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name."""
     yours = sorted({name for *_, names in site.associations for name in names})
     if slurm.qos is not None and site.qos and slurm.qos not in site.qos:
-        known = ", ".join(site.qos)
-        yield SLURM.problem("QOS", f"there is no QOS {slurm.qos}", f"Set slurm.qos to one of {known}.")
+        qos_names = ", ".join(site.qos)
+        yield SLURM.problem("QOS", f"there is no QOS {slurm.qos}", f"Set slurm.qos to one of {qos_names}.")
         return
     if slurm.qos is not None and yours and slurm.qos not in yours:
         yield SLURM.warning("QOS", f"{slurm.qos} is none of yours", f"Set slurm.qos to one of {', '.join(yours)}.")
@@ -145,17 +145,17 @@ def _qos(site: Site, slurm: SlurmSpec) -> Iterator[Finding]:
         yield _qos_limits(name, site.qos.get(name, {}), slurm)
 
 
-def _qos_limits(name: str, told: dict[str, str], slurm: SlurmSpec) -> Finding:
-    wall = minutes(told.get("MaxWall", ""))
+def _qos_limits(name: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
+    wall = minutes(facts.get("MaxWall", ""))
     if wall is not None and slurm.time_limit_minutes > wall:
         says = f"{name} gives at most {wall:g} minutes, and {slurm.time_limit_minutes} are wanted"
         return SLURM.problem("QOS", says, f"Set slurm.time_limit_minutes={wall:g} or less, or another slurm.qos.")
-    jobs = [f"{key} {told[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if told.get(key)]
+    jobs = [f"{key} {facts[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if facts.get(key)]
     limits = f"{', '.join(jobs)}; what is beyond is submitted later" if jobs else "no limit of jobs"
     return SLURM.ok("QOS", f"{name}: {limits}")
 
 
-def _arrays(site: Site, slurm: SlurmSpec) -> Finding:
+def _arrays(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     most = site.number("MaxArraySize")
     if most is None:
         return SLURM.skipped("job arrays", "the site does not say how large they may be")
@@ -167,14 +167,14 @@ def _arrays(site: Site, slurm: SlurmSpec) -> Finding:
     return SLURM.ok("job arrays", f"up to {most:.0f} elements, {slurm.array_parallelism} at a time")
 
 
-def _requeue(site: Site) -> Finding:
+def _requeue(site: SlurmSite) -> CheckResult:
     if site.config.get("JobRequeue") == "0":
         says = "off by default (JobRequeue=0): a trial that loses its node is submitted again by the next sweep"
         return SLURM.ok("requeue", f"{says}; long trainings ask for it")
     return SLURM.ok("requeue", "on: Slurm itself runs a job again whose node failed")
 
 
-def _preemption(site: Site) -> Finding:
+def _preemption(site: SlurmSite) -> CheckResult:
     modes = {each.get("PreemptMode", "OFF") for each in site.partitions.values()} | {site.config.get("PreemptMode", "")}
     kinds = {mode for word in modes for mode in word.upper().split(",")} - {"OFF", "", "GANG"}
     if "CANCEL" in kinds:
@@ -186,15 +186,15 @@ def _preemption(site: Site) -> Finding:
     return SLURM.ok("preemption", "requeues jobs, which then run again" if "REQUEUE" in kinds else "off")
 
 
-def _devices(wanted: Wanted) -> Finding:
+def _devices(wanted: Wanted) -> CheckResult:
     slurm, cluster = wanted.slurm, wanted.cluster
     if cluster.device.kind != "gpu":
         return SLURM.ok("devices", f"the devices of {cluster.name} are cores; no GPU is asked for")
     if slurm.gpu_request == "none":
         return SLURM.ok("devices", "nodes are taken whole (slurm.gpu_request=none)")
     partition = ("--partition", slurm.partition) if slurm.partition else ()
-    told = ask("sinfo", "--noheader", "--format=%G", *partition).stdout
-    offered = sorted({line.strip() for line in told.splitlines() if "gpu" in line})
+    output = ask("sinfo", "--noheader", "--format=%G", *partition).stdout
+    offered = sorted({line.strip() for line in output.splitlines() if "gpu" in line})
     if not offered:
         remedy = "Set slurm.partition to one with GPUs, or slurm.gpu_request=none where nodes are given whole."
         return SLURM.problem("devices", "Slurm knows of no GPU there (GRES)", remedy)
@@ -213,10 +213,10 @@ def _counts(gres: str) -> Iterator[str]:
             yield rest[-1]
 
 
-def _accepted(wanted: Wanted) -> Finding:
+def _test_submission(wanted: Wanted) -> CheckResult:
     """Whether Slurm would take a job like those of a sweep; nothing is submitted."""
-    told = ask("sbatch", "--test-only", stdin=wanted.sbatch)
-    if told.ok:
-        return SLURM.ok("a sweep's job", f"would be taken: {told.complaint.removeprefix('sbatch: ')}")
+    result = ask("sbatch", "--test-only", stdin=wanted.sbatch)
+    if result.ok:
+        return SLURM.ok("a sweep's job", f"would be taken: {result.complaint.removeprefix('sbatch: ')}")
     remedy = "Correct the settings under slurm; `trisweep sweep NAME --dry-run` shows the request."
-    return SLURM.problem("a sweep's job", f"would be refused: {told.complaint}", remedy)
+    return SLURM.problem("a sweep's job", f"would be refused: {result.complaint}", remedy)

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from conf.cluster_spec import ClusterSpec
 from conf.sites import SlurmSpec
-from launcher.by_name import CHECK_NODE_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
-from launcher.executor import Work
+from launcher.executor import CHECK_NODE_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import standings
-from launcher.slurm.query import JobState, SlurmSilent
+from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import why_ended
 from launcher.slurm.tools import ask
 from launcher.snapshot import snapshot_code
@@ -90,12 +89,12 @@ class TinyJob:
         quick = self.slurm.model_copy(update={"time_limit_minutes": TIME_LIMIT_MINUTES})
         code = snapshot_code(self.folder.code.absolute())
         executor = SlurmExecutor(quick, "trisweep-doctor", code, self._logs)
-        executor.submit(CHECK_NODE_IN_SLURM, [Work(self.folder, attempt=1)], self.shape)
+        executor.submit(CHECK_NODE_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         submission = read_submission(self.folder)
         assert submission is not None, "it has just been written"
         wait = _Wait(self.folder, submission, num_ranks, token, tell)
         try:
-            return wait.until_told()
+            return wait.wait_for_reports()
         finally:
             cancel_jobs([submission])  # nobody reads what it would still find out
 
@@ -115,7 +114,7 @@ class _Wait:
     tell: Tell
     started: float | None = None
 
-    def until_told(self) -> JobEnd:
+    def wait_for_reports(self) -> JobEnd:
         while True:
             reports = self.folder.read_reports()
             if reports and self.started is None:
@@ -126,25 +125,25 @@ class _Wait:
             if state is not None and not state.is_live:
                 # What the ranks wrote last may appear a moment after Slurm knows that they have ended.
                 time.sleep(POLL_SECONDS)
-                return self._end() if self._is_complete(self.folder.read_reports()) else self._ended(state)
-            if (late := self._late(state)) is not None:
+                return self._end() if self._is_complete(self.folder.read_reports()) else self._end_in_state(state)
+            if (late := self._late_end(state)) is not None:
                 return late
             time.sleep(POLL_SECONDS)
 
     def _is_complete(self, reports: list[NodeReport]) -> bool:
-        return len(reports) == self.num_ranks and all(map(self._has_told_all, reports))
+        return len(reports) == self.num_ranks and all(map(self._has_all_reports, reports))
 
-    def _has_told_all(self, report: NodeReport) -> bool:
+    def _has_all_reports(self, report: NodeReport) -> bool:
         measured = report.link_bandwidth_bytes_per_second is not None or (self.num_ranks == 1 and report.device)
         return bool(measured or report.link_error or report.torch_error or not report.token)
 
-    def _state(self) -> JobState | None:
+    def _state(self) -> SlurmJobState | None:
         try:
             return standings([self.submission])[0].state
         except SlurmSilent:
             return None
 
-    def _late(self, state: JobState | None) -> JobEnd | None:
+    def _late_end(self, state: SlurmJobState | None) -> JobEnd | None:
         """What to say if it has waited or run for too long."""
         waited = time.time() - self.submission.submitted
         if self.started is None and state is not None and not state.is_waiting:
@@ -162,11 +161,11 @@ class _Wait:
         trouble = f"it had not told all after {RUN_SECONDS:.0f} s on the nodes"
         return self._end(trouble, f"See {self.submission.error_of(0)}.")
 
-    def _ended(self, state: JobState) -> JobEnd:
+    def _end_in_state(self, state: SlurmJobState) -> JobEnd:
         self.started = self.started or time.time()
-        told = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
+        last_words = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
         # The rank that fails first has Slurm end the others, and they may not come to a word of their own.
-        said = next((words[-1] for words in told if words), None)
+        said = next((words[-1] for words in last_words if words), None)
         why = said or why_ended(self.folder, self.submission, state, self.num_ranks).cause
         return self._end(f"it ended early ({why})", f"See {self.submission.error_of(0)}.")
 

@@ -33,7 +33,7 @@ MOST_SECONDS = 60.0
 FORGOTTEN_SECONDS = 3600.0
 
 
-class Answer(Frozen):
+class CommandAnswer(Frozen):
     """What a command said.
 
     Attributes:
@@ -70,7 +70,7 @@ class Patience(NamedTuple):
 
     seconds: float
 
-    def takes(self, answer: Answer) -> bool:
+    def takes(self, answer: CommandAnswer) -> bool:
         """Whether the answer is fresh enough, or Slurm is to be left in peace."""
         if not self.seconds:
             return False
@@ -81,39 +81,39 @@ class Patience(NamedTuple):
 FRESH = Patience(0.0)
 
 
-def answer_of(command: Sequence[str], patience: Patience = FRESH) -> Answer:
+def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:
     """What the command says, or said a moment ago."""
-    kept = _kept(command)
+    kept = _stored_answer(command)
     if kept is not None and patience.takes(kept):
         return kept
-    answer = _asked(command)
+    answer = _ask(command)
     if answer.failed and kept is not None and kept.failed:
         answer = answer.model_copy(update={"failures": kept.failures + 1})
     if patience.seconds:  # who asks once keeps nothing, so that only questions that come again are kept
-        _keep(command, answer)
+        _store(command, answer)
     return answer
 
 
-def _asked(command: Sequence[str]) -> Answer:
-    asked, started = time.time(), time.monotonic()
+def _ask(command: Sequence[str]) -> CommandAnswer:
+    began, started = time.time(), time.monotonic()
     exit_code, said, complained = None, "", ""
     if shutil.which(command[0]):
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
             exit_code, said, complained = done.returncode, done.stdout, done.stderr
     took = time.monotonic() - started
-    return Answer(asked=asked, took=took, exit_code=exit_code, said=said, complained=complained)
+    return CommandAnswer(asked=began, took=took, exit_code=exit_code, said=said, complained=complained)
 
 
-def _kept(command: Sequence[str]) -> Answer | None:
+def _stored_answer(command: Sequence[str]) -> CommandAnswer | None:
     folder = _folder()
     try:
-        return Answer.model_validate_json(_file(folder, command).read_bytes()) if folder else None
+        return CommandAnswer.model_validate_json(_file(folder, command).read_bytes()) if folder else None
     except (OSError, ValidationError):
         return None
 
 
-def _keep(command: Sequence[str], answer: Answer) -> None:
+def _store(command: Sequence[str], answer: CommandAnswer) -> None:
     if folder := _folder():
         with contextlib.suppress(OSError):  # it only saves a question
             write_atomically(_file(folder, command), answer.model_dump_json(), durable=False)
@@ -122,8 +122,8 @@ def _keep(command: Sequence[str], answer: Answer) -> None:
 
 def _file(folder: Path, command: Sequence[str]) -> Path:
     """Another cluster, or another stand-in for a tool, has answers of its own."""
-    asked = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)
-    return folder / hashlib.sha256("\0".join(asked).encode()).hexdigest()[:24]
+    request = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)
+    return folder / hashlib.sha256("\0".join(request).encode()).hexdigest()[:24]
 
 
 def _forget_old(folder: Path) -> None:
@@ -138,9 +138,9 @@ def _folder() -> Path | None:
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"trisweep-slurm-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
     # Whoever could write here could make a running job look as if it had ended.
-    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
     return folder if private else None

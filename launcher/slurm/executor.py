@@ -25,7 +25,7 @@ from typing import Any
 from conf.errors import UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.sites import SlurmSpec
-from launcher.executor import Executor, Work
+from launcher.executor import Executor, FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.hetjob import hetjob_text
 from launcher.slurm.query import SlurmSilent, query_named
@@ -75,9 +75,9 @@ class SlurmExecutor(Executor):
         """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
         if not nodes:
             return self
-        known = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
-        named = [str(known["exclude"])] if "exclude" in known else []
-        extra = known | {"exclude": ",".join([*named, *nodes])}
+        options = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
+        named = [str(options["exclude"])] if "exclude" in options else []
+        extra = options | {"exclude": ",".join([*named, *nodes])}
         return replace(self, slurm=self.slurm.model_copy(update={"extra_sbatch": extra}))
 
     def text(self, shape: JobShape, num_folders: int) -> str:
@@ -98,7 +98,7 @@ class SlurmExecutor(Executor):
     def _command(self, job_name: str) -> str:
         return f"{python_command(self.slurm)} -u {shlex.join(words_of_task(self._pickle(job_name)))}"
 
-    def submit(self, function: SlurmJob, work: Sequence[Work], shape: JobShape) -> str:
+    def submit(self, function: SlurmJob, work: Sequence[FolderWork], shape: JobShape) -> str:
         """Submit one job array in which every task of element i calls the function with folder i, and return its id.
 
         Raises:
@@ -152,7 +152,7 @@ class SlurmExecutor(Executor):
             with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the exception says
                 job = executor._submit_command(self._command(job_name))
         except (FailedJobError, FailedSubmissionError) as complaint:
-            return _taken_all_the_same(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
+            return _find_accepted_job(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")
         return str(job.job_id)
 
     def _sbatch_text(self, job_name: str, text: str) -> str:
@@ -162,7 +162,7 @@ class SlurmExecutor(Executor):
         done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
         submitted = SUBMITTED.search(done.stdout)
         if done.returncode or submitted is None:
-            job_id = _taken_all_the_same(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
+            job_id = _find_accepted_job(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
         else:
             job_id = submitted.group(1)
         script.rename(self.logs / f"{job_id}_submission.sh")
@@ -171,14 +171,14 @@ class SlurmExecutor(Executor):
     def _pickle(self, job_name: str) -> Path:
         return self.logs / f"{job_name}.pkl"
 
-    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[Work]) -> None:
+    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[FolderWork]) -> None:
         import cloudpickle
 
         with replacing(self._pickle(job_name)) as file:
             cloudpickle.dump((function, [str(folder.path.absolute()) for folder, _ in work]), file)
         read_own(self._pickle(job_name))  # what the job would refuse is refused here
 
-    def _intents(self, job_name: str, work: Sequence[Work], shape: JobShape) -> list[Submission]:
+    def _intents(self, job_name: str, work: Sequence[FolderWork], shape: JobShape) -> list[Submission]:
         cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()
         return [
             Submission(
@@ -210,7 +210,7 @@ def require_sbatch() -> None:
         raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)
 
 
-def _taken_all_the_same(job_name: str, said: str) -> str:
+def _find_accepted_job(job_name: str, said: str) -> str:
     """The id of a job whose answer was lost on its way: a complaint does not yet mean a refusal.
 
     Raises:
@@ -218,12 +218,12 @@ def _taken_all_the_same(job_name: str, said: str) -> str:
         Unanswered: Slurm does not say.
     """
     try:
-        known = query_named([job_name])
+        jobs = query_named([job_name])
     except SlurmSilent:
         problem = f"Slurm did not say whether it took the job {job_name} ({said})"
         raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.") from None
-    if known:
-        return next(iter(known)).split("_")[0]
+    if jobs:
+        return next(iter(jobs)).split("_")[0]
     if TOO_MANY_JOBS.search(said):
         raise TooManyJobs(f"Slurm takes no more jobs now: {said}", "Give the same command again when some have ended.")
     remedy = "Look at the request with --dry-run, and correct the settings under slurm."

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from conf.sites import SlurmSpec
-from launcher.slurm.first_ranks import saying_first_ranks
+from launcher.slurm.node_names import first_rank_lines
 from launcher.slurm.sbatch import require_plain_path, sbatch_parameters, sbatch_text
 from sweeps.folder.submission import JobShape
 
@@ -51,7 +51,7 @@ def hetjob_text(
             "",
             "# command",
             "srun " + " \\\n  : ".join(steps),
-            *saying_first_ranks(shape),
+            *first_rank_lines(shape),
             "",
         ]
     )

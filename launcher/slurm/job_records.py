@@ -23,7 +23,7 @@ COLUMNS = (
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
-class Charged(NamedTuple):
+class ChargedTime(NamedTuple):
     """For how long Slurm charges the last job of a trial.
 
     Attributes:
@@ -44,9 +44,9 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     lacking = [each for each in readings if _lacks_record(each)]
     if not lacking or not shutil.which("sacct"):
         return 0
-    num_written, told = 0, dict(_told([each.job_id or "" for each in lacking]))
+    num_written, records = 0, dict(_fetch_records([each.job_id or "" for each in lacking]))
     for each in lacking:
-        record = told.get(each.job_id or "")
+        record = records.get(each.job_id or "")
         # The accounting may hear of a job's end only some time after its trial has ended.
         if record is not None and _is_of(record, each) and record["State"].startswith(ENDED_STATES):
             with contextlib.suppress(OSError):
@@ -56,21 +56,21 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     return num_written
 
 
-def charged(readings: Iterable[Reading]) -> Mapping[str, Charged]:
+def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     """What Slurm charges for these trials by their names; those whose jobs the accounting does not know are absent."""
     by_job = {each.job_id: each for each in readings if each.job_id is not None}
-    found: dict[str, Charged] = {}
+    times: dict[str, ChargedTime] = {}
     if not by_job or not shutil.which("sacct"):
-        return found
-    for job_id, record in _told(list(by_job), "--duplicates"):
+        return times
+    for job_id, record in _fetch_records(list(by_job), "--duplicates"):
         job, _, component = job_id.partition("+")
         # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
         if (reading := by_job.get(job)) is None or component not in ("", "0") or not _is_of(record, reading):
             continue
-        before = found.get(reading.name, Charged(0.0, True))
+        before = times.get(reading.name, ChargedTime(0.0, True))
         is_over = before.is_over and record["End"][:1].isdigit()
-        found[reading.name] = Charged(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
-    return found
+        times[reading.name] = ChargedTime(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
+    return times
 
 
 def _is_of(record: Mapping[str, str], reading: Reading) -> bool:
@@ -89,13 +89,13 @@ def _lacks_record(reading: Reading) -> bool:
     return reading.measurement is not None and (is_old or not path.exists())
 
 
-def _told(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _fetch_records(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Ids and records, until the accounting does not answer."""
     for first in range(0, len(job_ids), IDS_PER_CALL):
-        yield from _answered(job_ids[first : first + IDS_PER_CALL], options)
+        yield from _fetch_part(job_ids[first : first + IDS_PER_CALL], options)
 
 
-def _answered(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _fetch_part(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
     jobs = f"--jobs={','.join(job_ids)}"
     try:

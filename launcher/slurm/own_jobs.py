@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.query import JobState, query_jobs, query_named
+from launcher.slurm.query import SlurmJobState, query_jobs, query_named
 from sweeps.folder.submission import Submission
 
 
-class Standing(NamedTuple):
+class JobStanding(NamedTuple):
     """What is known of the job of one submission.
 
     Attributes:
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
     """
 
     submission: Submission
-    state: JobState | None
+    state: SlurmJobState | None
     elsewhere: str
 
     @property
@@ -39,7 +39,7 @@ class Standing(NamedTuple):
         return self.state is None and not self.elsewhere
 
 
-def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[Standing]:
+def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[JobStanding]:
     """How the job of each submission stands, in the order of the submissions, which must all be of Slurm jobs.
 
     Args:
@@ -53,22 +53,22 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     here = this_cluster().name
     # A submission without a number is one whose submitter died, or is still waiting, before sbatch had answered.
     unnumbered = (each.queue_name for each in submissions if each.queue_id is None and each.queue_name)
-    found = _with_numbers(submissions, query_named(unnumbered, patience))
-    states = query_jobs((each.queue_id for each in found if each.queue_id), patience)
+    with_ids = _add_job_ids(submissions, query_named(unnumbered, patience))
+    states = query_jobs((each.queue_id for each in with_ids if each.queue_id), patience)
     # A number may be wrong, as where a file was restored from a copy: the name alone says which job is ours.
-    strays = [each for each in found if each.queue_id and each.queue_name and not _has_own(each, states)]
+    strays = [each for each in with_ids if each.queue_id and each.queue_name and not _has_own(each, states)]
     if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
-        found, states = _with_numbers(found, named, of={each.queue_name for each in strays}), states | named
-    return [_standing(submission, states, here) for submission in found]
+        with_ids, states = _add_job_ids(with_ids, named, of={each.queue_name for each in strays}), states | named
+    return [_standing(submission, states, here) for submission in with_ids]
 
 
-def _has_own(submission: Submission, states: dict[str, JobState]) -> bool:
+def _has_own(submission: Submission, states: dict[str, SlurmJobState]) -> bool:
     state = states.get(submission.queue_id or "")
     return state is not None and _is_ours(submission, state)
 
 
-def _with_numbers(
-    submissions: Iterable[Submission], named: dict[str, JobState], of: Container[str | None] = ()
+def _add_job_ids(
+    submissions: Iterable[Submission], named: dict[str, SlurmJobState], of: Container[str | None] = ()
 ) -> list[Submission]:
     """The submissions with the numbers of the jobs of their names, where they have none or are among those in `of`."""
     # squeue shows an array element by element; a submission knows which element is its own.
@@ -81,14 +81,14 @@ def _with_numbers(
     ]
 
 
-def _standing(submission: Submission, states: dict[str, JobState], here: str | None) -> Standing:
+def _standing(submission: Submission, states: dict[str, SlurmJobState], here: str | None) -> JobStanding:
     state = states.get(submission.queue_id) if submission.queue_id else None
     if state is not None and _is_ours(submission, state):
-        return Standing(submission, state, "")
-    return Standing(submission, None, _elsewhere(submission, here))
+        return JobStanding(submission, state, "")
+    return JobStanding(submission, None, _why_elsewhere(submission, here))
 
 
-def _elsewhere(submission: Submission, here: str | None) -> str:
+def _why_elsewhere(submission: Submission, here: str | None) -> str:
     """Why it proves nothing that this machine's Slurm has no such job; empty where it proves that there is none."""
     # Without a name for the cluster, the login node on which the job was submitted is the best witness.
     if submission.cluster is None:
@@ -96,9 +96,9 @@ def _elsewhere(submission: Submission, here: str | None) -> str:
         return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"
     if submission.cluster == here:
         return ""
-    asked = f"asks {here}" if here else "cannot ask it"
-    return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {asked}"
+    what_it_asks = f"asks {here}" if here else "cannot ask it"
+    return f"its job is one of the Slurm cluster {submission.cluster}, and this machine {what_it_asks}"
 
 
-def _is_ours(submission: Submission, state: JobState) -> bool:
+def _is_ours(submission: Submission, state: SlurmJobState) -> bool:
     return state.job_name == submission.queue_name

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from launcher.slurm.answers import FRESH, Answer, Patience, answer_of
+from launcher.slurm.answers import FRESH, CommandAnswer, Patience, answer_of
 from launcher.slurm.cluster import this_cluster
 
 ENDED_STATES = (
@@ -49,7 +49,7 @@ UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
 """Slurm has no such states: another cluster may run the job, and the job never came to be."""
 
 
-class JobState(NamedTuple):
+class SlurmJobState(NamedTuple):
     """How a job, or one element of an array, stands.
 
     Attributes:
@@ -90,7 +90,7 @@ class SlurmSilent(Exception):
     """A tool of Slurm did not answer, so that a job which is missing from the answer is not thereby unknown."""
 
 
-def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
+def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, SlurmJobState]:
     """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
@@ -103,14 +103,14 @@ def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, 
     wanted = set(job_ids)
     if not wanted:
         return {}
-    states = _told_of(wanted, _squeue("--jobs", _masters(wanted), patience))
+    states = _select_states(wanted, _squeue("--jobs", _masters(wanted), patience))
     if forgotten := wanted - states.keys():
-        booked = _told_of(forgotten, _sacct(forgotten, patience))
+        booked = _select_states(forgotten, _sacct(forgotten, patience))
         states |= {job_id: state for job_id, state in booked.items() if not state.is_live}
     return states
 
 
-def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[str, JobState]:
+def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[str, SlurmJobState]:
     """States by job id of the jobs of these names that the controller knows.
 
     Raises:
@@ -120,34 +120,34 @@ def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[st
     return _squeue("--name", wanted, patience) if wanted else {}
 
 
-def _dated(states: dict[str, JobState], answer: Answer) -> dict[str, JobState]:
+def _add_answer_time(states: dict[str, SlurmJobState], answer: CommandAnswer) -> dict[str, SlurmJobState]:
     """The same states with the controller's time of the answer, which is needed only to tell how old an end is."""
     if not any(state.ended for state in states.values()):
         return states
-    asked = this_cluster().now - answer.age
-    return {job_id: state._replace(asked=asked) for job_id, state in states.items()}
+    answered_at = this_cluster().now - answer.age
+    return {job_id: state._replace(asked=answered_at) for job_id, state in states.items()}
 
 
-def _told_of(job_ids: set[str], told: dict[str, JobState]) -> dict[str, JobState]:
+def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[str, SlurmJobState]:
     """What was said about each of the jobs; those that nothing was said about are absent.
 
     An array that was cancelled before its first element started stays one record, which speaks for all elements.
     """
-    found = {job_id: told.get(job_id) or told.get(job_id.split("_")[0]) for job_id in job_ids}
-    return {job_id: state for job_id, state in found.items() if state is not None}
+    selected = {job_id: states.get(job_id) or states.get(job_id.split("_")[0]) for job_id in job_ids}
+    return {job_id: state for job_id, state in selected.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, JobState]:
+def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, SlurmJobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
     answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
     if answer.failed and "Invalid job id" not in answer.complained:
         raise SlurmSilent
-    return _dated(_parsed(answer.said), answer)
+    return _add_answer_time(_parse_lines(answer.said), answer)
 
 
-def _sacct(job_ids: set[str], patience: Patience) -> dict[str, JobState]:
+def _sacct(job_ids: set[str], patience: Patience) -> dict[str, SlurmJobState]:
     """The answer is empty where the site keeps no accounting."""
     columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     jobs = ",".join(_masters(job_ids))
@@ -155,7 +155,7 @@ def _sacct(job_ids: set[str], patience: Patience) -> dict[str, JobState]:
         return {}
     answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
     if not answer.failed:
-        return _dated(_parsed(answer.said), answer)
+        return _add_answer_time(_parse_lines(answer.said), answer)
     if "accounting storage is disabled" in answer.complained:
         return {}
     raise SlurmSilent
@@ -166,7 +166,7 @@ def _masters(job_ids: set[str]) -> list[str]:
     return sorted({job_id.split("_")[0] for job_id in job_ids})
 
 
-def _parsed(lines: str) -> dict[str, JobState]:
+def _parse_lines(lines: str) -> dict[str, SlurmJobState]:
     """Lines `12_[0-2,5%1]|PENDING|end|nodes|name|`; an unexpanded range stands for all its elements.
 
     A site may wrap the tool and print a banner, which is skipped. A line that breaks off means that others are missing.
@@ -174,24 +174,24 @@ def _parsed(lines: str) -> dict[str, JobState]:
     Raises:
         SlurmSilent: the answer was cut off.
     """
-    states: dict[str, JobState] = {}
+    states: dict[str, SlurmJobState] = {}
     for line in lines.splitlines(keepends=True):
-        found = LINE.fullmatch(line)
-        if found is None and BROKEN_LINE.match(line):
+        match = LINE.fullmatch(line)
+        if match is None and BROKEN_LINE.match(line):
             raise SlurmSilent
-        if found is not None:
-            job_id, name, reason, end, nodes, job_name = found.groups()
+        if match is not None:
+            job_id, name, reason, end, nodes, job_name = match.groups()
             ended = _seconds(end) if name in ENDED_STATES else None
             nodes = "" if nodes in NO_NODES else nodes
-            state = JobState(name, ended, job_name=job_name, nodes=nodes, reason=reason.strip())
+            state = SlurmJobState(name, ended, job_name=job_name, nodes=nodes, reason=reason.strip())
             job_id, plus, _ = job_id.partition("+")
             if plus and job_id in states:  # a heterogeneous job, which has a line for each of its components
                 state = of_components(states[job_id], state)
-            states.update(dict.fromkeys(_expanded(job_id), state))
+            states.update(dict.fromkeys(_expand_ranges(job_id), state))
     return states
 
 
-def of_components(first: JobState, second: JobState) -> JobState:
+def of_components(first: SlurmJobState, second: SlurmJobState) -> SlurmJobState:
     """How a heterogeneous job stands, on the nodes of both its components.
 
     It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`. One that waits
@@ -207,7 +207,7 @@ def of_components(first: JobState, second: JobState) -> JobState:
     return telling._replace(ended=None if live else max(ends, default=None), nodes=nodes)
 
 
-def _expanded(job_id: str) -> list[str]:
+def _expand_ranges(job_id: str) -> list[str]:
     master, bracket, ranges = job_id.partition("_[")
     if not bracket:
         return [job_id]
@@ -227,7 +227,7 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def age(state: JobState) -> float:
+def age(state: SlurmJobState) -> float:
     """Seconds between the job's end and Slurm's answer; infinite where Slurm does not say when it ended."""
     if state.ended is None:
         return float("inf")

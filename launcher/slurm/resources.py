@@ -1,16 +1,33 @@
-"""What a job asks of the cluster: its shape, how trials share an array, and what the request costs at most."""
+"""What jobs ask of the cluster: their shapes, the arrays that trials of one shape share, and the cost at most.
+
+An array holds trials of one shape that avoid the same nodes, and no more of them than the site lets this user queue.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import getpass
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from conf.experiment import Experiment
 from conf.sites import SlurmSpec
+from launcher.slurm.cluster import this_cluster
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
+from train_core.process.stop import saves_when_stopped
 
 MINUTES_PER_HOUR = 60
+
+DEFAULT_MAX_ARRAY_SIZE = 1001
+"""Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
+
+ANSWER_SECONDS = 10
+QOS_LIMITS = "MaxSubmitPU,MaxSubmitPA,GrpSubmit"
+"""Of a QOS: jobs per user, per account, and in all."""
 
 
 def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
@@ -44,3 +61,80 @@ def devices_charged(experiment: Experiment, slurm: SlurmSpec) -> int:
 def device_hours(experiment: Experiment, slurm: SlurmSpec) -> float:
     """Device-hours of one trial if it runs into its time limit: an upper bound."""
     return devices_charged(experiment, slurm) * slurm.time_limit_minutes / MINUTES_PER_HOUR
+
+
+class JobArray(NamedTuple):
+    """Trials that are submitted together.
+
+    Attributes:
+        avoided: nodes that none of them is to be given.
+        saves: they are warned before the time limit, save, and go on in another run of the job.
+    """
+
+    shape: JobShape
+    avoided: tuple[str, ...]
+    saves: bool
+    trials: list[Trial]
+
+    def parts(self, size: int) -> list[JobArray]:
+        return [self._replace(trials=part) for part in split(self.trials, size)]
+
+
+def job_arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: Mapping[str, tuple[str, ...]]) -> list[JobArray]:
+    """The arrays, the smallest jobs first.
+
+    Args:
+        avoided: nodes that a trial is not to be given, by its id.
+    """
+    size = min(max_array_size(slurm), most_jobs(slurm) or sys.maxsize) if trials else 1
+    return [
+        part
+        for shape, group in by_shape(trials).items()
+        for alike in _arrays_of_shape(shape, group, avoided)
+        # Slurm takes no heterogeneous job into an array, so that each such trial is a job of its own.
+        for part in alike.parts(1 if shape.parts else size)
+    ]
+
+
+def _arrays_of_shape(
+    shape: JobShape, trials: Iterable[Trial], avoided: Mapping[str, tuple[str, ...]]
+) -> list[JobArray]:
+    groups: dict[tuple[tuple[str, ...], bool], list[Trial]] = {}
+    for trial in trials:
+        assert trial.experiment is not None
+        kind = avoided.get(trial.trial_id, ()), saves_when_stopped(trial.experiment)
+        groups.setdefault(kind, []).append(trial)
+    return [JobArray(shape, *kind, few) for kind, few in groups.items()]
+
+
+def max_array_size(slurm: SlurmSpec) -> int:
+    """Elements that one array may have: as configured, else as Slurm says, else Slurm's default."""
+    return slurm.max_array_size or this_cluster().max_array_size or DEFAULT_MAX_ARRAY_SIZE
+
+
+def most_jobs(slurm: SlurmSpec) -> int | None:
+    """The least of the limits that hold for jobs with these settings; None where there is none, or nobody says.
+
+    It is a hint: what sbatch takes is for Slurm to say, as other jobs of the user count too.
+    """
+    if not this_cluster().enforces_limits:
+        return None
+    associations = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={getpass.getuser()}")
+    rows = [row for row in associations if slurm.account in (None, row[0])]
+    limits = [limit for row in rows for limit in row[3:]]
+    qos = slurm.qos or next((row[2] for row in rows if row[2]), "normal")
+    limits += [limit for row in _sacctmgr("qos", f"Name,{QOS_LIMITS}") if row[0] == qos for limit in row[1:]]
+    return min((int(limit) for limit in limits if limit.isdigit()), default=None)
+
+
+def _sacctmgr(what: str, columns: str, *where: str) -> list[list[str]]:
+    if not shutil.which("sacctmgr"):
+        return []
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", what, *where, f"format={columns}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return []
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    # A site's wrapper may print a banner.
+    return [row for row in rows if len(row) == len(columns.split(","))] if done.returncode == 0 else []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.slurm.first_ranks import first_ranks
-from launcher.slurm.node_names import node_names
-from launcher.slurm.query import JobState, age
+from launcher.slurm.node_names import first_ranks, node_names
+from launcher.slurm.query import SlurmJobState, age
 from sweeps.folder.logs import tail
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
@@ -89,11 +88,11 @@ def outcome_in_words(log: str) -> Outcome | None:
     return next((outcome for words, outcome in WORDS_OF_SLURM if words.search(log)), None)
 
 
-def is_settled(state: JobState) -> bool:
+def is_settled(state: SlurmJobState) -> bool:
     return not state.is_live and age(state) >= SETTLING_SECONDS.get(state.name, DEFAULT_SETTLING_SECONDS)
 
 
-def verdict(reading: Reading, submission: Submission, state: JobState | None) -> Measurement:
+def verdict(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
     assert reading.experiment is not None
     failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
@@ -104,17 +103,17 @@ def verdict(reading: Reading, submission: Submission, state: JobState | None) ->
 
 
 def why_ended(
-    folder: JobFolder, submission: Submission, state: JobState | None, num_ranks: int | None = None
+    folder: JobFolder, submission: Submission, state: SlurmJobState | None, num_ranks: int | None = None
 ) -> RankFailure:
     """What ended a job that left no result; rank -1 where no rank is to blame. `num_ranks` is None where not known."""
     log = tail(submission.error_of(0))
     # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
-    return _failure(folder, submission, state, log, num_ranks) or _unknown(folder, submission, state, log)
+    return _failure(folder, submission, state, log, num_ranks) or _unknown_failure(folder, submission, state, log)
 
 
 def _failure(
-    folder: JobFolder, submission: Submission, state: JobState | None, log: str, num_ranks: int | None
+    folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str, num_ranks: int | None
 ) -> RankFailure | None:
     """Slurm's own reasons come first: ranks that it ends on time-out or cancellation complain as a consequence."""
     outcome = OUTCOME_OF_STATE.get(state.name) if state else None
@@ -123,15 +122,15 @@ def _failure(
     if outcome is None and (state is None or said is Outcome.OUT_OF_MEMORY):
         outcome = said
     if outcome in FINAL_WORDS:
-        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    told = folder.read_failures()
+        return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    failures = folder.read_failures()
     # A rank that only lost its connection to another is a victim: the other may have been killed without a word.
-    culprit = first_cause(told)
+    culprit = first_cause(failures)
     if culprit is not None and not lost_a_peer(culprit):
         return culprit
     if outcome is not None:
-        return _words(outcome, CAUSE_OF_OUTCOME[outcome], log)
-    spoken = {failure.rank for failure in told} | _ended_by_srun(log)
+        return _failure_in_words(outcome, CAUSE_OF_OUTCOME[outcome], log)
+    spoken = {failure.rank for failure in failures} | _ranks_ended_by_srun(log)
     return _killed_task(submission, log, spoken) or _only_silent_rank(submission, spoken, num_ranks) or culprit
 
 
@@ -155,11 +154,11 @@ def _silent_rank(rank: int, cause: str, said: str, fault: Fault) -> RankFailure:
 
 def _since_last_start(log: str) -> str:
     """The log without what earlier runs of a requeued job wrote: every run appends to the same files."""
-    last = max((found.end() for found in REQUEUED.finditer(log)), default=0)
+    last = max((match.end() for match in REQUEUED.finditer(log)), default=0)
     return log[last:]
 
 
-def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
+def _failure_in_words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -> RankFailure:
     """A failure that belongs to no rank."""
     lacked = over_capacity_bytes(log) if outcome is Outcome.OUT_OF_MEMORY else None
     return RankFailure(
@@ -173,16 +172,18 @@ def _words(outcome: Outcome, cause: str, log: str, fault: Fault | None = None) -
     )
 
 
-def _unknown(folder: JobFolder, submission: Submission, state: JobState | None, log: str) -> RankFailure:
+def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str) -> RankFailure:
     if state is not None and (step := NO_STEP.search(log)):
-        return _words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
+        return _failure_in_words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
     if state is None:
         how, fault = "Slurm no longer knows it", Fault.LOST
     else:
         # A job that ended well without having begun has run something else, and would do so again.
         started = _has_begun(folder, submission) or state.name == "COMPLETED"
         how, fault = f"Slurm says {state.name}", Fault.CRASH if started else Fault.START
-    return _words(Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault)
+    return _failure_in_words(
+        Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault
+    )
 
 
 def _has_begun(folder: JobFolder, submission: Submission) -> bool:
@@ -191,21 +192,21 @@ def _has_begun(folder: JobFolder, submission: Submission) -> bool:
     return last is not None and last.number >= submission.attempt
 
 
-def _killed_task(submission: Submission, log: str, told: set[int]) -> RankFailure | None:
+def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> RankFailure | None:
     """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
     firsts = first_ranks(log)
     for node, tasks, how in TASK_END.findall(log):
-        silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in told]
+        silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in speaking_ranks]
         if silent:
             rank, reason = silent[0], how.strip()
-            known = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
+            ending = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
             said = _last_lines(tail(submission.error_of(rank)))
             fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
-            return _silent_rank(rank, f"rank {rank} {known}", said, fault)
+            return _silent_rank(rank, f"rank {rank} {ending}", said, fault)
     return None
 
 
-def _ended_by_srun(log: str) -> set[int]:
+def _ranks_ended_by_srun(log: str) -> set[int]:
     """The ranks that srun ended because another had left; that they say nothing tells nothing of them."""
     _, mark, after = log.partition(STEP_ENDED)
     firsts = first_ranks(log)

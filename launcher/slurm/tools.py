@@ -10,7 +10,7 @@ from typing import NamedTuple
 ANSWER_SECONDS = 15
 
 
-class Told(NamedTuple):
+class ToolResult(NamedTuple):
     """What a tool said.
 
     Attributes:
@@ -26,15 +26,15 @@ class Told(NamedTuple):
         return " ".join((self.stderr or self.stdout).split())
 
 
-def ask(*command: str, stdin: str | None = None) -> Told:
+def ask(*command: str, stdin: str | None = None) -> ToolResult:
     """Run a tool; one that is absent or hangs has not answered well."""
     if not shutil.which(command[0]):
-        return Told(False, "", f"there is no {command[0]} on the PATH")
+        return ToolResult(False, "", f"there is no {command[0]} on the PATH")
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return Told(False, "", f"{command[0]} did not answer within {ANSWER_SECONDS} s")
-    return Told(done.returncode == 0, done.stdout, done.stderr)
+        return ToolResult(False, "", f"{command[0]} did not answer within {ANSWER_SECONDS} s")
+    return ToolResult(done.returncode == 0, done.stdout, done.stderr)
 
 
 def pairs_of_lines(text: str) -> dict[str, str]:
@@ -49,10 +49,10 @@ def pairs_of_words(line: str) -> dict[str, str]:
 
 def minutes(text: str) -> float | None:
     """Slurm's way to write a duration: `30`, `30:00`, `1:30:00`, `2-12:00:00`; None where it sets no limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
         return None
-    days, *parts = found.groups()
+    days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     # With days, or with all three parts, the first is hours; otherwise it is minutes.
     if days is not None or len(numbers) == 3:

@@ -31,7 +31,7 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineCapacity:
     """Attributes:
     num_cores: cores that this process may use.
     memory_bytes: of the machine, or of the container.
@@ -52,12 +52,12 @@ class Share:
     devices: tuple[int, ...]
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineCapacity:
     # The affinity counts, because a container or `taskset` may leave this process fewer cores than there are.
-    return Machine(len(os.sched_getaffinity(0)), _memory_bytes(), count_devices(os.environ))
+    return MachineCapacity(len(os.sched_getaffinity(0)), _memory_bytes(), count_devices(os.environ))
 
 
-def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: Machine) -> str | None:
+def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: MachineCapacity) -> str | None:
     """Why `machine`, even when idle, cannot run the experiment; None when it can."""
     ranks, needed = experiment.parallel.world_size, memory_needed(experiment, predicted, machine)
     if machine.num_devices and ranks > machine.num_devices:
@@ -71,7 +71,7 @@ def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: 
     return None
 
 
-def memory_needed(experiment: Experiment, predicted: Estimate | None, machine: Machine) -> int:
+def memory_needed(experiment: Experiment, predicted: Estimate | None, machine: MachineCapacity) -> int:
     """Host memory that all ranks together are estimated to need.
 
     It is 0 on accelerators, whose own memory the plan has checked.
@@ -90,7 +90,7 @@ class Ledger:
     A trial of more ranks than there are cores takes all of them: its own ranks share, but nobody disturbs them.
     """
 
-    machine: Machine
+    machine: MachineCapacity
     shares: dict[str, Share] = field(default_factory=dict)
 
     def take(self, trial: Trial) -> Share | None:
@@ -120,12 +120,12 @@ class Ledger:
 
     def _free_memory(self) -> int:
         # Programs that are not ours take memory too, and have no share here.
-        held = sum(share.memory_bytes for share in self.shares.values())
-        return min(self.machine.memory_bytes - held, psutil.virtual_memory().available)
+        taken = sum(share.memory_bytes for share in self.shares.values())
+        return min(self.machine.memory_bytes - taken, psutil.virtual_memory().available)
 
     def free_devices(self) -> list[int]:
-        held = {device for share in self.shares.values() for device in share.devices}
-        return [device for device in range(self.machine.num_devices) if device not in held]
+        taken = {device for share in self.shares.values() for device in share.devices}
+        return [device for device in range(self.machine.num_devices) if device not in taken]
 
 
 def count_devices(environment: Mapping[str, str]) -> int:
@@ -135,10 +135,10 @@ def count_devices(environment: Mapping[str, str]) -> int:
     """
     present = _nvidia_devices() or _amd_devices()
     limits = [environment[name] for name in VISIBLE_DEVICES if name in environment]
-    return min([present, *(_listed(limit) for limit in limits)])
+    return min([present, *(_count_visible(limit) for limit in limits)])
 
 
-def _listed(value: str) -> int:
+def _count_visible(value: str) -> int:
     """How many devices a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all that follow it."""
     count = 0
     for entry in value.split(","):

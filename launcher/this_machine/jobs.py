@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from launcher.executor import Executor, Work
+from launcher.executor import Executor, FolderWork
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.trial_folder import JobFolder
 
@@ -62,11 +62,11 @@ class LocalExecutor(Executor):
     time_limit_seconds: float | None
     process: subprocess.Popen[bytes] | None = None
 
-    def submit(self, function: LocalJobFunction, work: Sequence[Work], shape: JobShape) -> str:
+    def submit(self, function: LocalJobFunction, work: Sequence[FolderWork], shape: JobShape) -> str:
         """Start the supervisor of the one folder, which gets the function's call, and return its process id."""
         (folder, attempt) = work[0]
         assert len(work) == 1, "this machine knows no job arrays"
-        self.process = _started(folder, self.code, self.devices, self.time_limit_seconds, function)
+        self.process = _start_controller(folder, self.code, self.devices, self.time_limit_seconds, function)
         job_id, logs = str(self.process.pid), folder.logs.absolute()
         submission = Submission(
             executor="local",
@@ -82,7 +82,7 @@ class LocalExecutor(Executor):
         return job_id
 
 
-def _started(
+def _start_controller(
     folder: JobFolder,
     code: Path,
     devices: tuple[int, ...],

@@ -55,7 +55,7 @@ class LongRun:
         return Reading(folder=self.folder, experiment=self.experiment)
 
 
-class Stored(NamedTuple):
+class TrainingOrigin(NamedTuple):
     """What a training's folder says of it."""
 
     run: LongRun
@@ -63,13 +63,13 @@ class Stored(NamedTuple):
     overrides: list[str]
 
 
-def read_stored(folder: TrialFolder) -> Stored | None:
+def read_stored(folder: TrialFolder) -> TrainingOrigin | None:
     """None where the folder holds something else than a training that was begun from a sweep."""
     try:
         stored = json.loads(folder.trial.read_bytes())
         schedules = tuple((int(steps), int(done)) for steps, done in stored.get("schedules", ()))
         run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None, schedules)
-        return Stored(run, str(stored["sweep"]), list(stored["overrides"]))
+        return TrainingOrigin(run, str(stored["sweep"]), list(stored["overrides"]))
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
         return None
 
@@ -77,8 +77,8 @@ def read_stored(folder: TrialFolder) -> Stored | None:
 def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
     """Every training that was begun from the sweep, wherever it was measured, by name."""
     folders = [TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*"))]
-    found = [read_stored(folder) for folder in folders]
-    return [stored.run for stored in found if stored is not None and stored.sweep == sweep]
+    trainings = [read_stored(folder) for folder in folders]
+    return [stored.run for stored in trainings if stored is not None and stored.sweep == sweep]
 
 
 def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
@@ -87,8 +87,8 @@ def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
     Raises:
         UsageError: there is none.
     """
-    known = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
-    if name not in known:
-        others = f"Known are {', '.join(known)}." if known else "There is none."
+    trainings = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
+    if name not in trainings:
+        others = f"Known are {', '.join(trainings)}." if trainings else "There is none."
         raise UsageError(f"No training {name} was begun from sweep {sweep} in {output_dir / TRAININGS}", others)
-    return known[name]
+    return trainings[name]

@@ -63,8 +63,12 @@ def _has_spoken(reading: TrialReading) -> bool:
 
     A trial that was cancelled, or whose node failed, tells nothing.
     """
-    told = reading.measurement
-    return told is not None and told.outcome not in (Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.NODE_FAILED)
+    measurement = reading.measurement
+    return measurement is not None and measurement.outcome not in (
+        Outcome.CANCELLED,
+        Outcome.PREEMPTED,
+        Outcome.NODE_FAILED,
+    )
 
 
 def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> LongRun:
@@ -78,13 +82,13 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
         raise UsageError(f"There is no sweep in {sweep.path}", "Start it first with `trisweep sweep`.")
     _require_of_training(overrides)
     # Where the training runs may change from one command to the next, but not what is trained.
-    asked = overrides.without(PLACE_GROUPS)
+    request = overrides.without(PLACE_GROUPS)
     folder = TrialFolder(sweep.path.parent / TRAININGS / (name or sweep.path.name))
     if folder.trial.exists():
-        return _continued(folder, asked)
+        return _continue_training(folder, request)
     best = best_of(Sweep.stored_in(sweep))
     assert best.trial.experiment is not None
-    return LongRun(folder, _experiment(best.trial.experiment, asked), best.trial.trial_id, best)
+    return LongRun(folder, _experiment(best.trial.experiment, request), best.trial.trial_id, best)
 
 
 def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:
@@ -112,9 +116,9 @@ def write_extension(run: LongRun, overrides: Overrides) -> None:
         if job is not None:
             raise job.in_the_way(run.folder)
         schedules = [list(each) for each in run.schedules]
-        asked = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
+        request = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
         stored = json.loads(run.folder.trial.read_bytes())
-        run.folder.write_trial(stored | asked | {"overrides": _texts(overrides)})
+        run.folder.write_trial(stored | request | {"overrides": _texts(overrides)})
 
 
 def _texts(overrides: Overrides) -> list[str]:
@@ -122,27 +126,27 @@ def _texts(overrides: Overrides) -> list[str]:
     return sorted(overrides.without(PLACE_GROUPS).texts)
 
 
-def _continued(folder: TrialFolder, asked: Overrides) -> LongRun:
-    other, found = "or begin another training with --name NAME", read_stored(folder)
-    if found is None:
+def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
+    other, stored = "or begin another training with --name NAME", read_stored(folder)
+    if stored is None:
         raise UsageError(f"{folder.trial} does not belong to a training from a sweep", f"Remove it, {other}.")
-    before = Overrides.parse(found.overrides)
-    if _texts(before) == _texts(asked):
-        return found.run
-    if _but_for_steps(before) == _but_for_steps(asked) and asked.chosen(NUM_STEPS) is not None:
-        return _extended(found.run, asked, other)
-    problem = f"{folder.path} holds a training with {' '.join(found.overrides) or 'no overrides'}"
-    now = " ".join(_texts(asked)) or "none"
+    before = Overrides.parse(stored.overrides)
+    if _texts(before) == _texts(request):
+        return stored.run
+    if _overrides_without_steps(before) == _overrides_without_steps(request) and request.chosen(NUM_STEPS) is not None:
+        return _extend_training(stored.run, request, other)
+    problem = f"{folder.path} holds a training with {' '.join(stored.overrides) or 'no overrides'}"
+    now = " ".join(_texts(request)) or "none"
     raise UsageError(f"{problem}, and now {now} was requested", f"Give the same, {other}.")
 
 
-def _but_for_steps(overrides: Overrides) -> list[str]:
+def _overrides_without_steps(overrides: Overrides) -> list[str]:
     return [text for text in _texts(overrides) if not text.startswith(f"{NUM_STEPS}=")]
 
 
-def _extended(run: LongRun, asked: Overrides, other: str) -> LongRun:
+def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:
     """The training with more steps; as it is, where no more are asked for."""
-    before, wanted = run.experiment.training.num_steps, part_at(compose(asked).tree, NUM_STEPS)
+    before, wanted = run.experiment.training.num_steps, part_at(compose(request).tree, NUM_STEPS)
     tree = run.experiment.model_dump(mode="json")
     longer = checked(Experiment, with_values(tree, {NUM_STEPS: wanted}))
     if longer.training.num_steps < before:
@@ -155,15 +159,17 @@ def _extended(run: LongRun, asked: Overrides, other: str) -> LongRun:
     return replace(run, experiment=longer, schedules=schedules, extends=True)
 
 
-def _experiment(planned: Experiment, asked: Overrides) -> Experiment:
+def _experiment(planned: Experiment, request: Overrides) -> Experiment:
     """The planned experiment with regular checkpoints, and with what the user asked for."""
-    if asked.chosen(NUM_STEPS) is None:
+    if request.chosen(NUM_STEPS) is None:
         problem = "is what the sweep measured, and does not say how long to train"
         raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
     # Only the values that the user named are taken over: the rest of this composition is of the default experiment.
-    composed = compose(Overrides.choosing("checkpoint", "regular") + asked).tree
+    composed = compose(Overrides.choosing("checkpoint", "regular") + request).tree
     tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
-    return checked(Experiment, with_values(tree, {override.key: part_at(composed, override.key) for override in asked}))
+    return checked(
+        Experiment, with_values(tree, {override.key: part_at(composed, override.key) for override in request})
+    )
 
 
 def _require_of_training(overrides: Overrides) -> None:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM
-from launcher.executor import Work
+from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
@@ -84,4 +83,4 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
     folder.measurement.unlink(missing_ok=True)
     code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
     executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
-    return executor.submit(RUN_IN_SLURM, [Work(folder, attempt)], shape_of(run.experiment))
+    return executor.submit(RUN_IN_SLURM, [FolderWork(folder, attempt)], shape_of(run.experiment))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from conf.experiment import Experiment
 from launcher.control.workplace import Workplace
-from launcher.executor import Work
+from launcher.executor import FolderWork
 from launcher.slurm.silent_jobs import TRACEBACK_LINES
-from launcher.state import seen_here
-from launcher.this_machine.capacity import Ledger, Machine, Share, memory_needed, why_impossible
+from launcher.state import look_here
+from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
 from launcher.this_machine.jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
 from launcher.this_machine.processes import end_trees
 from sweeps.folder.logs import tail
@@ -40,7 +40,7 @@ class ThisMachine(Workplace):
         running: started by this process (with its process) or adopted from a sweep that died (None).
     """
 
-    machine: Machine
+    machine: MachineCapacity
     snapshot: Callable[[], Path]
     time_limit_seconds: float | None
     job: LocalJobFunction
@@ -64,7 +64,7 @@ class ThisMachine(Workplace):
             if trial.trial_id not in self._still and trial.experiment is not None:
                 self._adopt_if_running(sweep, trial)
             if trial.trial_id in self.running or trial.trial_id not in self._still:
-                self._still[trial.trial_id] = seen_here(sweep.read_trial(trial))
+                self._still[trial.trial_id] = look_here(sweep.read_trial(trial))
         return [self._still[trial.trial_id] for trial in sweep.record.trials]
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
@@ -126,7 +126,7 @@ class ThisMachine(Workplace):
             return False
         # The number of the attempt is read before `prepare` forgets what earlier attempts left.
         attempt = sweep.read_trial(trial).next_attempt
-        work = Work(sweep.prepare(trial), attempt)
+        work = FolderWork(sweep.prepare(trial), attempt)
         executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
         executor.submit(self.job, [work], shape_of(_experiment(trial)))
         self.running[trial.trial_id] = (trial, executor.process)
@@ -160,7 +160,7 @@ class ThisMachine(Workplace):
         if submission is None or folder.read_measurement() is not None:
             return
         if process is not None or submission.attempt >= MOST_UNSEEN_ENDS:
-            folder.write_verdict(_died(trial, submission, self.time_limit_seconds))
+            folder.write_verdict(_death_measurement(trial, submission, self.time_limit_seconds))
 
     def _interrupt(self, trial_ids: Sequence[str]) -> None:
         assert self._sweep is not None
@@ -172,7 +172,7 @@ class ThisMachine(Workplace):
                 process.wait()
 
 
-def _died(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
+def _death_measurement(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
     said = "\n".join(filter(None, (tail(submission.error_of(0)), tail(submission.output_of(0)))))
     words = "\n".join(said.splitlines()[-TRACEBACK_LINES:])
     # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.

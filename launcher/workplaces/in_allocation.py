@@ -15,18 +15,16 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation, why_not_created
-from launcher.allocation.nodes import Allocation, own_allocation, running_steps
-from launcher.allocation.packing import Candidate, Placement, Room, choose
-from launcher.allocation.running_step import Step, end_all, ended_among
-from launcher.allocation.step import StepExecutor
-from launcher.allocation.times import Expectation
+from launcher.allocation.ends import allocation_end, step_end, why_not_created
+from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
+from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
+from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_steps
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
-from launcher.executor import Work
+from launcher.executor import FolderWork
 from launcher.slurm.executor import SlurmJob
-from launcher.slurm.query import JobState, SlurmSilent
-from launcher.state import reconciled
+from launcher.slurm.query import SlurmJobState, SlurmSilent
+from launcher.state import reconcile
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -53,7 +51,7 @@ MOST_REFUSALS = 3
 NEW_SECONDS = 60.0
 """An allocation that has run for less is a new one."""
 
-RUNNING = JobState("RUNNING")
+RUNNING = SlurmJobState("RUNNING")
 AT_THE_END = "the allocation in which it ran came to its time limit"
 
 
@@ -80,8 +78,8 @@ class AllocationRoom(Workplace):
     runs_setup: bool = False
     closing_seconds: float = CLOSING_SECONDS
     patience_seconds: int = STEP_PATIENCE_SECONDS
-    ask: Callable[[], Allocation] = own_allocation
-    running: dict[str, Step] = field(default_factory=dict)
+    ask: Callable[[], SlurmAllocation] = own_allocation
+    running: dict[str, RunningStep] = field(default_factory=dict)
     num_ended: int = 0
 
     def __post_init__(self) -> None:
@@ -89,7 +87,7 @@ class AllocationRoom(Workplace):
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
         self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
-        self._silent: dict[str, Step] = {}  # ended, and not yet concluded on
+        self._silent: dict[str, RunningStep] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
         self._looked = False
         self._asked = 0.0
@@ -123,20 +121,20 @@ class AllocationRoom(Workplace):
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         read = [sweep.read_trial(trial) for trial in open_trials]
         own = [replace(each, job=RUNNING) for each in read if self._is_own(each)]
-        told = {each.name: each for each in [*own, *reconciled(each for each in read if not self._is_own(each))]}
-        self._ended |= {name: each for name, each in told.items() if each.measurement and name not in self.running}
-        return [told.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
+        readings = {each.name: each for each in [*own, *reconcile(each for each in read if not self._is_own(each))]}
+        self._ended |= {name: each for name, each in readings.items() if each.measurement and name not in self.running}
+        return [readings.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those that fit beside what runs, and that are expected to end before the allocation does."""
-        if self.given_up or self._refusals.are_recent or not self._lives_on():
+        if self.why_given_up or self._refusals.are_recent or not self._lives_on():
             return []
         offered = [each for each in readings if not self._is_refused(each)]
         expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
         candidates = [self._candidate(each, expected) for each in offered]
-        left = {name: step.seconds_left(expected) for name, step in self.running.items()}
+        remaining = {name: step.seconds_left(expected) for name, step in self.running.items()}
         by_name = {each.name: each for each in offered}
-        for candidate, placement in choose(filter(self._can_end, candidates), self._room, left):
+        for candidate, placement in choose(filter(self._can_end, candidates), self._room, remaining):
             self._begin(sweep, by_name[candidate.trial_id], placement)
         self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]
@@ -163,12 +161,12 @@ class AllocationRoom(Workplace):
         return ended or due or (self.is_closing and bool(self.running))
 
     @property
-    def given_up(self) -> str:
+    def why_given_up(self) -> str:
         """Why Slurm makes no steps here any more, though there is room; empty where it does."""
         return self._refusals.said if self._refusals.count >= MOST_REFUSALS else ""
 
     def is_over(self) -> bool:
-        return (self.is_closing or self._is_stuck or bool(self.given_up)) and not self.running and not self._silent
+        return (self.is_closing or self._is_stuck or bool(self.why_given_up)) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
         """End every step; the trials are run again."""
@@ -177,15 +175,17 @@ class AllocationRoom(Workplace):
     def _is_own(self, reading: TrialReading) -> bool:
         return reading.name in self.running or reading.name in self._silent
 
-    def _candidate(self, reading: TrialReading, expected: Expectation) -> Candidate:
+    def _candidate(self, reading: TrialReading, expected: Expectation) -> WaitingTrial:
         assert reading.experiment is not None
-        return Candidate(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
+        return WaitingTrial(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
 
-    def _can_end(self, candidate: Candidate) -> bool:
+    def _can_end(self, candidate: WaitingTrial) -> bool:
         """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
-        left, whole = (each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds))
-        is_new = left > max(0.0, whole - NEW_SECONDS)
-        return candidate.seconds <= left or (candidate.seconds > whole and is_new)
+        remaining, whole = (
+            each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds)
+        )
+        is_new = remaining > max(0.0, whole - NEW_SECONDS)
+        return candidate.seconds <= remaining or (candidate.seconds > whole and is_new)
 
     def _is_refused(self, reading: TrialReading) -> bool:
         """Write down that the allocation is too small for a trial, also where none of its nodes has failed."""
@@ -199,12 +199,12 @@ class AllocationRoom(Workplace):
         reading.folder.write_measurement(ended)
         return True
 
-    def _begin(self, sweep: Sweep, reading: TrialReading, placement: Placement) -> None:
+    def _begin(self, sweep: Sweep, reading: TrialReading, placement: StepPlacement) -> None:
         assert reading.experiment is not None
         attempt = reading.next_attempt  # counted before `prepare` forgets what earlier attempts left
-        work, shape = Work(sweep.prepare(reading.trial), attempt), shape_of(reading.experiment)
+        work, shape = FolderWork(sweep.prepare(reading.trial), attempt), shape_of(reading.experiment)
         submission, process = self.executor.start(self.job, work, shape, placement)
-        self.running[reading.name] = Step(reading.trial, submission, placement, process, time.monotonic())
+        self.running[reading.name] = RunningStep(reading.trial, submission, placement, process, time.monotonic())
         self._ended.pop(reading.name, None)
 
     def _look_back(self, sweep: Sweep) -> None:
@@ -222,8 +222,8 @@ class AllocationRoom(Workplace):
             if nodes := alive.get(submission.job_name or ""):
                 self._adopt(reading.trial, submission, nodes)
             else:
-                state = JobState("PENDING" if self.allocation.restarts else "")
-                reading.folder.write_verdict(ended_with_its_allocation(reading, submission, state))
+                state = SlurmJobState("PENDING" if self.allocation.restarts else "")
+                reading.folder.write_verdict(allocation_end(reading, submission, state))
         self._looked = True
 
     def _is_inside(self, submission: Submission) -> bool:
@@ -232,14 +232,14 @@ class AllocationRoom(Workplace):
 
     def _adopt(self, trial: Trial, submission: Submission, nodes: tuple[str, ...]) -> None:
         """Let a step go on. Nobody knows any more which devices it was given, so it counts as holding its nodes."""
-        known = tuple(node for node in nodes if node in self._slots)
-        placement = Placement(known, tuple(range(max((self._slots[node] for node in known), default=0))))
+        own_nodes = tuple(node for node in nodes if node in self._slots)
+        placement = StepPlacement(own_nodes, tuple(range(max((self._slots[node] for node in own_nodes), default=0))))
         self._room.take(trial.trial_id, placement)
-        self.running[trial.trial_id] = Step(trial, submission, placement, None, time.monotonic())
+        self.running[trial.trial_id] = RunningStep(trial, submission, placement, None, time.monotonic())
 
     def _collect(self, sweep: Sweep) -> None:
         """Free what ended steps held, and conclude on those that left no measurement."""
-        for name in ended_among(self.running, self.allocation.job_id):
+        for name in ended_steps(self.running, self.allocation.job_id):
             step = self._forget(name)
             assert step is not None
             step.ended = time.monotonic()
@@ -260,10 +260,10 @@ class AllocationRoom(Workplace):
             for name in due:
                 step = self._silent.pop(name)
                 lost = [node for node in step.placement.nodes if node not in self._room.devices]
-                ended = ended_by_itself(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
+                ended = step_end(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
 
-    def _is_at_fault(self, step: Step, said: str) -> bool:
+    def _is_at_fault(self, step: RunningStep, said: str) -> bool:
         """Whether the allocation is, for a step that Slurm has not made, and not what `slurm` asks of every step.
 
         It is where Slurm has made others, or where a node has been lost: then Slurm 22.05 never frees the cores of the
@@ -290,11 +290,11 @@ class AllocationRoom(Workplace):
             now = self.ask()
         except (SlurmSilent, UsageError):
             return False
-        left = {node.name for node in now.nodes}
-        self._room.leave_out([node for node in self._room.devices if node not in left])
+        remaining = {node.name for node in now.nodes}
+        self._room.leave_out([node for node in self._room.devices if node not in remaining])
         return now.is_running
 
-    def _forget(self, name: str) -> Step | None:
+    def _forget(self, name: str) -> RunningStep | None:
         self._room.give_back(name)
         return self.running.pop(name, None)
 
@@ -316,13 +316,13 @@ class Refusals:
     def are_recent(self) -> bool:
         return time.monotonic() - self.last < PAUSE_SECONDS
 
-    def add(self, step: Step, said: str, weight: int) -> None:
+    def add(self, step: RunningStep, said: str, weight: int) -> None:
         if step.began > self.last:
             self.count, self.last = self.count + weight, time.monotonic()
         self.said = said
 
 
-def slots_of(allocation: Allocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
+def slots_of(allocation: SlurmAllocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
     """How many devices of each node trials may use: those that Slurm handed out, and that the cores are enough for."""
     cores = slurm.cpus_per_task or 1
     return {

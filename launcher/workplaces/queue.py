@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
+from launcher.executor import RUN_IN_SLURM
 from launcher.slurm.executor import SlurmJob, TooManyJobs
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.workplaces.submission import SubmittedArray, submit_trials
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -43,12 +43,12 @@ class SlurmQueue(Workplace):
         A job that Slurm could not start, and holds for good, is ended: another one may take its place.
         """
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
-        told = {each.name: each for each in reconciled(sweep.read_trial(trial) for trial in open_trials)}
-        for each in [each for each in told.values() if each.awaits_slurm and each.job and each.job.given_up]:
+        readings = {each.name: each for each in reconcile(sweep.read_trial(trial) for trial in open_trials)}
+        for each in [each for each in readings.values() if each.awaits_slurm and each.job and each.job.given_up]:
             self.end(sweep, [each], Outcome.NODE_FAILED, each.cause)
-            told[each.name] = sweep.read_trial(each.trial)
-        self._ended |= {name: each for name, each in told.items() if each.measurement is not None}
-        return [told.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
+            readings[each.name] = sweep.read_trial(each.trial)
+        self._ended |= {name: each for name, each in readings.items() if each.measurement is not None}
+        return [readings.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Submit the trials; where Slurm takes no more jobs for now, the rest is left to a later step."""
@@ -67,9 +67,21 @@ class SlurmQueue(Workplace):
         cancel_jobs([each.submission for each in readings if each.submission and each.measurement is None])
         for reading in readings:
             self._ended.pop(reading.name, None)
-            found = reading.folder.read_measurement()
-            if found is not None and found.outcome is not Outcome.CANCELLED:  # it has ended by itself meanwhile
+            measurement = reading.folder.read_measurement()
+            if (
+                measurement is not None and measurement.outcome is not Outcome.CANCELLED
+            ):  # it has ended by itself meanwhile
                 continue
             assert reading.experiment is not None
             started = reading.submission.submitted if reading.submission else time.time()
             reading.folder.write_measurement(without_numbers(reading.experiment.fingerprint, outcome, cause, started))
+
+
+class Elsewhere(SlurmQueue):
+    """The allocation of a sweep, for commands on a login node, which still find out whether anything is left to run."""
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        return []
+
+    def room(self) -> int | None:
+        return 1

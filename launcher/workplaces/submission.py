@@ -9,12 +9,10 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.by_name import RUN_IN_SLURM
 from launcher.control.retries import bad_nodes, nodes_to_avoid
-from launcher.executor import Work
-from launcher.slurm.arrays import JobArray, job_arrays
+from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
-from launcher.slurm.resources import device_hours
+from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
 from sweeps.folder.submission import JobShape
@@ -24,7 +22,7 @@ from sweeps.trial import SweepFolder, Trial
 
 
 @dataclass(frozen=True)
-class Request:
+class ArrayRequest:
     """One job array (or, for a single trial, one job) as it would be submitted.
 
     Attributes:
@@ -49,14 +47,14 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Request]:
+def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[ArrayRequest]:
     """What `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
     """
     executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
     return [
-        Request(
+        ArrayRequest(
             array.shape,
             tuple(array.trials),
             _fitting(executor, array).text(array.shape, len(array.trials)),
@@ -79,7 +77,7 @@ def submit_trials(
     """
     require_sbatch()
     # The attempts are counted before `prepare` forgets what earlier ones left.
-    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided(sweep, readings)))
+    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided_nodes(sweep, readings)))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
     for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
@@ -90,15 +88,15 @@ def submit_trials(
     while waiting:
         array = waiting.popleft()
         try:
-            work = [Work(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
+            work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
             job_id = _fitting(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:
             if len(array.trials) == 1:
-                raise _refused(refusal, submitted) from None
+                raise _refusal_error(refusal, submitted) from None
             # The halves go to the front of the queue, so that trials are still submitted in their order.
             waiting.extendleft(reversed(array.parts(-(-len(array.trials) // 2))))
         except UsageError as refusal:
-            raise _refused(refusal, submitted) from None
+            raise _refusal_error(refusal, submitted) from None
         else:
             submitted.append(SubmittedArray(job_id, array.shape, tuple(trial.trial_id for trial in array.trials)))
     return submitted
@@ -112,7 +110,7 @@ def _fitting(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
     return replace(executor.avoiding(array.avoided), requeues=array.saves)
 
 
-def _refused(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
+def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:
     """The refusal, which also says what was submitted before it and runs all the same."""
     if not submitted:
         return refusal
@@ -126,7 +124,7 @@ def logs_folder(folder: SweepFolder) -> Path:
     return folder.submitit.absolute()
 
 
-def _avoided(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
+def _avoided_nodes(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
     """The nodes that each trial is not to be given. Those that fail are known from all trials of the sweep."""
     bad = bad_nodes(sweep.read())
     return {reading.name: nodes_to_avoid(reading, bad, _spare(reading)) for reading in readings}

@@ -4,6 +4,5 @@ table            trials as points: what each knob was set to, and the rate that 
 sensitivity      shares of the knobs by SHAP and fANOVA, with what resampling says of their order
 forest           the forest of regression trees that both are read from; the only module that imports them
 out_of_memory    how often each value of a knob ran out of memory
-published_order  the order that a published study found
-finding          what all that comes to, in one sentence
+finding          what all that comes to, in one sentence, and the order that a published study found
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from results.knobs.sensitivity import MOST_POINTS, NUM_TREES, SEED, shares_of
-from results.knobs.table import KnobColumn, KnobTable, Set, columns_of, shown
+from results.knobs.table import KnobColumn, KnobTable, Set, columns_of, setting_text
 
 FEWEST_OF_EACH = 6
 """With fewer trials that ran out, or fewer that did not, trees learn those few by heart. Assumed."""
@@ -28,7 +28,7 @@ class MemoryCount:
     @property
     def words(self) -> str:
         """The value, or the first and the last of several."""
-        ends = dict.fromkeys((shown(self.values[0]), shown(self.values[-1])))
+        ends = dict.fromkeys((setting_text(self.values[0]), setting_text(self.values[-1])))
         return " to ".join(ends)
 
     @property
@@ -64,7 +64,7 @@ def memory_shares(table: KnobTable) -> list[tuple[KnobColumn, float]]:
     rows = np.random.default_rng(SEED).permutation(len(out))[:MOST_POINTS]
     codes = np.array([[column.code(table.points[row].settings[column.name]) for column in columns] for row in rows])
     shares = shares_of(Forest(codes.astype(float), out[rows], NUM_TREES, SEED).shap_values(codes.astype(float)))
-    return sorted(zip(columns, map(float, shares), strict=True), key=lambda found: -found[1])
+    return sorted(zip(columns, map(float, shares), strict=True), key=lambda share: -share[1])
 
 
 def _counts_of(table: KnobTable, column: KnobColumn) -> list[MemoryCount]:

@@ -111,13 +111,13 @@ class Sensitivity:
 
 def why_untold(table: KnobTable) -> str:
     """Why these points cannot say which knob mattered; empty where they may."""
-    rated, columns = len(table.rated), len(table.columns)
+    rated, columns = len(table.rated_points), len(table.columns)
     if columns < 2:
         return "fewer than two knobs vary"
     fewest = max(FEWEST_POINTS, 2 * columns)
     if rated < fewest:
         return f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
-    rates = [point.rate or 0.0 for point in table.rated]
+    rates = [point.rate or 0.0 for point in table.rated_points]
     # No tree has anything to split then, and fANOVA divides by what they split.
     return f"all {rated} trials have the same rate" if max(rates) <= min(rates) * (1 + EQUAL) else ""
 
@@ -139,7 +139,7 @@ def sensitivity(table: KnobTable) -> Sensitivity:
     effects = [_effect(number, column, draws, fanova[number]) for number, column in enumerate(columns)]
     return Sensitivity(
         rates_are=table.rates_are,
-        num_points=len(table.rated),
+        num_points=len(table.rated_points),
         explained=forest.explained,
         effects=tuple(sorted(effects, key=lambda effect: -effect.share)),
         interactions=_interactions(columns, forest.shap_interactions(codes)),
@@ -165,7 +165,7 @@ def _draw(
 
 def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
     """Codes of the knobs and logarithms of the rates, of all points or of some evenly over their ranking."""
-    ranked = sorted(table.rated, key=lambda point: point.rate or 0.0)
+    ranked = sorted(table.rated_points, key=lambda point: point.rate or 0.0)
     taken = [ranked[int(row)] for row in np.linspace(0, len(ranked) - 1, min(len(ranked), MOST_POINTS))]
     codes = [[column.code(point.settings[column.name]) for column in table.columns] for point in taken]
     return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
@@ -215,8 +215,8 @@ def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: floa
 def _interactions(columns: Sequence[KnobColumn], moved: Floats) -> tuple[Interaction, ...]:
     """Pairs by the mean size of what only both together do, as a share of all that moves the points."""
     sizes = np.abs(moved).mean(axis=0)
-    found = [
+    interactions = [
         Interaction(columns[a], columns[b], float((sizes[a, b] + sizes[b, a]) / max(float(sizes.sum()), 1e-300)))
         for a, b in combinations(range(len(columns)), 2)
     ]
-    return tuple(sorted(found, key=lambda pair: -pair.share))
+    return tuple(sorted(interactions, key=lambda pair: -pair.share))

@@ -62,8 +62,8 @@ class KnobColumn:
 
     @property
     def words(self) -> str:
-        others = f" (with {', '.join(map(in_words, self.together_with))})" if self.together_with else ""
-        return in_words(self.name) + others
+        others = f" (with {', '.join(map(knob_words, self.together_with))})" if self.together_with else ""
+        return knob_words(self.name) + others
 
     def code(self, value: Set) -> int:
         """A value by its place in their order, which is all that a tree asks for."""
@@ -83,13 +83,13 @@ class KnobTable:
     num_others: int = 0
 
     @cached_property
-    def rated(self) -> tuple[KnobPoint, ...]:
+    def rated_points(self) -> tuple[KnobPoint, ...]:
         return tuple(point for point in self.points if point.rate is not None)
 
     @cached_property
     def columns(self) -> tuple[KnobColumn, ...]:
         """The knobs that vary over the points with a rate, those that always change together as one."""
-        return columns_of(self.rated)
+        return columns_of(self.rated_points)
 
 
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
@@ -135,20 +135,20 @@ def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str,
 
 def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:
     """The knobs that vary over these points."""
-    found: dict[tuple[int, ...], KnobColumn] = {}
+    columns: dict[tuple[int, ...], KnobColumn] = {}
     for name in _varying(points):
-        column = KnobColumn(name, _in_order(name, {point.settings[name] for point in points}))
+        column = KnobColumn(name, _sort_values(name, {point.settings[name] for point in points}))
         pattern = _pattern([point.settings[name] for point in points])
-        first = found.get(pattern)
-        found[pattern] = KnobColumn(first.name, first.values, (*first.together_with, name)) if first else column
-    return tuple(found.values())
+        first = columns.get(pattern)
+        columns[pattern] = KnobColumn(first.name, first.values, (*first.together_with, name)) if first else column
+    return tuple(columns.values())
 
 
-def in_words(name: str) -> str:
+def knob_words(name: str) -> str:
     return WORDS.get(name) or name.rsplit(".", 1)[-1].replace("_", " ")
 
 
-def shown(value: Set) -> str:
+def setting_text(value: Set) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -164,17 +164,17 @@ def _varying(points: Sequence[KnobPoint]) -> list[str]:
     return [name for name in names if distinct[name] > 1 and name != left_out]
 
 
-def _in_order(name: str, values: Iterable[Set]) -> tuple[Set, ...]:
-    known = KNOB[name].values if name in KNOB else ()
-    return tuple(sorted(values, key=lambda value: _place(value, known)))
+def _sort_values(name: str, values: Iterable[Set]) -> tuple[Set, ...]:
+    order = KNOB[name].values if name in KNOB else ()
+    return tuple(sorted(values, key=lambda value: _place(value, order)))
 
 
-def _place(value: Set, known: Sequence[object]) -> tuple[int, float, str]:
-    if value in known:
-        return 0, known.index(value), ""
+def _place(value: Set, order: Sequence[object]) -> tuple[int, float, str]:
+    if value in order:
+        return 0, order.index(value), ""
     if isinstance(value, int | float):
         return 1, float(value), ""
-    return 2, 0.0, shown(value)
+    return 2, 0.0, setting_text(value)
 
 
 def _pattern(values: Sequence[Set]) -> tuple[int, ...]:

@@ -27,9 +27,9 @@ MAX_RECORD_BYTES = 20_000_000
 
 def report_digest(folder: SweepFolder) -> str:
     """Changes when one of the report's files does; empty before there is a report."""
-    found = [folder.report(suffix) for suffix in REPORTS if folder.report(suffix).exists()]
-    content = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in found)
-    return hashlib.sha256(content).hexdigest()[:16] if found else ""
+    reports = [folder.report(suffix) for suffix in REPORTS if folder.report(suffix).exists()]
+    content = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in reports)
+    return hashlib.sha256(content).hexdigest()[:16] if reports else ""
 
 
 def log_sweep_files(repository: Any, folder: SweepFolder) -> None:

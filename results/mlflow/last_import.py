@@ -56,26 +56,26 @@ class LastImport:
 
     def parent_if_all_stored(self) -> StoredRun | None:
         """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
-        kept = self._kept()
+        kept = self._read_memory()
         if kept.get("files") != self.files:
             return None
-        stored = self._stored()
+        stored = self._read_stored_runs()
         return stored.get(SWEEP) if kept.get("runs") == _digest_of(stored) else None
 
     def remember(self, readings: Sequence[TrialReading], contents: Sequence[RunContent]) -> None:
         """Keep what was seen, after the store got all of it; nothing while a job may still change a trial."""
-        stored = self._stored()
+        stored = self._read_stored_runs()
         is_whole = stored.keys() == {content.key for content in contents}
         if self.is_sharp and is_whole and all(map(is_settled, readings)):
             kept = {"files": self.files, "runs": _digest_of(stored)}
             with contextlib.suppress(OSError):  # the next import reads the sweep, as this one did
                 write_atomically(self.memory, json.dumps(kept, indent=1) + "\n", durable=False)
 
-    def _stored(self) -> Mapping[str, StoredRun]:
-        found = stored_runs(self.database, self.experiment, self.sweep_id) or {}
-        return {key: run for key, run in found.items() if run.digest != LEFT}
+    def _read_stored_runs(self) -> Mapping[str, StoredRun]:
+        runs = stored_runs(self.database, self.experiment, self.sweep_id) or {}
+        return {key: run for key, run in runs.items() if run.digest != LEFT}
 
-    def _kept(self) -> Mapping[str, object]:
+    def _read_memory(self) -> Mapping[str, object]:
         try:
             kept = json.loads(self.memory.read_bytes())
         except (OSError, ValueError, RecursionError):

@@ -105,32 +105,34 @@ def in_gib(num_bytes: int) -> float:
     return num_bytes / GIBIBYTE
 
 
-def of_step(metrics: StepMetrics) -> dict[str, float]:
-    return _keyed("step", STEPS, metrics) | (_keyed("system", SYSTEM, metrics.system) if metrics.system else {})
+def step_metrics(metrics: StepMetrics) -> dict[str, float]:
+    return _metrics_of("step", STEPS, metrics) | (
+        _metrics_of("system", SYSTEM, metrics.system) if metrics.system else {}
+    )
 
 
-def predicted(estimate: Estimate) -> dict[str, float]:
+def predicted_metrics(estimate: Estimate) -> dict[str, float]:
     """What the cost model says of a step, and where its seconds go."""
     memory = {
         "pred/mem_GiB": in_gib(estimate.peak_memory_bytes),
         "pred/free_GiB": in_gib(estimate.memory_capacity_bytes - estimate.peak_memory_bytes),
     }
-    return _keyed("pred", RATES, estimate) | memory | _keyed("pred", PREDICTED_TERMS, estimate.step_terms)
+    return _metrics_of("pred", RATES, estimate) | memory | _metrics_of("pred", PREDICTED_TERMS, estimate.step_terms)
 
 
-def measured(performance: Performance) -> dict[str, float]:
+def measured_metrics(performance: Performance) -> dict[str, float]:
     """What was measured; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
-    values = _keyed("meas", MEASURED, performance)
+    values = _metrics_of("meas", MEASURED, performance)
     if performance.model_flops_utilization > 1.0:
         del values["meas/MFU_pct"]  # something else ran while the peak was measured
     if performance.peak_memory_bytes:
         values["meas/mem_GiB"] = in_gib(max(performance.peak_memory_bytes))
     if performance.breakdown is not None:
-        values |= _keyed("meas", MEASURED_TERMS, performance.breakdown.slowest)
+        values |= _metrics_of("meas", MEASURED_TERMS, performance.breakdown.slowest)
     return values
 
 
-def sought(objectives: Sequence[Objective], reading: TrialReading) -> dict[str, float]:
+def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) -> dict[str, float]:
     """What the sweep seeks, as the trial measured it; nothing of the rate, which is `meas/TFLOPS`."""
     values = {objective_key(objective): value_of(objective, reading) for objective in objectives}
     return {key: value for key, value in values.items() if key.startswith(SOUGHT) and value is not None}
@@ -140,12 +142,12 @@ def objective_key(objective: Objective) -> str:
     return "meas/TFLOPS" if objective == "throughput" else SOUGHT + objective
 
 
-def compared(estimate: Estimate, performance: Performance) -> dict[str, float]:
+def error_metrics(estimate: Estimate, performance: Performance) -> dict[str, float]:
     """How far the predicted step is above (+) or below (-) the measured one, in percent of the measured one."""
     return {"error/step_pct": 100 * (estimate.step_seconds / performance.step_seconds - 1)}
 
 
-def scaled(relation: Scaling) -> dict[str, float]:
+def scaling_metrics(relation: Scaling) -> dict[str, float]:
     """Scaling efficiency by its kind. The baseline's own is 100 % of either kind, so that curves begin there."""
     kinds = ("weak", "strong") if relation.kind == "baseline" else (relation.kind,)
     efficiency = {f"scale/{kind}_pct": relation.efficiency for kind in kinds}
@@ -153,7 +155,7 @@ def scaled(relation: Scaling) -> dict[str, float]:
     return values if relation.speed_up is None else values | {"scale/speedup": relation.speed_up}
 
 
-def _keyed(prefix: str, quantities: tuple[Quantity, ...], holder: object) -> dict[str, float]:
+def _metrics_of(prefix: str, quantities: tuple[Quantity, ...], holder: object) -> dict[str, float]:
     """The quantities of which the holder has a number."""
-    found = {f"{prefix}/{quantity.name}": quantity.of(holder) for quantity in quantities}
-    return {key: value for key, value in found.items() if value is not None}
+    values = {f"{prefix}/{quantity.name}": quantity.of(holder) for quantity in quantities}
+    return {key: value for key, value in values.items() if value is not None}

@@ -127,11 +127,11 @@ def require_database(uri: str) -> None:
 
 def remedy_of(said: str, uri: str) -> str | None:
     """What helps where MLflow refused its store; None where that is not known."""
-    found = OTHER_VERSION.search(said)
-    if found is None:
+    match = OTHER_VERSION.search(said)
+    if match is None:
         return None
     anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."
-    if _is_known(found[1]):
+    if _is_known(match[1]):
         address = without_credentials(uri)
         return f"An older MLflow wrote it: take a backup of it, then give `mlflow db upgrade {address}`. {anew}"
     return f"A newer MLflow wrote it: install that one. {anew}"

@@ -116,28 +116,28 @@ def experiment_id(client: MlflowClient, tracking: TrackingSpec, output_dir: Path
         UsageError: an experiment of that name was deleted, which MLflow neither shows nor lets anyone recreate, or it
             is another program's.
     """
-    found = client.get_experiment_by_name(tracking.experiment)
-    if found is None:
+    experiment = client.get_experiment_by_name(tracking.experiment)
+    if experiment is None:
         location = None if tracking.kind == "server" else artifact_dir(output_dir).as_uri()
         return str(client.create_experiment(tracking.experiment, artifact_location=location, tags=OURS))
-    if found.lifecycle_stage == "deleted":
+    if experiment.lifecycle_stage == "deleted":
         raise UsageError(
             f"tracking.experiment = {tracking.experiment!r} is deleted in MLflow",
-            f"Bring it back with `mlflow experiments restore --experiment-id {found.experiment_id}`, or choose another"
-            " name with tracking.experiment=NAME.",
+            f"Bring it back with `mlflow experiments restore --experiment-id {experiment.experiment_id}`, or choose"
+            " another name with tracking.experiment=NAME.",
         )
-    if OWNER not in found.tags:
-        _adopt(client, found.experiment_id, tracking.experiment)
-    return str(found.experiment_id)
+    if OWNER not in experiment.tags:
+        _adopt(client, experiment.experiment_id, tracking.experiment)
+    return str(experiment.experiment_id)
 
 
-def _adopt(client: MlflowClient, found: str, name: str) -> None:
+def _adopt(client: MlflowClient, experiment_id: str, name: str) -> None:
     """Take an experiment over that is empty, or that an earlier version of this package filled."""
-    first = client.search_runs([found], max_results=1)
-    if first and not client.search_runs([found], f"tags.`{SWEEP_ID}` LIKE '%'", max_results=1):
+    first = client.search_runs([experiment_id], max_results=1)
+    if first and not client.search_runs([experiment_id], f"tags.`{SWEEP_ID}` LIKE '%'", max_results=1):
         raise UsageError(
             f"tracking.experiment = {name!r} holds runs of another program, such as {first[0].info.run_name!r}",
             "Choose another name with tracking.experiment=NAME.",
         )
     for key, value in OURS.items():
-        client.set_experiment_tag(found, key, value)
+        client.set_experiment_tag(experiment_id, key, value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from results.legend import legend_text
 from results.mlflow import metric_keys
 from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
-from results.mlflow.trial_content import Related, common_tags, shown_name, trial_run
+from results.mlflow.trial_content import Related, common_tags, run_title, trial_run
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
+from results.terminal.layout_names import legend_text
 from sweeps.reading import TrialReading, disturbances
 from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepRecord
@@ -27,7 +27,7 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
     """
     relations, disturbed = scalings(results), disturbances(results)
     baseline = next((result for result in results if result.trial.is_baseline), None)
-    name = shown_name(baseline) if baseline else ""
+    name = run_title(baseline) if baseline else ""
     both = zip(results, relations, strict=True)
     ends = [each.measurement.ended for each, relation in both if relation.kind == "baseline" and each.measurement]
     since = max(ends, default=0.0)
@@ -78,14 +78,19 @@ def _counts(results: Sequence[TrialReading]) -> dict[str, float]:
 def _best(best: TrialReading | None) -> dict[str, float]:
     if best is None or best.performance is None:
         return {}
-    values = metric_keys.measured(best.performance)
+    values = metric_keys.measured_metrics(best.performance)
     return {f"best/{name}": values[f"meas/{name}"] for name in BEST if f"meas/{name}" in values}
 
 
 def _best_scaling(relations: Sequence[Scaling]) -> dict[str, float]:
     """The highest efficiency of each kind; the baseline itself does not count."""
-    found = [(relation.kind, relation.efficiency) for relation in relations if relation.kind in ("weak", "strong")]
-    best = {kind: max(value for other, value in found if other == kind and value is not None) for kind, _ in found}
+    efficiencies = [
+        (relation.kind, relation.efficiency) for relation in relations if relation.kind in ("weak", "strong")
+    ]
+    best = {
+        kind: max(value for other, value in efficiencies if other == kind and value is not None)
+        for kind, _ in efficiencies
+    }
     return {f"best/{kind}_pct": metric_keys.PERCENT * efficiency for kind, efficiency in best.items()}
 
 
@@ -95,7 +100,7 @@ def _baseline_tags(results: Sequence[TrialReading]) -> dict[str, str]:
         if result.trial.is_baseline:
             point = {f"baseline.{key}": tag(str(value)) for key, value in result.trial.point.items()}
             outcome = result.outcome.value if result.outcome else "LEFT_OUT"
-            return point | {"baseline": tag(shown_name(result)), "baseline_outcome": outcome}
+            return point | {"baseline": tag(run_title(result)), "baseline_outcome": outcome}
     return {"baseline": "none"}
 
 
@@ -110,8 +115,8 @@ def _keys(record: SweepRecord) -> Iterator[str]:
 
 def _note(record: SweepRecord, results: Sequence[TrialReading], best: TrialReading | None) -> str:
     """Markdown, which MLflow shows at the top of the parent's page; its answer is the report's, word for word."""
-    found = verdict(record, results, [best] if best else [])
-    answer = " ".join(filter(None, (found.headline, found.figures)))
+    finding = verdict(record, results, [best] if best else [])
+    answer = " ".join(filter(None, (finding.headline, finding.figures)))
     where = "a small stand-in, measured on one machine" if record.mode == "proxy" else "at full size"
     return "\n\n".join(
         (

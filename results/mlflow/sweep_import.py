@@ -31,7 +31,7 @@ from results.mlflow.stored_runs import StoredRun, first_if_all_stored, stored_ru
 from results.mlflow.sweep_content import sweep_runs
 from results.mlflow.trial_content import training_run
 from results.mlflow.views import keep_view
-from results.mlflow.writer import Writer
+from results.mlflow.writer import RunWriter
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -75,11 +75,11 @@ def import_sweep(
     Raises:
         UsageError: the server does not answer or refuses, or another import holds the store for two minutes.
     """
-    with _only_writer(output_dir), _failures_explained(tracking, output_dir):
+    with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         sweep_id = _tracking_id(sweep.folder.tracking_id, tracking)
         last = _last_import(sweep, tracking, output_dir, sweep_id)
         if last and not anew and (parent := last.parent_if_all_stored()):
-            return _unchanged(parent, 1 + len(sweep.record.trials), tracking, output_dir)
+            return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
         contents = sweep_runs(sweep.record, results, report_digest(sweep.folder))
         done = None if anew else _nothing_to_do(contents, tracking, output_dir, sweep_id)
@@ -98,7 +98,7 @@ def _last_import(sweep: Sweep, tracking: TrackingSpec, output_dir: Path, sweep_i
 
 
 def _write(
-    sweep: Sweep, results: Sequence[TrialReading], contents: Sequence[RunContent], writer: Writer
+    sweep: Sweep, results: Sequence[TrialReading], contents: Sequence[RunContent], writer: RunWriter
 ) -> ImportSummary:
     whole, *trials = contents
     parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, sweep.folder))
@@ -129,7 +129,7 @@ def import_training(
     Raises:
         UsageError: as `import_sweep`.
     """
-    with _only_writer(output_dir), _failures_explained(tracking, output_dir):
+    with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         content = training_run(record, training, from_trial)
         training_id = _tracking_id(training.folder.tracking_id, tracking)
         if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
@@ -146,7 +146,7 @@ def _view_name(record: SweepRecord) -> str:
 
 def move_store_aside(output_dir: Path) -> list[Path]:
     """Rename the SQLite store and its artifacts, if they are there; their new paths."""
-    with _only_writer(output_dir):
+    with _lock_store(output_dir):
         moved = []
         for path in (database_path(output_dir), artifact_dir(output_dir)):
             aside = path.with_name(f"{path.name}.old-{int(time.time())}")
@@ -155,19 +155,19 @@ def move_store_aside(output_dir: Path) -> list[Path]:
         return moved
 
 
-def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> Writer:
+def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> RunWriter:
     client = connect(tracking, output_dir)
     uri, experiment = tracking_uri(tracking, output_dir), experiment_id(client, tracking, output_dir)
     stored = None
     if tracking.kind == "sqlite":
         stored = stored_runs(database_path(output_dir), tracking.experiment, sweep_id)
-    writer = Writer(client, uri, experiment, sweep_id, stored)
+    writer = RunWriter(client, uri, experiment, sweep_id, stored)
     if anew:
         writer.delete_all()
     return writer
 
 
-def _summary(writer: Writer, run_id: str) -> ImportSummary:
+def _summary(writer: RunWriter, run_id: str) -> ImportSummary:
     return ImportSummary(writer.uri, writer.experiment_id, run_id, **writer.counts)
 
 
@@ -180,10 +180,10 @@ def _nothing_to_do(
     first = first_if_all_stored(contents, database_path(output_dir), tracking.experiment, sweep_id)
     if first is None:
         return None
-    return _unchanged(first, len(contents), tracking, output_dir)
+    return _summary_of_no_change(first, len(contents), tracking, output_dir)
 
 
-def _unchanged(first: StoredRun, num_runs: int, tracking: TrackingSpec, output_dir: Path) -> ImportSummary:
+def _summary_of_no_change(first: StoredRun, num_runs: int, tracking: TrackingSpec, output_dir: Path) -> ImportSummary:
     uri = tracking_uri(tracking, output_dir)
     return ImportSummary(uri, first.experiment_id, first.run_id, created=0, updated=0, unchanged=num_runs)
 
@@ -214,7 +214,7 @@ def _stored_id(path: Path) -> tuple[str, Path | None]:
 
 
 @contextmanager
-def _only_writer(output_dir: Path) -> Iterator[None]:
+def _lock_store(output_dir: Path) -> Iterator[None]:
     """Hold the store's lock: several processes that open an empty SQLite store at once destroy it."""
     output_dir.mkdir(parents=True, exist_ok=True)
     lock = output_dir / "mlflow.lock"
@@ -226,7 +226,7 @@ def _only_writer(output_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _failures_explained(tracking: TrackingSpec, output_dir: Path) -> Iterator[None]:
+def _explain_failures(tracking: TrackingSpec, output_dir: Path) -> Iterator[None]:
     """Turn what MLflow raises into one message; its own traceback goes to the debug log."""
     try:
         yield

@@ -38,7 +38,7 @@ class Related:
 def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> RunContent:
     """The child of one trial."""
     trial, scaling = result.trial, related.scaling
-    name = shown_name(result)
+    name = run_title(result)
     run = _run(record, result, trial.estimate)
     tags = {
         "kind": "trial",
@@ -50,8 +50,8 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
         "disturbed": related.disturbed or "no",
     }
     ended = result.measurement.ended if result.measurement else record.created
-    scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaled(scaling))
-    sought = at(milliseconds(ended), metric_keys.sought(record.objective, result))
+    scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaling_metrics(scaling))
+    sought = at(milliseconds(ended), metric_keys.objective_metrics(record.objective, result))
     return replace(
         run,
         name=name,
@@ -72,7 +72,7 @@ def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunC
     )
 
 
-def shown_name(result: TrialReading) -> str:
+def run_title(result: TrialReading) -> str:
     """Its label, and which run of its point it is; of a point that cannot exist, what it asks for."""
     return result.title if result.label or not result.trial.is_baseline else "baseline"
 
@@ -108,7 +108,7 @@ def _run(record: SweepRecord, result: Reading, prediction: Estimate | None) -> R
         tags=common_tags(record) | _trial_tags(result),
         params=_params(experiment),
         metrics=(
-            *(at(milliseconds(record.created), metric_keys.predicted(prediction)) if prediction else ()),
+            *(at(milliseconds(record.created), metric_keys.predicted_metrics(prediction)) if prediction else ()),
             *_measured_metrics(result.performance, prediction, milliseconds(ended)),
         ),
         steps=StepHistory(result.step_lines, partial(_step_metrics, result)),
@@ -170,7 +170,7 @@ def _step_metrics(result: Reading) -> list[LoggedMetric]:
     return [
         LoggedMetric(key, value, milliseconds(step.time), step.step)
         for step in result.steps
-        for key, value in metric_keys.of_step(step).items()
+        for key, value in metric_keys.step_metrics(step).items()
     ]
 
 
@@ -183,5 +183,5 @@ def _measured_metrics(
         LoggedMetric(metric_keys.RANK_MEMORY, metric_keys.in_gib(num_bytes), timestamp_ms, rank)
         for rank, num_bytes in enumerate(performance.peak_memory_bytes)
     )
-    compared = metric_keys.compared(prediction, performance) if prediction else {}
-    return [*at(timestamp_ms, metric_keys.measured(performance) | compared), *memory]
+    compared = metric_keys.error_metrics(prediction, performance) if prediction else {}
+    return [*at(timestamp_ms, metric_keys.measured_metrics(performance) | compared), *memory]

@@ -79,21 +79,21 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
 
 def links_in(client: MlflowClient, address: str, experiment: str) -> Links:
     """Where the UI shows the newest sweep; its front page where there is no such experiment."""
-    found, base = client.get_experiment_by_name(experiment), without_credentials(address).rstrip("/")
-    if found is None:
+    stored, base = client.get_experiment_by_name(experiment), without_credentials(address).rstrip("/")
+    if stored is None:
         return Links(base)
     newest = client.search_runs(
-        [found.experiment_id], "tags.kind = 'sweep'", order_by=["attributes.start_time DESC"], max_results=1
+        [stored.experiment_id], "tags.kind = 'sweep'", order_by=["attributes.start_time DESC"], max_results=1
     )
     if not newest:
-        return Links(base + runs_page(found.experiment_id))
+        return Links(base + runs_page(stored.experiment_id))
     run = newest[0]
     view = view_key(run.data.tags[SWEEP_ID])
     names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    page = run_page(found.experiment_id, run.info.run_id, REPORT) if REPORT in names else None
+    page = run_page(stored.experiment_id, run.info.run_id, REPORT) if REPORT in names else None
     return Links(
-        base + runs_page(found.experiment_id, view),
-        base + runs_page(found.experiment_id, view, charts=True),
+        base + runs_page(stored.experiment_id, view),
+        base + runs_page(stored.experiment_id, view, charts=True),
         page and base + page,
     )
 

@@ -71,7 +71,7 @@ def keep_view(
     trials = f"tags.kind = 'trial' AND tags.in_sweep = 'true' AND tags.`{SWEEP_ID}` = '{sweep_id}'"
     table = _table(trials, _columns(contents, objectives), ascending=not is_better_when_larger(objectives[0]))
     wanted = {
-        view_key(sweep_id): _view(f"{name}: trials", made_ms, table | _charts(_varied(contents), objectives)),
+        view_key(sweep_id): _view(f"{name}: trials", made_ms, table | _charts(_varied_params(contents), objectives)),
         TRAININGS: _view("Long trainings", 0, _table("tags.kind = 'training'", TRAINING_COLUMNS)),
     }
     ours = [key for key in tags if key.startswith(VIEW)]
@@ -102,7 +102,7 @@ def _columns(contents: Sequence[RunContent], objectives: Sequence[Objective]) ->
     """What is sought, then what any trial has: the page is narrow, and a column of one value says nothing."""
     measured = {metric.key for run in contents for metric in run.metrics}
     metrics = [key for key in METRICS if key in measured or key == METRICS[0]]
-    sought, varied = list(map(objective_key, objectives)), _varied(contents)
+    sought, varied = list(map(objective_key, objectives)), _varied_params(contents)
     others = [key for key in varied if key not in KNOBS]
     first = [*(f"metrics.`{key}`" for key in sought), *(f"params.`{key}`" for key in others)]
     rest = [f"metrics.`{key}`" for key in metrics if key not in sought]
@@ -138,7 +138,7 @@ def _width(column: str) -> int:
     return WIDE.get(column, PIXELS_BESIDE + PIXELS_PER_LETTER * len(column.split("`")[1]))
 
 
-def _varied(contents: Sequence[RunContent]) -> list[str]:
+def _varied_params(contents: Sequence[RunContent]) -> list[str]:
     """The parameters in which the sweep's trials differ: those beside layout and batch have dotted names."""
     trials = [run.params for run in contents if run.params]
     others = sorted({key for params in trials for key in params if "." in key and not key.startswith(LAYOUT)})

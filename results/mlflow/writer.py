@@ -24,7 +24,7 @@ LogFiles = Callable[[Any], None]
 """Writes the files of a run into the artifact repository that it is given."""
 
 
-class Writer:
+class RunWriter:
     """The one writer of a sweep's runs, and what it has done so far.
 
     Args:
@@ -58,10 +58,10 @@ class Writer:
             self.client.delete_run(run.info.run_id)
             run = None
         self.counts["updated" if run else "created"] += 1
-        known, run = run, run or self._create(content, parent_run_id)
+        previous, run = run, run or self._create(content, parent_run_id)
         log_files(self._repository(run.info.artifact_uri))
         self._close(run.info.run_id, content)
-        self._log(run.info.run_id, content, known, parent_run_id)
+        self._log(run.info.run_id, content, previous, parent_run_id)
         return str(run.info.run_id)
 
     def leave(self, contents: Sequence[RunContent]) -> None:
@@ -96,7 +96,7 @@ class Writer:
             self._whole |= {run.info.run_id: run for run in page if KEY in run.data.tags}
             token = page.token
             if not token:
-                return {run.data.tags[KEY]: _stored(run) for run in self._whole.values()}
+                return {run.data.tags[KEY]: _stored_run(run) for run in self._whole.values()}
 
     def _create(self, content: RunContent, parent_run_id: str | None) -> Any:
         tags = self._tags(content, parent_run_id) | {"mlflow.user": getpass.getuser()}
@@ -118,14 +118,14 @@ class Writer:
         else:
             self.client.set_terminated(run_id, content.status, content.end_ms)
 
-    def _log(self, run_id: str, content: RunContent, known: Any | None, parent_run_id: str | None) -> None:
+    def _log(self, run_id: str, content: RunContent, stored: Any | None, parent_run_id: str | None) -> None:
         """Params, metrics but for the steps that the known run holds, and tags, the digest among the very last."""
         from mlflow.entities import Param, RunTag
 
         seal = {LAST_STEP: str(content.last_step), DIGEST: content.digest}
-        changed = self._tags(content, parent_run_id) if known else {}
+        changed = self._tags(content, parent_run_id) if stored else {}
         tags = [RunTag(key, value) for key, value in (changed | seal).items()]
-        known_params, last_step = (known.data.params, int(known.data.tags.get(LAST_STEP, 0))) if known else ({}, 0)
+        known_params, last_step = (stored.data.params, int(stored.data.tags.get(LAST_STEP, 0))) if stored else ({}, 0)
         params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
         while len(params) > PARAM_LIMIT:
             self.client.log_batch(run_id, params=params[:PARAM_LIMIT])
@@ -136,7 +136,7 @@ class Writer:
         self.client.log_batch(run_id, last, params, tags)
 
 
-def _stored(run: Any) -> StoredRun:
+def _stored_run(run: Any) -> StoredRun:
     tags = run.data.tags
     return StoredRun(run.info.run_id, run.info.experiment_id, tags.get(DIGEST), tags.get(PARENT))
 

@@ -1,10 +1,9 @@
 """The report of a sweep: one HTML page, Markdown and CSV, made of sections that never mix kinds of numbers.
 
-report            writes it
+report            writes it; `page` and `markdown` render its sections
 section           what a section is: a finding in one sentence, tables and plots; `table`: cells that read and sort
-head              what stands above and below the sections
 comparison_page   the page of two sweeps beside each other
 live              the same page on loopback while a sweep runs
 
-`sections` holds the sections, `blocks` their parts, `render` the page and its Markdown, `findings` what several say.
+`sections` holds the sections, `blocks` their parts, `timeline` a step over time, `findings` what several say.
 """

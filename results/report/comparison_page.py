@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from results.comparison import ComparedPoint, Comparison, compared, differences, joint_labels
-from results.report.head import Head
-from results.report.render.markdown import markdown
-from results.report.render.page import page
-from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, Section
+from results.comparison import ComparedPoint, SweepComparison, compare_sweeps, differences, joint_labels
+from results.report.markdown import markdown
+from results.report.page import page
+from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
 from results.report.table import ReportTable, number, text
 from results.units import rounded, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
@@ -102,11 +101,11 @@ def _head(before: Side, after: Side) -> Head:
 
 
 def comparison_sections(before: Side, after: Side) -> list[Section]:
-    both = compared(before.results, after.results)
+    both = compare_sweeps(before.results, after.results)
     return [_points(before, after, both), _winners(before, after), _circumstances(before, after)]
 
 
-def finding(both: Comparison) -> str:
+def finding(both: SweepComparison) -> str:
     """What the comparison comes to, in one sentence."""
     points, mean = both.comparable, both.mean_ratio
     if mean is None:
@@ -121,11 +120,11 @@ def finding(both: Comparison) -> str:
     )
 
 
-def _points(before: Side, after: Side, both: Comparison) -> Section:
+def _points(before: Side, after: Side, both: SweepComparison) -> Section:
     return Section("points", "Points that both measured", "measured", finding(both), tuple(_point_blocks(both)))
 
 
-def _point_blocks(both: Comparison) -> Iterator[Block]:
+def _point_blocks(both: SweepComparison) -> Iterator[Block]:
     points = both.comparable
     if points:
         yield Paragraph(
@@ -223,11 +222,11 @@ def _winners(before: Side, after: Side) -> Section:
     columns = ("", "sweep", "fastest per device", "model TFLOPS", "MFU %")
     table = ReportTable(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
     return Section(
-        "winners", "The winner of each", "measured", _on_winners(best, labels), (NamedTable("winners", table),)
+        "winners", "The winner of each", "measured", _winners_sentence(best, labels), (NamedTable("winners", table),)
     )
 
 
-def _on_winners(best: Sequence[TrialReading | None], labels: Labels) -> str:
+def _winners_sentence(best: Sequence[TrialReading | None], labels: Labels) -> str:
     first, second = best
     if first is None or second is None:
         return "One of the sweeps has measured nothing yet."

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from markupsafe import escape
 
 from conf.errors import UsageError
-from results.report.render.page import TEMPLATES
+from results.report.page import TEMPLATES
 from results.report.report import report_page
 from sweeps.folder.history import History
 from sweeps.reading import TrialReading
@@ -128,12 +128,12 @@ def serving(report: LiveReport, port: int) -> Iterator[str]:
 
 
 def _follow(report: LiveReport, period_seconds: float, tell: Callable[[str], None]) -> None:
-    told = ""
+    sent = ""
     while True:
-        if report.finished != told:
-            told = report.finished
-            if told:
-                tell(f"{told}. The page stays until Ctrl-C.")
+        if report.finished != sent:
+            sent = report.finished
+            if sent:
+                tell(f"{sent}. The page stays until Ctrl-C.")
         begun = time.monotonic()
         report.renew()
         time.sleep(max(period_seconds, SHARE_OF_TIME * (time.monotonic() - begun)))

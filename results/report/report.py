@@ -5,18 +5,20 @@ A report is a row of sections. None of them ever mixes what was measured, what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import pandas
+
 from conf.errors import UsageError
-from results.published import chosen_figures
-from results.report.head import head_of
-from results.report.render.csv_table import csv_text
-from results.report.render.markdown import markdown
-from results.report.render.page import page
-from results.report.section import ReportSubject, Section
+from results.collect import collect, plan_frame
+from results.machine_text import csv_cell
+from results.published import PublishedFigure, chosen_figures
+from results.report.markdown import markdown
+from results.report.page import page
+from results.report.section import ReportSubject, Section, head_of
 from results.report.sections import (
     accuracy,
     answer,
@@ -36,7 +38,7 @@ from results.report.sections import (
 from results.report.timeline.stage_shares import shares_rows
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, SweepRecord
 from train_core.whole_files import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
@@ -111,3 +113,39 @@ def sections_of(subject: ReportSubject) -> list[Section]:
     if not (record.seeks_rate or record.labels.names_layouts):
         contents = OF_HYPERPARAMETERS
     return [section for make in contents if (section := make(subject))]
+
+
+def csv_text(
+    record: SweepRecord,
+    results: Sequence[TrialReading],
+    published: Sequence[PublishedFigure],
+    stages: Sequence[Mapping[str, object]] = (),
+) -> str:
+    """The whole table; `stages` are rows of the pipeline stages whose step was recorded."""
+    # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
+    table = report_frame(record, results, published, stages).map(csv_cell).convert_dtypes()
+    return str(table.to_csv(index=False, lineterminator="\n"))
+
+
+def report_frame(
+    record: SweepRecord,
+    results: Sequence[TrialReading],
+    published: Sequence[PublishedFigure],
+    stages: Sequence[Mapping[str, object]] = (),
+) -> pandas.DataFrame:
+    """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
+    # The age of a heartbeat is another one at every reading, and the report is to stay the same.
+    trials = collect(results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
+    parts = [trials]
+    if record.mode == "proxy" and record.plan:
+        parts.append(plan_frame(record).assign(part="plan"))
+    if published:
+        figures_of = [
+            {f"published_{name}": value for name, value in figure.model_dump().items()} for figure in published
+        ]
+        parts.append(pandas.DataFrame(figures_of).assign(part="published"))
+    if stages:
+        parts.append(pandas.DataFrame(stages).assign(part="stage"))
+    rows = [row for part in parts for row in part.to_dict("records")]
+    columns = ["part", *dict.fromkeys(column for part in parts for column in part.columns if column != "part")]
+    return pandas.DataFrame(rows, columns=columns)

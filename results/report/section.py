@@ -1,7 +1,7 @@
 """A section of a report: what was found, said in one sentence, and the tables and plots that show it.
 
-Page and Markdown render sections without knowing what they are about, so that a new one is a module in
-`results/report/sections` and a line in its table of contents.
+Above and below the sections stands the head of the report. Page and Markdown render sections without knowing what they
+are about, so that a new one is a module in `results/report/sections` and a line in its table of contents.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from conf.overrides import Overrides
 from results.report.table import ReportTable
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 
 NumbersAre = Literal["measured", "predicted", "published", "measured and predicted"]
 """What kind of number a section holds. A section of two kinds says of every column and mark which of them it is."""
+
+HOW = frozenset({"search"})
+"""Groups that say how points are measured, and not which points there are."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactList:
     """Names with their values, such as the machine and the day of a measurement."""
 
     items: tuple[tuple[str, str], ...]
@@ -103,7 +107,7 @@ class Plot:
     spec: dict[str, Any]
 
 
-Block: TypeAlias = Heading | Paragraph | Facts | KeyFigures | NamedTable | Plot
+Block: TypeAlias = Heading | Paragraph | FactList | KeyFigures | NamedTable | Plot
 
 
 @dataclass(frozen=True)
@@ -121,3 +125,41 @@ class Section:
     numbers_are: NumbersAre | None
     finding: str
     blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a report is about, in words.
+
+    Attributes:
+        title: of the page and of the Markdown.
+        kicker: the line above the question.
+        note: what restricts the answer; may be empty.
+        origin: from what the report was made.
+    """
+
+    title: str
+    kicker: str
+    question: str
+    note: str
+    origin: str
+
+
+def head_of(sweep: Sweep) -> Head:
+    """The head of one sweep's report."""
+    record = sweep.record
+    return Head(
+        title=f"Sweep {record.name}",
+        kicker=f"Trisweep report of sweep {record.name}",
+        question=record.spec.question,
+        note=_note(sweep),
+        origin=f"Sweep planned with git {record.git_sha}.",
+    )
+
+
+def _note(sweep: Sweep) -> str:
+    """Which points there are, where they are not those of the sweep's file."""
+    changed = ", ".join(Overrides.parse(sweep.record.overrides).without(HOW).texts)
+    if sweep.folder.reports_a_part:
+        return f"A part of the sweep: {changed}."
+    return f"The sweep as it is filed, but with: {changed}." if changed else ""

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from conf.knobs import KNOBS, layers_in_short
 from conf.units import GIBIBYTE, SECONDS_PER_HOUR, TERA
-from results.layout_cell import LayoutCell
 from results.search.rows import MILLION, Row, knob_cells
+from results.terminal.layout_names import LayoutCell
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
@@ -26,7 +26,7 @@ def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) 
     terms: Row = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
     return {
         "model": spaces[0].setting.model.name,
-        "pipeline": " > ".join(_shown(block) for block in plan.blocks),
+        "pipeline": " > ".join(_block_text(block) for block in plan.blocks),
         **knob_cells(plan.strategy, [knob for knob in KNOBS if knob.shown == "in every row"]),
         "predicted_step_seconds": plan.step_seconds,
         **terms,
@@ -50,11 +50,11 @@ def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
     """What all devices together cost; None where one type has no price."""
     # A sum of the known prices alone would make the plan look cheap.
     rates = [dollars_per_second(space) for space in spaces]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if len(known) == len(rates) else None
+    prices = [rate for rate in rates if rate is not None]
+    return sum(prices) if len(prices) == len(rates) else None
 
 
-def _shown(block: MixedBlock) -> str:
+def _block_text(block: MixedBlock) -> str:
     """`selene 4 stages, 6x4 layers`."""
     count, layers = len(block.layers_per_stage), layers_in_short(block.layers_per_stage)
     return f"{block.cluster} {count} {'stage' if count == 1 else 'stages'}, {layers} layers"
@@ -105,7 +105,7 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
         table.add_row(
             str(position),
             LayoutCell(_layout(plan, spaces[0].setting.model.num_layers)),
-            "\n".join(_shown(block) for block in plan.blocks),
+            "\n".join(_block_text(block) for block in plan.blocks),
             seconds(plan.step_seconds),
             tflops(_flops_per_device(plan, spaces)),
             significant(per_million if isinstance(per_million, float) else None),

@@ -11,21 +11,21 @@ from sweeps.planner.rivals import NEARLY_FULL, Judged, num_rivals
 MOST_OUTSIDE = 3
 
 
-def notes(shown: Sequence[Judged], choice: Choice | None, asked: Request) -> Iterator[str]:
+def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> Iterator[str]:
     """Sentences on the order, the intervals, the memory and the vocabulary of what is shown.
 
     Args:
         choice: the whole answer where the rows are families; None where they are plans.
     """
     if choice is not None:
-        yield _on_order(choice, shown)
-    yield from _on_outside(shown)
-    full = [f"#{number}" for number, found in enumerate(shown, start=1) if found.is_nearly_full]
+        yield _order_sentence(choice, shown)
+    yield from _outside_sentences(shown)
+    full = [f"#{number}" for number, judged in enumerate(shown, start=1) if judged.is_nearly_full]
     if full:
         need = "needs" if len(full) == 1 else "need"
         yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 10% leaves some free."
-    if asked.padding:
-        yield padded_vocabulary_sentence(asked.vocab_size, asked.settings.model.vocab_size)
+    if request.padding:
+        yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)
 
 
 def padded_vocabulary_sentence(stated: int, padded: int) -> str:
@@ -35,7 +35,7 @@ def padded_vocabulary_sentence(stated: int, padded: int) -> str:
     )
 
 
-def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
+def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
     """Which families may be the best, and what would decide."""
     rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
@@ -43,18 +43,18 @@ def _on_order(choice: Choice, shown: Sequence[Judged]) -> str:
         return "No other family fits."
     if rivals == 1:
         return f"The first family is ahead by more than the error of the order: {off}."
-    known = min(rivals, len(shown))
-    decide = f"The trials that would decide are #1 to #{known}." if known > 1 else ""
-    hidden = f"--top {rivals} shows all of them." if known < rivals else ""
+    num_shown = min(rivals, len(shown))
+    decide = f"The trials that would decide are #1 to #{num_shown}." if num_shown > 1 else ""
+    hidden = f"--top {rivals} shows all of them." if num_shown < rivals else ""
     first = f"At least the first {rivals}" if choice.num_left_out else f"The first {rivals}"
     return " ".join(filter(None, (f"{first} families cannot be told apart: {off}.", decide, hidden)))
 
 
-def _on_outside(shown: Sequence[Judged]) -> Iterator[str]:
+def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:
     """Where plans lie outside of what was ever validated: the sides that most of them share first."""
     sides: dict[str, list[int]] = {}
-    for number, found in enumerate(shown, start=1):
-        for side in found.interval.outside:
+    for number, judged in enumerate(shown, start=1):
+        for side in judged.interval.outside:
             sides.setdefault(side, []).append(number)
     said = sorted(sides.items(), key=lambda item: -len(item[1]))
     for side, numbers in said[:MOST_OUTSIDE]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from conf.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.settings import Settings
 from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
-from results.csv_cells import as_cell
+from results.machine_text import csv_cell
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.objectives import (
     dollars_per_second,
@@ -83,27 +83,29 @@ def _training_cells(candidate: Candidate, training: Training) -> Row:
     }
 
 
-def judged_row(found: Judged, training: Training) -> Row:
+def judged_row(judged: Judged, training: Training) -> Row:
     """One plan with the interval in which four measurements of five are expected, and where it is untested."""
     return {
-        **search_row(found.candidate, training),
-        "predicted_low_step_seconds": found.interval.low_seconds,
-        "predicted_high_step_seconds": found.interval.high_seconds,
-        "predicted_memory_percent": 100 * found.memory_share,
-        "outside": "; ".join(found.interval.outside),
+        **search_row(judged.candidate, training),
+        "predicted_low_step_seconds": judged.interval.low_seconds,
+        "predicted_high_step_seconds": judged.interval.high_seconds,
+        "predicted_memory_percent": 100 * judged.memory_share,
+        "outside": "; ".join(judged.interval.outside),
     }
 
 
-def families_document(choice: Choice, shown: Sequence[Judged], training: Training, asked: Request) -> dict[str, object]:
+def families_document(
+    choice: Choice, shown: Sequence[Judged], training: Training, request: Request
+) -> dict[str, object]:
     """The best plan of each family for JSON, and how many of the first cannot be told apart."""
     rivals = num_rivals(choice, shown[0])
     rows = [
         {
-            **judged_row(found, training),
-            "layout": layout(found.candidate),
-            "overrides": overrides(found.candidate, asked),
+            **judged_row(judged, training),
+            "layout": layout(judged.candidate),
+            "overrides": overrides(judged.candidate, request),
         }
-        for found in shown
+        for judged in shown
     ]
     return {
         "families": rows,
@@ -125,13 +127,13 @@ def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
     return [(knob, value) for knob, value in said if knob.name != "global_batch_size"]
 
 
-def overrides(candidate: Candidate, asked: Request) -> list[str]:
+def overrides(candidate: Candidate, request: Request) -> list[str]:
     """What composes the plan: beside its knobs the cluster and the vocabulary, where they are not those asked for."""
     own = candidate.strategy.overrides()
-    return [*_cluster_override(candidate, asked.settings), *asked.padding_overrides, *own]
+    return [*_cluster_override(candidate, request.settings), *request.padding_overrides, *own]
 
 
-def search_document(choice: Choice, training: Training, asked: Request) -> dict[str, object]:
+def search_document(choice: Choice, training: Training, request: Request) -> dict[str, object]:
     """The whole answer for JSON; `seconds` is the time of the whole search."""
     return {
         "strategies": choice.num_strategies,
@@ -139,10 +141,10 @@ def search_document(choice: Choice, training: Training, asked: Request) -> dict[
         "fitting": choice.num_fitting,
         "left_out_families": choice.num_left_out,
         "seconds": choice.search_seconds,
-        "precision": asked.settings.precision.dtype,
-        "padded": asked.padding,
+        "precision": request.settings.precision.dtype,
+        "padded": request.padding,
         "best": [
-            {**search_row(candidate, training), "overrides": overrides(candidate, asked)} for candidate in choice.best
+            {**search_row(candidate, training), "overrides": overrides(candidate, request)} for candidate in choice.best
         ],
     }
 
@@ -157,5 +159,5 @@ def as_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

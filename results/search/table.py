@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from results.layout_cell import LayoutCell
-from results.legend import names_in_short
 from results.search.rows import Row, layout, layout_knobs, search_row
+from results.terminal.layout_names import LayoutCell, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
-from sweeps.planner.objectives import dollars_per_second
+from sweeps.planner.objectives import ScalingKind, dollars_per_second
 from sweeps.planner.rivals import Judged
+from sweeps.planner.scaling import ScalingPoint
 
 WIDE = 100
+
+TITLES: dict[ScalingKind, str] = {
+    "weak": "Predicted weak scaling, not measured: the batch grows with the devices",
+    "strong": "Predicted strong scaling, not measured: the batch stays",
+}
 
 
 def search_table(
@@ -48,18 +53,18 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     Args:
         width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
     """
-    table = _empty(title, [found.candidate for found in shown])
-    columns = _columns([found.candidate for found in shown], training, several_places)
+    table = _empty(title, [judged.candidate for judged in shown])
+    columns = _columns([judged.candidate for judged in shown], training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
     if width < WIDE:
         columns = [name for name in columns if name not in ("TFLOPS", "J/token")]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for position, found in enumerate(shown, start=1):
-        cells = _cells(found.candidate, training)
-        cells["80 %"] = f"{seconds(found.interval.low_seconds)}-{seconds(found.interval.high_seconds)}"
-        cells["GiB"] += "!" if found.is_nearly_full else ""
-        table.add_row(str(position), LayoutCell(layout(found.candidate)), *(cells[name] for name in columns))
+    for position, judged in enumerate(shown, start=1):
+        cells = _cells(judged.candidate, training)
+        cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
+        cells["GiB"] += "!" if judged.is_nearly_full else ""
+        table.add_row(str(position), LayoutCell(layout(judged.candidate)), *(cells[name] for name in columns))
     return table
 
 
@@ -106,3 +111,42 @@ def _number(row: Row, name: str) -> float | None:
     value = row[name]
     assert value is None or isinstance(value, float)
     return value
+
+
+def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
+    """One row for each number of devices.
+
+    Efficiency is tokens per second and device, over those of the first row that has a plan.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table.title = TITLES[kind]
+    for name in ("devices", "batch", "step s", "TFLOPS", "efficiency %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("layout", overflow="fold")
+    for point in points:
+        candidate = point.candidate
+        table.add_row(
+            count(point.world_size),
+            count(point.global_batch_size),
+            seconds(candidate.step_seconds if candidate else None),
+            tflops(candidate.model_flops_per_second_per_device if candidate else None),
+            percent(point.efficiency),
+            LayoutCell(layout(candidate)) if candidate else "no plan fits",
+        )
+    return table
+
+
+def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "points": [
+            {
+                "world_size": point.world_size,
+                "global_batch_size": point.global_batch_size,
+                "layout": layout(point.candidate) if point.candidate else None,
+                "predicted_step_seconds": point.candidate.step_seconds if point.candidate else None,
+                "predicted_efficiency_percent": None if point.efficiency is None else 100 * point.efficiency,
+            }
+            for point in points
+        ],
+    }

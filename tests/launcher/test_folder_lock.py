@@ -10,7 +10,7 @@ import time
 import pytest
 
 from conf.errors import ConfigError
-from launcher.folder_lock import holder, locked, wait_until_free
+from launcher.folder_lock import holder, lock_folder, wait_until_free
 from sweeps.folder.journal import Journal, Paused
 from sweeps.trial import SweepFolder
 
@@ -23,7 +23,7 @@ def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_withou
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(ConfigError, match=r"without locks \(Function not implemented\).*mounted with locks"):  # noqa: SIM117
-        with locked(folder):
+        with lock_folder(folder):
             pass
     assert holder(folder) is None
     journal = Journal(folder.journal)
@@ -35,7 +35,7 @@ def test_whoever_waits_for_a_folder_goes_on_once_it_is_free_and_gives_up_in_time
     taken, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with locked(folder):
+        with lock_folder(folder):
             taken.set()
             let_go.wait(30)
 

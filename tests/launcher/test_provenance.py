@@ -12,8 +12,8 @@ from launcher.provenance import (
     keep_configuration,
     keep_job_provenance,
     keep_provenance,
-    kept_variables,
-    without_secrets,
+    recorded_variables,
+    remove_secrets,
 )
 from launcher.slurm.job_records import COLUMNS, keep_job_records
 from sweeps.folder.submission import Submission, write_submission
@@ -47,13 +47,13 @@ def test_variables_are_kept_by_a_list_and_never_if_they_sound_like_secrets() -> 
         "HOME": "/home/me",
         "FI_PROVIDER": "https://me:secret@host",
     }
-    kept = kept_variables(environment)
+    kept = recorded_variables(environment)
     assert list(kept) == ["FI_PROVIDER", "LOADEDMODULES", "NCCL_DEBUG", "PYTHONPATH", "SLURM_JOB_ID"]
     assert "secret" not in str(kept)
 
 
 def test_a_patch_keeps_the_changes_and_no_secret() -> None:
-    kept = without_secrets(PATCH)
+    kept = remove_secrets(PATCH)
     assert "num_layers: 4" in kept
     assert "hunter2" not in kept
     assert kept.count("diff --git") == 1

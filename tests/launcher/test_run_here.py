@@ -20,10 +20,10 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
-from launcher.control.orders import Command
-from launcher.folder_lock import locked
+from launcher.control.orders import SweepOrders
+from launcher.folder_lock import lock_folder
 from launcher.sweep import run_here
-from launcher.this_machine.capacity import Machine
+from launcher.this_machine.capacity import MachineCapacity
 from launcher.this_machine.jobs import LocalJobFunction, is_running_here
 from sweeps.folder.submission import read_submission
 from sweeps.reading import TrialReading
@@ -112,7 +112,7 @@ def run(
         time_limit_seconds=60.0,
         progress=progress,
         job=job,
-        command=Command(retry_failed=retry_failed),
+        command=SweepOrders(retry_failed=retry_failed),
     )
 
 
@@ -195,7 +195,7 @@ def test_trials_never_share_a_core(
     two: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
     four: dict[str, Value] = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}
     record = record_of([*seeds(2), two, four])
-    monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 0))
+    monkeypatch.setattr("launcher.sweep.this_machine", lambda: MachineCapacity(2, 2**40, 0))
     states = run(folder, record, progress, make_job(seconds=0.5))
     assert {state.outcome for state in states} == {Outcome.COMPLETED}
     spans = []
@@ -213,7 +213,7 @@ def test_trials_never_share_a_core(
 def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**40, 2))
+    monkeypatch.setattr("launcher.sweep.this_machine", lambda: MachineCapacity(2, 2**40, 2))
     record = record_of([*seeds(2), {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}])
     states = run(folder, record, progress, make_job(seconds=0.5))
     assert [state.outcome for state in states] == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.INFEASIBLE]
@@ -225,7 +225,7 @@ def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(
 def test_a_trial_larger_than_the_memory_is_infeasible_by_how_much(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.sweep.this_machine", lambda: Machine(2, 2**20, 0))
+    monkeypatch.setattr("launcher.sweep.this_machine", lambda: MachineCapacity(2, 2**20, 0))
     (state,) = run(folder, record_of(seeds(1)), progress, make_job())
     assert state.outcome is Outcome.INFEASIBLE
     assert "GiB short" in state.cause
@@ -235,7 +235,7 @@ def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
     record = record_of(seeds(1))
-    with locked(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
+    with lock_folder(folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
         run(folder, record, progress, make_job())
     assert not folder.record.exists()
     run(folder, record, progress, make_job())

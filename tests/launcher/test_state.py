@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cli.commands.status.table import status_table
 from launcher.control.retries import RetryRule
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.trainings.long_run import best_of
 from results.collect import collect
 from sweeps.folder.submission import Submission, write_submission
@@ -62,7 +62,7 @@ def test_a_damaged_measurement_does_not_become_a_failure_and_is_measured_again(
     slurm_says("COMPLETED")
     first_folder(sweep).measurement.write_text(content)
     for _ in range(2):
-        hurt, silent = reconciled(sweep.read())
+        hurt, silent = reconcile(sweep.read())
         assert (hurt.outcome, is_to_run(hurt)) == (Outcome.PENDING, True)
         assert "was corrupt" in hurt.cause
         assert (silent.outcome, is_to_run(silent)) == (Outcome.FAILED, False)
@@ -75,7 +75,7 @@ def test_a_foreign_measurement_is_the_same_to_status_report_long_training_and_th
     slurm_says("COMPLETED")
     foreign = Measurement(fingerprint="0" * 12, outcome=Outcome.COMPLETED, cause="", started=1.0, ended=2.0)
     first_folder(sweep).write_measurement(foreign)
-    readings = reconciled(sweep.read())
+    readings = reconcile(sweep.read())
     ignored = "measurement.json belongs to another experiment and is ignored; the next run replaces it"
     assert shown(readings).count(ignored) == 1
     assert reported(readings) == (readings[0].outcome, readings[0].cause) == (Outcome.PENDING, ignored)
@@ -90,7 +90,7 @@ def test_a_ranks_failure_is_the_same_to_status_and_report(
     slurm_says(state)
     failure = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="t", time=5.0)
     first_folder(sweep).write_failure(failure)
-    readings = reconciled(sweep.read())
+    readings = reconcile(sweep.read())
     assert reported(readings) == (readings[0].outcome, readings[0].cause) == (outcome, "2 GiB too many")
     assert "2 GiB too many" in shown(readings)
 
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_named_and_hurts_its_own_trial_only(
     path = first_folder(sweep).path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\x80\x81 no text at all")
-    readings = reconciled(sweep.read())
+    readings = reconcile(sweep.read())
     (aside,) = readings[0].quarantined
     assert aside.name in shown(readings).replace("\n", "").replace(" ", "")
     assert list(collect(readings)["quarantined"]) == [aside.name, ""]

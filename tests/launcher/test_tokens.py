@@ -8,7 +8,7 @@ import pytest
 
 import train_core.data.tokens
 from conf.experiment import Experiment
-from launcher.tokens import prepare_tokens
+from launcher.sweep import prepare_tokens
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 

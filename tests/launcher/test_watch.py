@@ -35,7 +35,7 @@ def test_slurm_is_asked_ever_more_rarely_and_its_last_word_is_kept(
     asked_at = []
     while now < 600:
         before = log.read_text() if log.exists() else ""
-        (told,) = watch.told([reading])
+        (told,) = watch.latest([reading])
         assert told.outcome is Outcome.RUNNING
         if log.read_text() != before:
             asked_at.append(now)
@@ -51,10 +51,10 @@ def test_a_change_is_followed_by_a_question_soon(reading: Reading, tmp_path: Pat
     tools(squeue=ANSWER.format(log=log), scontrol="echo 'ClusterName = test'")
     watch = SlurmWatch(clock=lambda: now)
     while now < 600:
-        watch.told([reading])
+        watch.latest([reading])
         now += 2
     asked = log.read_text()
-    watch.told([])  # the trial is gone, as when it has ended
+    watch.latest([])  # the trial is gone, as when it has ended
     now += FIRST_PAUSE_SECONDS
-    watch.told([reading])
+    watch.latest([reading])
     assert log.read_text() != asked

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conf.errors import UsageError
-from results.comparison import compared, differences, why_incomparable
+from results.comparison import compare_sweeps, differences, why_incomparable
 from results.report.comparison_page import Side, comparison_sections, finding, sides_of, write_comparison
 from results.report.section import Section
 from sweeps.trial import Trial
@@ -38,7 +38,7 @@ def section_called(name: str, sections: list[Section]) -> Section:
 
 
 def test_points_are_paired_by_their_layout_and_the_ratio_is_of_tokens_a_second(both: tuple[Side, Side]) -> None:
-    comparison = compared(*(each.results for each in both))
+    comparison = compare_sweeps(*(each.results for each in both))
     assert {point.label: point.ratio for point in comparison.points} == {
         "tp1-pp1-dp1-mb1-gb8": 2.0,
         "tp1-pp1-dp2-mb1-gb8": 0.5,
@@ -49,7 +49,7 @@ def test_points_are_paired_by_their_layout_and_the_ratio_is_of_tokens_a_second(b
 
 def test_a_ratio_has_the_spread_of_both_measurements_steps(both: tuple[Side, Side]) -> None:
     """Steps vary from 0.95 to 1.05 of their median on both sides."""
-    point = compared(*(each.results for each in both)).points[0]
+    point = compare_sweeps(*(each.results for each in both)).points[0]
     assert point.spread == pytest.approx((2 * 0.95 / 1.05, 2 * 1.05 / 0.95))
     assert point.is_clear
 
@@ -57,7 +57,7 @@ def test_a_ratio_has_the_spread_of_both_measurements_steps(both: tuple[Side, Sid
 def test_a_difference_inside_the_spread_is_none(write_sweep: WriteSweep) -> None:
     before = side(write_sweep, "before", base=performance(100.0))
     after = side(write_sweep, "after", base=performance(105.0))
-    (point,) = compared(before.results, after.results).points
+    (point,) = compare_sweeps(before.results, after.results).points
     assert not point.is_clear
     found = section_called("points", comparison_sections(before, after))
     assert rows_of(found, "compared-points")[0]["clearly"] == "no difference"
@@ -67,7 +67,7 @@ def test_another_model_is_not_compared_and_the_reason_is_said(write_sweep: Write
     other = trial("base", model=FULL)
     before = side(write_sweep, "before", base=performance(100.0))
     after = side(write_sweep, "after", other, base=performance(100.0))
-    comparison = compared(before.results, after.results)
+    comparison = compare_sweeps(before.results, after.results)
     assert comparison.comparable == []
     assert finding(comparison) == ("Nothing of the two sweeps can be compared: model: made-up-proxy and made-up-175b.")
     found = section_called("points", comparison_sections(before, after))
@@ -133,5 +133,5 @@ def test_sweeps_over_another_key_are_paired_by_it(write_sweep: WriteSweep) -> No
     slow, fast = {"lr-0.001": performance(100.0)}, {"lr-0.002": performance(200.0)}
     before = side(write_sweep, "before", with_rate(0.001), with_rate(0.002), **slow, **fast)
     after = side(write_sweep, "after", with_rate(0.002), with_rate(0.001), TWO, **slow, **fast)
-    points, layout = compared(before.results, after.results).points, "tp1-pp1-dp1-mb1-gb8"
+    points, layout = compare_sweeps(before.results, after.results).points, "tp1-pp1-dp1-mb1-gb8"
     assert [(point.label, point.ratio) for point in points] == [(f"{layout} lr=1e-3", 1.0), (f"{layout} lr=2e-3", 1.0)]

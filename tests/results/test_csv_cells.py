@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.csv_cells import as_cell
+from results.machine_text import csv_cell
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from results.csv_cells import as_cell
     ],
 )
 def test_a_text_is_never_a_formula_and_a_number_stays_one(value: object, cell: object) -> None:
-    assert as_cell(value) == cell
+    assert csv_cell(value) == cell

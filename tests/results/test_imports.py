@@ -14,7 +14,7 @@ import pytest
         ("results.report.report", {"torch", "mlflow", "submitit", "hydra", "launcher"}),
         ("results.mlflow.sweep_import", {"torch", "mlflow", "submitit", "hydra", "launcher"}),
         ("results.mlflow.ui", {"torch", "mlflow", "submitit", "hydra", "launcher", "pandas"}),
-        ("results.terminal", {"torch", "mlflow", "submitit", "hydra", "launcher", "pandas"}),
+        ("results.terminal.tables", {"torch", "mlflow", "submitit", "hydra", "launcher", "pandas"}),
     ],
 )
 def test_importing_a_module_leaves_out_what_it_does_not_need_yet(module: str, absent: set[str]) -> None:

@@ -10,14 +10,14 @@ from rich.console import Console
 from conf.errors import ConfigError
 from conf.units import GIBIBYTE
 from results.score import (
-    Comparison,
+    RowComparison,
     comparison,
     constant_error,
     mean_of_series,
     rank_correlation,
     score,
 )
-from results.score_table import score_in_all, score_table, series_table
+from results.terminal.score_table import score_in_all, score_table, series_table
 from sweeps.table.file import Record
 from sweeps.table.prices import PricedRow, RowPrediction, price
 
@@ -49,13 +49,13 @@ def predicted(row: PricedRow) -> RowPrediction:
     return row.prediction
 
 
-def compared(**cells: str) -> Comparison:
+def compared(**cells: str) -> RowComparison:
     found = comparison(priced(**cells))
     assert found is not None
     return found
 
 
-def off_by(factor: float, **cells: str) -> Comparison:
+def off_by(factor: float, **cells: str) -> RowComparison:
     """A row whose measured step is `factor` times the predicted one."""
     seconds = predicted(priced(**cells)).estimate.step_seconds
     return compared(iter_time_s=str(seconds * factor), **cells)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.slurm_energy import slurm_watts
+from results.report.sections.cost import slurm_watts
 from train_core.trial_folder import TrialFolder
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from conf.schema import Value
 from conf.sites import SlurmSpec
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -109,7 +109,7 @@ def wait_until() -> WaitUntil:
     ) -> list[TrialReading]:
         deadline = time.monotonic() + seconds
         while True:
-            states = reconciled(Sweep(folder, record).read())
+            states = reconcile(Sweep(folder, record).read())
             if reached(states):
                 return states
             assert time.monotonic() < deadline, states

@@ -21,7 +21,7 @@ from launcher.allocation.folder import live_allocation
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation_job import LOCK_SECONDS
 from launcher.allocation_sweep import submit_allocation
-from launcher.folder_lock import holder, locked
+from launcher.folder_lock import holder, lock_folder
 from launcher.workplaces.in_allocation import STEP_PATIENCE_SECONDS
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -278,7 +278,7 @@ def test_an_allocation_that_meets_another_command_is_run_again_and_goes_on(
 ) -> None:
     record = build_record(points((1, 100)), GPU_NODES)
     job_id = submitted(folder, record, slurm, num_nodes=1, lock_seconds=1)
-    with locked(folder):
+    with lock_folder(folder):
         wait_for_restart(job_id)
     (done,) = wait_until(folder, record, lambda states: states[0].outcome is Outcome.COMPLETED)
     assert done.submission is not None

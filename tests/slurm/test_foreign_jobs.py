@@ -12,9 +12,9 @@ from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import Command
+from launcher.control.orders import SweepOrders
 from launcher.slurm.query import query_jobs
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.sweep import submit
 from sweeps.folder.submission import write_submission
 from sweeps.sweep import Sweep
@@ -48,14 +48,14 @@ def test_another_clusters_login_node_says_that_it_does_not_know_and_starts_nothi
         (tools / name).chmod(0o755)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("PATH", str(tools), prepend=":")
-        (trial,) = reconciled(held.read())
+        (trial,) = reconcile(held.read())
         unknown = "its job is one of the Slurm cluster test, and this machine asks other"
         assert (trial.outcome, trial.scheduler_state, trial.cause) == (Outcome.PENDING, "UNKNOWN HERE", unknown)
-        again = submit(held, slurm, command=Command(retry_failed=True))
+        again = submit(held, slurm, command=SweepOrders(retry_failed=True))
         assert (again.num_submitted, again.num_live) == (0, 1)
         with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 were not: .*Give the same command there"):
             cancel_sweep(held)
-    assert reconciled(held.read())[0].scheduler_state == "PENDING"
+    assert reconcile(held.read())[0].scheduler_state == "PENDING"
 
 
 def test_a_number_that_slurm_gave_out_again_is_neither_shown_nor_cancelled_as_ours(
@@ -67,19 +67,19 @@ def test_a_number_that_slurm_gave_out_again_is_neither_shown_nor_cancelled_as_ou
     assert trial.submission is not None
     own, wrong = trial.submission.job_id, trial.submission.model_copy(update={"job_id": precious})
     write_submission(trial.folder, wrong)
-    (trial,) = reconciled(held.read())
+    (trial,) = reconcile(held.read())
     assert trial.submission is not None
     assert (trial.submission.job_id, trial.scheduler_state) == (own, "PENDING"), "its name says which job is its own"
     assert cancel_sweep(held) == 1
 
     write_submission(trial.folder, wrong.model_copy(update={"job_name": "trisweep-test-of-no-job"}))
-    (trial,) = reconciled(held.read())
+    (trial,) = reconcile(held.read())
     assert (trial.outcome, trial.scheduler_state) == (Outcome.PENDING, None)
     assert cancel_sweep(held) == 0
     assert query_jobs([precious])[precious].name == "PENDING"
     subprocess.run(["scancel", precious], check=True)
 
     monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 0.0)
-    (trial,) = reconciled(held.read())
+    (trial,) = reconcile(held.read())
     assert trial.outcome is Outcome.FAILED
     assert "Slurm no longer knows it" in trial.cause

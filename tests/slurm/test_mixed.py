@@ -13,7 +13,7 @@ from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
 from conf.tree import with_values
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import Command
+from launcher.control.orders import SweepOrders
 from launcher.sweep import submit
 from results.report.sections.device_types import blocks_table
 from sweeps.folder.submission import read_submission
@@ -126,7 +126,7 @@ def test_a_rank_of_a_later_component_that_is_killed_is_named_and_the_job_is_canc
     (killed,) = wait_until(folder, record, lambda states: has_ended(states[0]))
     assert (killed.outcome, killed.failing_rank, killed.cause) == (Outcome.FAILED, 2, "rank 2 was killed by signal 9")
 
-    submit(Sweep(folder, record), slurm_of_kinds, job=make_job(ends=False), command=Command(retry_failed=True))
+    submit(Sweep(folder, record), slurm_of_kinds, job=make_job(ends=False), command=SweepOrders(retry_failed=True))
     (running,) = wait_until(folder, record, lambda states: bool(states[0].job and states[0].job.name == "RUNNING"))
     assert running.submission is not None
     assert cancel_sweep(Sweep(folder, record)) == 1

@@ -11,7 +11,7 @@ import pytest
 from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_training
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.trainings.begun import LongRun, trainings_of
 from launcher.trainings.long_run import long_run, write_long_run
 from launcher.trainings.slurm import live_job, submit_long_run
@@ -32,7 +32,7 @@ NAMES = ["cancelled", "left-alone", "warned"]
 
 def state_of(run: LongRun) -> Reading:
     """As `trisweep status` finds out."""
-    (reading,) = reconciled([run.read()])
+    (reading,) = reconcile([run.read()])
     return reading
 
 

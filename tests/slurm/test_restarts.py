@@ -14,7 +14,7 @@ import pytest
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.query import query_jobs
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -31,7 +31,7 @@ def until(condition: Callable[[], object], sweep: Sweep, seconds: float = 120) -
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(str([(at.name, at.scheduler_state, at.outcome, at.cause) for at in reconciled(sweep.read())]))
+            pytest.fail(str([(at.name, at.scheduler_state, at.outcome, at.cause) for at in reconcile(sweep.read())]))
         time.sleep(0.2)
 
 

@@ -16,7 +16,7 @@ from conf.errors import UsageError
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.executor import SlurmJob
-from launcher.state import INTERRUPTED, reconciled
+from launcher.state import INTERRUPTED, reconcile
 from launcher.sweep import submit
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -83,7 +83,7 @@ def submit_and_die(sweep: Sweep, slurm: SlurmSpec, job: SlurmJob = print) -> Non
 
 
 def seen(sweep: Sweep) -> list[TrialReading]:
-    return reconciled(sweep.read())
+    return reconcile(sweep.read())
 
 
 def test_what_slurm_took_before_the_submitter_died_is_found_shown_and_cancelled_and_the_rest_is_sent(

@@ -9,7 +9,7 @@ import pytest
 
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
-from launcher.control.orders import Command
+from launcher.control.orders import SweepOrders
 from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from tests.slurm.conftest import Ending, StateOf
@@ -37,6 +37,6 @@ def test_only_what_was_cancelled_runs_again_unless_failures_are_to_be_retried(
     summary = submit(Sweep(folder, record), slurm, job=quick)
     assert (summary.num_submitted, summary.num_kept) == (1, len(ends) - 1)
     assert summary.arrays[0].trial_ids == (record.trials[ends.index("is cancelled")].trial_id,)
-    retried = submit(Sweep(folder, record), slurm, command=Command(retry_failed=True), job=quick)
+    retried = submit(Sweep(folder, record), slurm, command=SweepOrders(retry_failed=True), job=quick)
     assert (retried.num_submitted, retried.num_live) == (5, 1)
     assert cancel_sweep(Sweep(folder, record)) >= 0

@@ -13,7 +13,7 @@ from cli.output.console import console
 from conf.errors import UsageError
 from conf.load import Composition
 from conf.overrides import for_a_shell
-from results.layout_cell import LayoutCell
+from results.terminal.layout_names import LayoutCell
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 

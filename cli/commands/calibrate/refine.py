@@ -23,7 +23,7 @@ from cli.output.console import console
 from conf.cluster_spec import ClusterSpec
 from conf.load import Composition, load_cluster
 from conf.overrides import Overrides
-from results.layout_cell import LayoutCell
+from results.terminal.layout_names import LayoutCell
 from sweeps.confidence.interval import half_width
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.commands.init.machine import DescribedMachine, efficiency_of
-from launcher.doctor.site import Site
+from launcher.doctor.site import SlurmSite
 
 MODEL, SWEEP = "my-model", "my-sweep"
 FOLDER = "config"
@@ -126,7 +126,7 @@ BIG = {"size": "1.3 billion parameters", "layers": 24, "hidden": 2048, "ffn": 81
 SMALL = {"size": "a few thousand parameters", "layers": 4, "hidden": 64, "ffn": 256, "heads": 4, "vocab": 256}
 
 
-def texts(machine: DescribedMachine, site: Site | None) -> dict[str, str]:
+def texts(machine: DescribedMachine, site: SlurmSite | None) -> dict[str, str]:
     """Every file of the folder by its path."""
     return {
         "trisweep.yaml": SITE,
@@ -205,7 +205,7 @@ def _links(machine: DescribedMachine) -> list[str]:
     ]
 
 
-def _slurm(machine: DescribedMachine, site: Site | None) -> str:
+def _slurm(machine: DescribedMachine, site: SlurmSite | None) -> str:
     offer = machine.offer
     accounts = sorted({account for account, *_ in site.associations}) if site else []
     most = offer.most_minutes if offer else None

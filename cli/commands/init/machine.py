@@ -10,8 +10,7 @@ import yaml
 from conf.cluster_spec import ClusterSpec, LinkSpec
 from conf.folders import options, path_of
 from conf.load import load_cluster
-from launcher.slurm.cluster import this_cluster
-from launcher.slurm.offer import NodeKind, best_of, node_kinds
+from launcher.slurm.cluster import NodeKind, best_of, node_kinds, this_cluster
 
 EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
 CPU_DEVICE = "cpu"

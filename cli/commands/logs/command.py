@@ -63,10 +63,10 @@ def _names_a_trial(word: Override) -> bool:
 
 def _readings(folder: SweepFolder) -> list[Reading]:
     """Every trial and training of the sweep; Slurm is asked only about the one that is followed."""
-    from launcher.state import seen_here
+    from launcher.state import look_here
     from launcher.trainings.begun import trainings_of
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(folder)
     trainings = [run.read() for run in trainings_of(folder.path.parent, sweep.record.name)]
-    return [seen_here(each) for each in (*sweep.read(), *trainings)]
+    return [look_here(each) for each in (*sweep.read(), *trainings)]

@@ -44,7 +44,7 @@ def follow_log(reading: Reading, rank: int | None) -> None:
     slurm = SlurmWatch()
     try:
         while True:
-            (reading,) = slurm.told([replace(reading, job=None)])
+            (reading,) = slurm.latest([replace(reading, job=None)])
             following.show(reading)
             if reading.outcome is None or reading.outcome.is_final:
                 break

@@ -200,7 +200,7 @@ def _known(option: str, value: str | None, known: Sequence[Word]) -> Word | None
 
 def print_plan(record: SweepRecord, asked: Composition) -> None:
     """Print every point of a sweep as predicted, and below them what to make of it."""
-    from results.terminal import plan_table
+    from results.terminal.tables import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
     print_question(record, asked)

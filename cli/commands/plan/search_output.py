@@ -120,7 +120,7 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
 def _document(answer: SearchOutput) -> dict[str, object]:
     from results.search.explanation import explanation_document
     from results.search.rows import families_document, search_document, search_row
-    from results.search.scaling_curve import scaling_document
+    from results.search.table import scaling_document
 
     asked = answer.request
     document = search_document(answer.choice, answer.training, asked)
@@ -172,7 +172,7 @@ def _print_tables(answer: SearchOutput) -> None:
 
 def _print_scaling(answer: SearchOutput) -> None:
     if answer.scaling is not None:
-        from results.search.scaling_curve import scaling_table
+        from results.search.table import scaling_table
 
         kind, points = answer.scaling
         console.print(scaling_table(points, kind))

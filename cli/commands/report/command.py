@@ -76,10 +76,10 @@ def report(
 
 def report_elsewhere(sweep: Sweep, out: Path, asked: Composition) -> dict[str, Any]:
     """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
-    from launcher.state import reconciled
+    from launcher.state import reconcile
 
     shown = _asked_part(sweep, asked)
-    return _report_into(out, shown, reconciled(shown.read()))
+    return _report_into(out, shown, reconcile(shown.read()))
 
 
 def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None = None) -> dict[str, Any]:
@@ -90,21 +90,21 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
         asked: where it names a part of the sweep, the report is of that part, and that of the whole stays.
     """
     from launcher.slurm.job_records import keep_job_records
-    from launcher.state import reconciled
+    from launcher.state import reconcile
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
 
     whole, sweep = sweep, _asked_part(sweep, asked)
-    readings = reconciled(sweep.read())
+    readings = reconcile(sweep.read())
     keep_job_records(readings)
     content = _report_into(None, sweep, readings)
     tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     try:
-        imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
+        imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
     except DamagedStore as damage:
         print_unwrapped(f"{damage.problem}, so it is made anew from the sweeps' folders:")
         write_all_anew(tracking, None, root)
-        imported = import_sweep(whole, tracking, root, lambda sweep: reconciled(sweep.read()))
+        imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {counted(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")
@@ -124,7 +124,7 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from results.documents import report_document
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
-    from results.terminal import ranked_table, sought_table
+    from results.terminal.tables import ranked_table, sought_table
     from sweeps.reading import ranked
 
     paths = write_report(sweep, readings, out)

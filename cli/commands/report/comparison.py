@@ -32,16 +32,16 @@ def compare(first: str, second: str, overrides: Sequence[str], out: Path | None,
     Raises:
         UsageError: a name is no sweep's, or both are the same one's.
     """
-    from launcher.state import reconciled
-    from results.comparison import compared
+    from launcher.state import reconcile
+    from results.comparison import compare_sweeps
     from results.report.comparison_page import finding, sides_of, write_comparison
     from sweeps.sweep import Sweep
 
     if as_json:
         leave_stdout_to_json()
     sweeps = [Sweep.stored_in(started_sweep(name, overrides)[0]) for name in (first, second)]
-    before, after = sides_of([(sweep, reconciled(sweep.read())) for sweep in sweeps])
-    paths, both = write_comparison(before, after, out), compared(before.results, after.results)
+    before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
+    paths, both = write_comparison(before, after, out), compare_sweeps(before.results, after.results)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(both)}")
     console.print(f"Comparison: {shown_path(paths.html)}\n            {shown_path(paths.markdown)}")
     if as_json:

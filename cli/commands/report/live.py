@@ -22,13 +22,13 @@ def serve_live(folder: SweepFolder, part: Callable[[Sweep], Sweep], port: int) -
     Args:
         part: of the sweep, the part that the report is about.
     """
-    from launcher.state import reconciled
+    from launcher.state import reconcile
     from results.report.live import LiveReport, serve
     from sweeps.sweep import Sweep
 
     def read() -> tuple[Sweep, Sequence[TrialReading]]:
         sweep = part(Sweep.stored_in(folder))  # again each time, because a search adds trials
-        return sweep, reconciled(sweep.read())
+        return sweep, reconcile(sweep.read())
 
     def tell(line: str) -> None:
         if line.startswith("http"):

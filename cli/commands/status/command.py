@@ -52,13 +52,13 @@ def _require_no_json(as_json: bool) -> None:
 
 def _standing(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
-    from launcher.state import reconciled
+    from launcher.state import reconcile
     from launcher.trainings.begun import trainings_of
     from sweeps.reading import TrialReading
 
     trainings = [run.read() for run in trainings_of(stored.folder.path.parent, stored.record.name)]
     # They go together, because every call of Slurm's tools costs time and load on its controller.
-    known = reconciled([*stored.read(), *trainings], patience)
+    known = reconcile([*stored.read(), *trainings], patience)
     trials = [each for each in known if isinstance(each, TrialReading)]
     return trials, known[len(trials) :]
 

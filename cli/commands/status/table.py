@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cli.output.progress import outcome_counts
 from cli.output.state_table import state_table
-from results.terminal import outcome_style
+from results.terminal.tables import outcome_style
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 

@@ -48,7 +48,7 @@ def watch(folder: SweepFolder, name: str, console: Console) -> None:
             while True:
                 began = time.monotonic()
                 # The record is read anew each time, because a search adds trials to it.
-                states = slurm.told(_readings(folder, name))
+                states = slurm.latest(_readings(folder, name))
                 screen.show(states)
                 if _has_ended(folder, states):
                     return

@@ -16,13 +16,13 @@ from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from launcher.control.advance import Rules
-    from launcher.control.orders import Command
-    from launcher.where import Place
+    from launcher.control.orders import SweepOrders
+    from launcher.where import SweepPlace
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
 
 
-def show_allocation(place: Place, record: SweepRecord) -> None:
+def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     """The points, and the one job with the text that sbatch would get."""
     from launcher.allocation_sweep import request, require_time
     from sweeps.sweep import Sweep
@@ -40,7 +40,7 @@ def show_allocation(place: Place, record: SweepRecord) -> None:
     )
 
 
-def sweep_in_allocation(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def sweep_in_allocation(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
     from launcher.allocation.nodes import is_inside
     from launcher.allocation_sweep import require_time
@@ -52,7 +52,7 @@ def sweep_in_allocation(place: Place, planned: Sweep, rules: Rules, command: Com
         _submit(place, planned, rules, command)
 
 
-def _submit(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from launcher.allocation_sweep import submit_allocation
 
     settings = place.settings
@@ -74,7 +74,7 @@ def _submit(place: Place, planned: Sweep, rules: Rules, command: Command) -> Non
     print_next_commands(planned, "status", "report", "pause", "cancel")
 
 
-def _run_inside(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _run_inside(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from cli.commands.report.command import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on

@@ -36,8 +36,8 @@ from conf.errors import EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from conf.load import Composition
     from launcher.control.advance import Rules
-    from launcher.control.orders import Command
-    from launcher.where import Place
+    from launcher.control.orders import SweepOrders
+    from launcher.where import SweepPlace
     from sweeps.later_command.restriction import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder, SweepRecord
@@ -66,10 +66,10 @@ def sweep(
     leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
     """
 
-    from launcher.control.orders import Command, require_not_paused
+    from launcher.control.orders import SweepOrders, require_not_paused
     from launcher.control.rules import rules_for
     from launcher.provenance import keep_configuration
-    from launcher.tokens import prepare_tokens
+    from launcher.sweep import prepare_tokens
     from launcher.where import choose_place
     from sweeps.sweep import Sweep
 
@@ -99,12 +99,12 @@ def sweep(
     planned = Sweep(place.folder, record)
     print_part(planned, restriction)
     texts = place.composition.overrides.without({"tracking"}).texts
-    command = Command(texts, retry_failed=retry_failed, remeasure=remeasure)
+    command = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     with _state_at_the_end(place.folder, as_json=as_json):
         _carry_out(place, planned, rules, command)
 
 
-def _carry_out(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     if place.on_slurm and place.settings.launcher.kind == "allocation":
         sweep_in_allocation(place, planned, rules, command)
     elif place.on_slurm:
@@ -128,13 +128,13 @@ def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
         print_state("sweep", folder, would_run=None)
 
 
-def _would_run(place: Place, record: SweepRecord) -> dict[str, Any]:
+def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
     """What a dry run answers with."""
     chosen = [trial.trial_id for trial in record.trials if trial.selected]
     return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
 
 
-def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
+def _planned(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
     """The record of the whole sweep, and which part of it the command names."""
     from sweeps.later_command.restriction import restriction_of
     from sweeps.points.plan import plan_sweep
@@ -146,7 +146,7 @@ def _planned(place: Place) -> tuple[SweepRecord, Restriction | None]:
     return record, restriction
 
 
-def _show_what_would_run(place: Place, record: SweepRecord) -> None:
+def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
     """The points, and, for Slurm, each request with the text that sbatch would get."""
     from launcher.sweep import dry_run
     from sweeps.sweep import Sweep
@@ -174,7 +174,7 @@ def _show_what_would_run(place: Place, record: SweepRecord) -> None:
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
 
 
-def _print_costs(place: Place, record: SweepRecord) -> None:
+def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
     """What the points cost, of which a search that chooses one after another knows only the first."""
     from cli.commands.sweep.costs import costs_table, num_too_long
     from launcher.control.rules import budget_of
@@ -191,7 +191,7 @@ def _print_costs(place: Place, record: SweepRecord) -> None:
         )
 
 
-def _run_here(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from cli.commands.report.command import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on
@@ -227,7 +227,7 @@ def _run_here(place: Place, planned: Sweep, rules: Rules, command: Command) -> N
     end_command(stored, place)
 
 
-def _print_expected_time(planned: Sweep, place: Place) -> None:
+def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
     """How long the trials to come should take; nothing where none is known to be left."""
     from cli.commands.sweep.costs import seconds_here
     from cli.output.state_table import duration

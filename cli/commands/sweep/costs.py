@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from launcher.control.budget import Budget, Cost, predicted_seconds
-from results.layout_cell import LayoutCell
+from results.terminal.layout_names import LayoutCell
 
 if TYPE_CHECKING:
-    from launcher.this_machine.capacity import Machine
+    from launcher.this_machine.capacity import MachineCapacity
     from sweeps.trial import Trial
 
 LEAST_WIDTH = 5
@@ -30,17 +30,17 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
     for trial, cost in zip(trials, predicted, strict=True):
         table.add_row(LayoutCell(trial.trial_id), *map(_written, cost))
     table.add_row("all together, one after another", *map(_written, total(predicted)), style="bold")
-    at_most = [_cost(trial, budget, budget.seconds_at_most(trial)) for trial in trials]
+    at_most = [_cost(trial, budget, budget.most_seconds(trial)) for trial in trials]
     table.add_row("the same, if each runs into its time limit", *map(_written, total(at_most)), style="bold")
     return table
 
 
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
     """How many trials are predicted to take longer than they may."""
-    return sum(predicted_seconds(trial) > budget.seconds_at_most(trial) for trial in trials)
+    return sum(predicted_seconds(trial) > budget.most_seconds(trial) for trial in trials)
 
 
-def seconds_here(trials: Sequence[Trial], machine: Machine) -> float:
+def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
     """How long the trials should take on this machine, as many of them at once as its devices or cores hold."""
     room = machine.num_devices or machine.num_cores
     busy = 0.0

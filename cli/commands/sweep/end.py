@@ -12,11 +12,11 @@ from cli.output.next_command import next_command
 from conf.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from launcher.where import Place
+    from launcher.where import SweepPlace
     from sweeps.sweep import Sweep
 
 
-def end_command(sweep: Sweep, place: Place) -> None:
+def end_command(sweep: Sweep, place: SweepPlace) -> None:
     """Name the commands that say why trials failed and run them again.
 
     Raises:

@@ -14,12 +14,12 @@ from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from launcher.control.advance import Rules
-    from launcher.control.orders import Command
-    from launcher.where import Place
+    from launcher.control.orders import SweepOrders
+    from launcher.where import SweepPlace
     from sweeps.sweep import Sweep
 
 
-def carry_out(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
     from launcher.control.rules import goes_on_by_steps
 
@@ -42,7 +42,7 @@ def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
             console.print(f"  {sentence}")
 
 
-def hours_at_most(place: Place, hours: float) -> str:
+def hours_at_most(place: SweepPlace, hours: float) -> str:
     """What a request costs if every job runs into its time limit."""
     unit = "GPU-hours" if place.settings.cluster.device.kind == "gpu" else "core-hours"
     return f"{hours:,.0f} {unit} at most"
@@ -54,7 +54,7 @@ def print_next_commands(planned: Sweep, *commands: str) -> None:
         print_unwrapped(f"  {next_command(command, planned)}")
 
 
-def _submit(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from launcher.sweep import submit
 
     done = submit(planned, place.settings.slurm, rules=rules, command=command)
@@ -72,7 +72,7 @@ def _submit(place: Place, planned: Sweep, rules: Rules, command: Command) -> Non
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
 
 
-def _go_on(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _go_on(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from cli.commands.report.command import report_on
     from cli.output.progress import progress_on
     from launcher.sweep import carry_out_on_slurm
@@ -98,7 +98,7 @@ def _go_on(place: Place, planned: Sweep, rules: Rules, command: Command) -> None
     end_command(stored, place)
 
 
-def _hand_over(place: Place, planned: Sweep, rules: Rules, command: Command) -> None:
+def _hand_over(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from launcher.sweep import hand_over
 
     job_id = hand_over(

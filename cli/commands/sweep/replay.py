@@ -12,17 +12,17 @@ from cli.output.console import console, headed, print_json
 
 if TYPE_CHECKING:
     from conf.sweep_spec import ReplaySpec
-    from launcher.where import Place
+    from launcher.where import SweepPlace
     from sweeps.replay.contest import Contest
 
 
-def is_replayed(place: Place) -> bool:
+def is_replayed(place: SweepPlace) -> bool:
     """Whether the sweep asks for a replay, and there is no cluster on which it could be measured."""
     sweep = place.settings.sweep
     return sweep is not None and sweep.replay is not None and not place.on_slurm
 
 
-def print_replay(place: Place, *, as_json: bool) -> None:
+def print_replay(place: SweepPlace, *, as_json: bool) -> None:
     """How many jobs the sweep's search and others need on made-up machines until one is near the best."""
     from sweeps.points.plan import plan_sweep
     from sweeps.replay.contest import contest

@@ -37,19 +37,19 @@ def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[s
     environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
     performances = [result.performance for result in results if result.performance]
     programs = [r.experiment.trainer for r in results if r.experiment and not r.experiment.trainer.is_own]
-    known = [environment for environment in environments if environment.torch_version != NOT_KNOWN]
+    recorded = [environment for environment in environments if environment.torch_version != NOT_KNOWN]
     days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
     known_facts = [
         ("subject", _subject(record)),
         ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
         ("backend", _distinct(environments, lambda e: e.backend)),
         ("trainer", _distinct(programs, lambda trainer: f"{trainer.name}, read from its log; FLOPs by our formula")),
-        ("software", _distinct(known, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
+        ("software", _distinct(recorded, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
         ("measured on", f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)),
         ("timed steps", _distinct(performances, lambda p: f"{p.num_timed_steps} after warm-up")),
         ("model FLOPs", _distinct(performances, lambda p: CONVENTIONS.get(p.flops_formula, p.flops_formula))),
         ("peak", _peak(performances)),
-        ("as printed", _as_printed([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
+        ("as printed", _printed_rate([p.tflops_as_printed for p in performances if p.tflops_as_printed is not None])),
     ]
     return tuple((name, value) for name, value in known_facts if value)
 
@@ -65,7 +65,7 @@ def _peak(performances: Sequence[Performance]) -> str:
     return f"{shown} TFLOPS per device ({sources})"
 
 
-def _as_printed(figures: Sequence[float]) -> str:
+def _printed_rate(figures: Sequence[float]) -> str:
     """What another program said of its own rate, which no other figure here is compared with."""
     if not figures:
         return ""

@@ -55,16 +55,16 @@ class CostPoint:
 
 def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
     """What was measured, fastest per device first; energy is counted where all of the trials counted it."""
-    found = [
+    complete = [
         (result, result.experiment, result.performance)
         for result in ranked(list(results))
         if result.experiment and result.performance
     ]
     # Counters and declared watts see different things, so that energies of the two kinds are never compared.
-    are_counted = all(performance.energy_joules_per_token is not None for _, _, performance in found)
+    are_counted = all(performance.energy_joules_per_token is not None for _, _, performance in complete)
     return [
         CostPoint(result.trial.trial_id, result.label, experiment, takes)
-        for result, experiment, performance in found
+        for result, experiment, performance in complete
         for counted in [counted_footprint(experiment, performance) if are_counted else None]
         for takes in [counted or declared_footprint(experiment, performance)]
     ]
@@ -103,17 +103,17 @@ def _row(position: int, point: CostPoint, is_on_front: bool) -> tuple[Cell, ...]
         number(str(position), -position),
         text(point.layout),
         number(f"{takes.num_devices:,}", takes.num_devices),
-        _rounded(point.days),
-        _rounded(takes.device_hours(TRILLION)),
-        _rounded(point.megawatt_hours),
-        _rounded(None if site is None else site / KWH_PER_MWH),
-        _rounded(point.dollars),
-        _rounded(takes.tonnes_co2(TRILLION)),
+        _rounded_cell(point.days),
+        _rounded_cell(takes.device_hours(TRILLION)),
+        _rounded_cell(point.megawatt_hours),
+        _rounded_cell(None if site is None else site / KWH_PER_MWH),
+        _rounded_cell(point.dollars),
+        _rounded_cell(takes.tonnes_co2(TRILLION)),
         text("yes" if is_on_front else ""),
     )
 
 
-def _rounded(value: float | None) -> Cell:
+def _rounded_cell(value: float | None) -> Cell:
     return number(in_three_digits(value), value)
 
 
@@ -163,5 +163,5 @@ def _layers(x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _value(point: CostPoint, which: str, place: str) -> dict[str, Any]:
     money = {} if point.dollars is None else {"dollars": rounded(point.dollars)}
-    known = {"days": rounded(point.days), "MWh": rounded(point.megawatt_hours), **money}
-    return {"layout": point.layout, "devices": point.takes.num_devices, "which": which, "place": place, **known}
+    costs = {"days": rounded(point.days), "MWh": rounded(point.megawatt_hours), **money}
+    return {"layout": point.layout, "devices": point.takes.num_devices, "which": which, "place": place, **costs}

@@ -7,7 +7,7 @@ from typing import Any
 
 from conf.units import TERA
 from results.knobs.sensitivity import Interaction, Sensitivity
-from results.knobs.table import KnobColumn, KnobTable, Set, shown
+from results.knobs.table import KnobColumn, KnobTable, Set, setting_text
 from results.report.blocks.charts import quantity
 from results.report.section import Plot
 from results.units import percent
@@ -17,7 +17,7 @@ BAR_STEP = 26
 CELL_STEP = 80
 
 
-def shares_plot(found: Sensitivity) -> Plot:
+def shares_plot(sensitivity: Sensitivity) -> Plot:
     """A bar for each knob, with the range of four draws of five."""
     values = [
         {
@@ -26,11 +26,11 @@ def shares_plot(found: Sensitivity) -> Plot:
             "low": round(100 * effect.low, 2),
             "high": round(100 * effect.high, 2),
         }
-        for effect in found.effects
+        for effect in sensitivity.effects
     ]
     order = [value["knob"] for value in values]
     bar = {
-        "mark": {"type": "bar", "color": f"var(--{found.rates_are})"},
+        "mark": {"type": "bar", "color": f"var(--{sensitivity.rates_are})"},
         "encoding": {"x": quantity("share", "share %")},
     }
     line = {
@@ -44,29 +44,29 @@ def shares_plot(found: Sensitivity) -> Plot:
         "layer": [bar, line],
     }
     caption = (
-        f"How much of the differences between {found.rates_are} rates each knob explains, with the range of four draws"
-        " of the trials in five."
+        f"How much of the differences between {sensitivity.rates_are} rates each knob explains, with the range of four"
+        " draws of the trials in five."
     )
-    return Plot(f"knob-shares-{found.rates_are}", caption, spec)
+    return Plot(f"knob-shares-{sensitivity.rates_are}", caption, spec)
 
 
-def dependence_plot(found: Sensitivity) -> Plot:
+def dependence_plot(sensitivity: Sensitivity) -> Plot:
     """The rate for each value of the first knobs, a panel for each."""
     values = [
         {
             "knob": effect.column.words,
-            "value": shown(value),
+            "value": setting_text(value),
             "order": place,
             "rate": round(rate / TERA, 4),
             "low": round(low / TERA, 4),
             "high": round(high / TERA, 4),
         }
-        for effect in found.effects[:MOST_PANELS]
+        for effect in sensitivity.effects[:MOST_PANELS]
         for place, (value, rate, low, high) in enumerate(
             zip(effect.column.values, effect.rates, effect.low_rates, effect.high_rates, strict=True)
         )
     ]
-    kind, title = f"var(--{found.rates_are})", f"{found.rates_are} TFLOPS"
+    kind, title = f"var(--{sensitivity.rates_are})", f"{sensitivity.rates_are} TFLOPS"
     axis = {"labelAngle": 0, "labelOverlap": True}
     x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": axis}
     scaled = quantity("rate", title) | {"scale": {"zero": False}}
@@ -82,7 +82,7 @@ def dependence_plot(found: Sensitivity) -> Plot:
             {"mark": {"type": "line", "point": {"color": kind}, "color": kind}, "encoding": {"y": scaled}},
         ],
     }
-    order = [effect.column.words for effect in found.effects[:MOST_PANELS]]
+    order = [effect.column.words for effect in sensitivity.effects[:MOST_PANELS]]
     spec: dict[str, Any] = {
         "data": {"values": values},
         "columns": 3,
@@ -91,22 +91,22 @@ def dependence_plot(found: Sensitivity) -> Plot:
         "resolve": {"scale": {"x": "independent"}},
     }
     caption = (
-        f"What each value of a knob does to the {found.rates_are} rate, all other knobs as they were (partial"
+        f"What each value of a knob does to the {sensitivity.rates_are} rate, all other knobs as they were (partial"
         " dependence), with the range of four draws in five."
     )
-    return Plot(f"knob-dependence-{found.rates_are}", caption, spec)
+    return Plot(f"knob-dependence-{sensitivity.rates_are}", caption, spec)
 
 
 def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
     """The geometric mean of the rates for every pair of values that was tried, of the two knobs that interact most."""
     rates: dict[tuple[Set, Set], list[float]] = {}
-    for point in table.rated:
+    for point in table.rated_points:
         key = (point.settings[pair.first.name], point.settings[pair.second.name])
         rates.setdefault(key, []).append(point.rate or 0.0)
     values = [
         {
-            "a": shown(a),
-            "b": shown(b),
+            "a": setting_text(a),
+            "b": setting_text(b),
             "rate": round(geometric_mean(of_pair) / TERA, 4),
         }
         for (a, b), of_pair in rates.items()
@@ -129,5 +129,5 @@ def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
 
 
 def _axis(field: str, column: KnobColumn) -> dict[str, Any]:
-    names = [shown(value) for value in column.values]
+    names = [setting_text(value) for value in column.values]
     return {"field": field, "type": "ordinal", "sort": names, "title": column.words, "axis": {"labelAngle": 0}}

@@ -20,7 +20,7 @@ Losses = dict[int, list[float]]
 
 def loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
     """Trials that train the same model on the same batches must agree, whatever their layout."""
-    groups = _by_data(best_first)
+    groups = _group_by_data(best_first)
     if not groups:
         return ()
     alike = {name: members for name, members in groups.items() if len(members) > 1}
@@ -41,7 +41,7 @@ def loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
     )
 
 
-def _by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialReading]]:
+def _group_by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialReading]]:
     """Trials by what decides about the loss, so that those of a group differ in their layout alone."""
     groups: dict[tuple[Any, ...], list[TrialReading]] = defaultdict(list)
     for result in best_first:

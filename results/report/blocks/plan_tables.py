@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import TERA
 from results.report.table import Cell, ReportTable, number, text
-from results.terminal import by_prediction
+from results.terminal.tables import by_prediction
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
@@ -95,10 +95,10 @@ def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> ReportTable
     rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
     numeric = frozenset(FITTING_COLUMNS) - {"layout"}
     table = ReportTable(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
-    return _with_stages_that_differ(table) if rows else None
+    return _drop_equal_stages(table) if rows else None
 
 
-def _with_stages_that_differ(table: ReportTable) -> ReportTable:
+def _drop_equal_stages(table: ReportTable) -> ReportTable:
     """Without the column of the worst stage where that is the same one for all points."""
     differ = len(table.texts_of("worst stage")) > 1
     return table if differ else table.only([name for name in table.columns if name != "worst stage"])
@@ -134,7 +134,7 @@ def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> ReportTable
         for estimate in [_estimate(trial)]  # gives the estimate a name in here
     ]
     table = ReportTable(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
-    return _with_stages_that_differ(table) if rows else None
+    return _drop_equal_stages(table) if rows else None
 
 
 def _impossible_table(record: SweepRecord, impossible: Sequence[Trial]) -> ReportTable | None:

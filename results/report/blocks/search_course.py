@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from conf.errors import ConfigError
 from conf.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
-from results.report.findings.comparable import named
+from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
 from results.units import ABSENT, rounded
@@ -32,7 +32,7 @@ COLUMNS = ("#", "trial", "why it was asked for", "expected gain %", "found gain 
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProposedTrial:
     """A trial that the search asked for, in its order.
 
     Attributes:
@@ -68,15 +68,15 @@ def search_plan(folder: SweepFolder) -> SearchPlan | None:
         return None
 
 
-def _course(results: Sequence[TrialReading], asked: frozenset[str], objective: Objective) -> list[Asked]:
+def _course(results: Sequence[TrialReading], proposed: frozenset[str], objective: Objective) -> list[ProposedTrial]:
     """The trials that were asked for, each beside the best of those before it, the baseline among them."""
-    course: list[Asked] = []
+    course: list[ProposedTrial] = []
     best = math.inf
     for reading in results:
         value = _value(objective, reading)
         as_cost = None if value is None else cost(objective, value)
-        if reading.trial.trial_id in asked:
-            course.append(Asked(reading, value, _gain(best, as_cost)))
+        if reading.trial.trial_id in proposed:
+            course.append(ProposedTrial(reading, value, _gain(best, as_cost)))
         if as_cost is not None:
             best = min(best, as_cost)
     return course
@@ -95,7 +95,7 @@ def _gain(best: float, value: float | None) -> float | None:
     return (best - value) / abs(best) if value is not None and math.isfinite(best) and best else None
 
 
-def _finding(course: Sequence[Asked], finished: str) -> str:
+def _finding(course: Sequence[ProposedTrial], finished: str) -> str:
     num_measured = sum(each.value is not None for each in course)
     counted = f"{len(course)} trial{'s' if len(course) > 1 else ''}"
     ending = f"It stopped because {finished}." if finished else "It has not said that it is finished."
@@ -103,10 +103,10 @@ def _finding(course: Sequence[Asked], finished: str) -> str:
 
 
 def _blocks(
-    subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[Asked]
+    subject: ReportSubject, plan: SearchPlan | None, objectives: Sequence[Objective], course: Sequence[ProposedTrial]
 ) -> Iterator[Block]:
     for sentence in sentences(subject, plan):
-        yield Paragraph(_as_sentence(sentence))
+        yield Paragraph(_sentence_of(sentence))
     if sum(each.value is not None for each in course):
         yield _progress(subject.results, objectives[0])
     if len(objectives) > 1:
@@ -125,9 +125,9 @@ def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
     return lessons(Observer(None).observed(subject.results))
 
 
-def _as_sentence(told: str) -> str:
+def _sentence_of(line: str) -> str:
     """Without the indent of a list in a terminal, and with a capital where it begins with a word."""
-    stripped = told.strip()
+    stripped = line.strip()
     begun = stripped if not stripped or "=" in stripped.split()[0] else stripped[0].upper() + stripped[1:]
     return begun if begun.endswith((".", ":")) else f"{begun}."
 
@@ -176,7 +176,7 @@ def _progress_values(results: Sequence[TrialReading], objective: Objective, scal
         if value is not None:
             best = value if best is None else better(best, value)
             shown = {"value": rounded(value / scale), "best so far": rounded(best / scale)}
-            yield {"number": position, "trial": named(reading), **shown}
+            yield {"number": position, "trial": display_name(reading), **shown}
 
 
 def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) -> Iterator[Plot]:
@@ -220,14 +220,14 @@ def _front_value(point: SeenPoint, objectives: Sequence[Objective], *, is_best: 
     }
 
 
-def _table(course: Sequence[Asked]) -> ReportTable:
+def _table(course: Sequence[ProposedTrial]) -> ReportTable:
     rows = tuple(
         (
             number(str(position), position),
-            text(named(each.reading)),
+            text(display_name(each.reading)),
             text(each.reading.trial.chosen_because or ""),
-            number(_signed(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
-            number(_signed(each.found_gain), each.found_gain),
+            number(_signed_percent(each.reading.trial.expected_gain), each.reading.trial.expected_gain),
+            number(_signed_percent(each.found_gain), each.found_gain),
             text(_outcome(each.reading.outcome)),
         )
         for position, each in enumerate(course, start=1)
@@ -235,7 +235,7 @@ def _table(course: Sequence[Asked]) -> ReportTable:
     return ReportTable(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
 
 
-def _signed(share: float | None) -> str:
+def _signed_percent(share: float | None) -> str:
     return ABSENT if share is None else f"{100 * share:+.1f}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from results.report.findings.comparable import measured_terms, named, pairs, predicted_terms, timed
+from results.report.findings.comparable import display_name, measured_terms, pairs, predicted_terms, timed_pairs
 from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
 from results.units import rounded, seconds
@@ -31,7 +31,7 @@ def step_table(breakdowns: Sequence[TrialReading]) -> ReportTable:
 def _step_rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
     breakdown = breakdown_of(result)
     assert breakdown is not None
-    for pair in timed(pairs([result])):
+    for pair in timed_pairs(pairs([result])):
         yield _step_row(result, "predicted", "the slowest stage", predicted_terms(pair.predicted.step_terms))
     whose = f"rank {breakdown.slowest_rank} of {len(breakdown.ranks)}"
     yield _step_row(result, "measured", whose, measured_terms(breakdown.slowest))
@@ -40,7 +40,7 @@ def _step_rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
 def _step_row(result: TrialReading, kind: str, whose: str, terms: tuple[float | None, ...]) -> tuple[Cell, ...]:
     """One row of the table. A term that is not known is part of another one, so the sum is still complete."""
     numbers = (number(seconds(value), value) for value in (*terms, sum(value or 0.0 for value in terms)))
-    return text(named(result)), text(kind), text(whose), *numbers
+    return text(display_name(result)), text(kind), text(whose), *numbers
 
 
 def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
@@ -77,15 +77,22 @@ def _term_values(result: TrialReading) -> Iterator[dict[str, Any]]:
     assert breakdown is not None
     assert experiment is not None
     kinds: list[tuple[str, tuple[float | None, ...]]] = [
-        ("predicted", predicted_terms(pair.predicted.step_terms)) for pair in timed(pairs([result]))
+        ("predicted", predicted_terms(pair.predicted.step_terms)) for pair in timed_pairs(pairs([result]))
     ]
     kinds.append(("measured", measured_terms(breakdown.slowest)))
     for kind, terms in kinds:
         for order, (name, term) in enumerate(zip(TERMS, terms, strict=True)):
             if term:
                 ms = rounded(term / experiment.batch.global_batch_size / MILLI)
-                row = f"{named(result)}|{kind}"
-                yield {"row": row, "layout": named(result), "seconds are": kind, "term": name, "ms": ms, "order": order}
+                row = f"{display_name(result)}|{kind}"
+                yield {
+                    "row": row,
+                    "layout": display_name(result),
+                    "seconds are": kind,
+                    "term": name,
+                    "ms": ms,
+                    "order": order,
+                }
 
 
 def breakdown_of(result: TrialReading) -> Breakdown | None:

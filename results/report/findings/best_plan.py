@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from results.report.section import ReportSubject
-from results.terminal import by_prediction
+from results.terminal.tables import by_prediction
 from sweeps.reading import TrialReading, ranked
 from sweeps.trial import SweepRecord, Trial
 

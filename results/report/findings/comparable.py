@@ -38,7 +38,7 @@ def pairs(results: Sequence[TrialReading]) -> list[Pair]:
     ]
 
 
-def timed(compared: Sequence[Pair]) -> list[Pair]:
+def timed_pairs(compared: Sequence[Pair]) -> list[Pair]:
     """Those whose measured step may be held against the predicted one, because no ranks shared a device."""
     return [pair for pair in compared if has_device_per_rank(pair.reading)]
 
@@ -70,5 +70,5 @@ def measured_terms(terms: StepTerms) -> tuple[float | None, ...]:
     return tuple(getattr(terms, name) for name in StepTerms.model_fields)
 
 
-def named(result: TrialReading) -> str:
+def display_name(result: TrialReading) -> str:
     return result.label + (" (baseline)" if result.trial.is_baseline else "")

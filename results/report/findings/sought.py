@@ -24,48 +24,48 @@ HUGE = 1e10
 """What a table has no room for: a loss that diverged."""
 
 
-def shown_value(objective: Objective, value: float) -> str:
+def value_text(objective: Objective, value: float) -> str:
     """The value in the unit that tables show."""
     shown = value / TERA if objective == "throughput" else value
     return f"{shown:.3g}" if abs(shown) >= HUGE else significant(shown, 4)
 
 
-def shown_half_width(objective: Objective, half: float | None) -> str:
+def half_width_text(objective: Objective, half: float | None) -> str:
     """In two digits, as it is known no better; absent where no point has two runs."""
     if half is None:
         return ABSENT
     return significant(half / TERA if objective == "throughput" else half, 2)
 
 
-def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], found: str) -> tuple[str, str, str]:
+def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where: str) -> tuple[str, str, str]:
     """The headline, which others may be as good, and how sure that is; the headline is empty where nothing is measured.
 
     Args:
-        found: the words by which commands find the sweep.
+        where: the words by which commands find the sweep.
     """
     points = sought_points(record, results)
     if not points:
         return "", "", ""
     if len(record.objective) > 1:
-        return _front(record, points), "", _sureness(record, points, found)
+        return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points
     rivals = [point for point in others if point.may_equal(best)] if best.half_width is not None else []
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {WORDS[objective]}"
-    value = f"{shown_value(objective, best.values[0])}{_plus_minus(objective, best)}"
+    value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
     if rivals:
         names = ", ".join(point.name for point in rivals[:MOST_NAMED])
         more = f" and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
         headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
-        return headline, f"May be as good: {names}{more}.", _sureness(record, points, found)
-    headline = f"{best.name} reached {superlative}, {value}{_against(objective, others)}."
-    return headline, "", _sureness(record, points, found)
+        return headline, f"May be as good: {names}{more}.", _sureness(record, points, where)
+    headline = f"{best.name} reached {superlative}, {value}{_others_in_words(objective, others)}."
+    return headline, "", _sureness(record, points, where)
 
 
 def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
-    return "" if point.half_width is None else f" ± {shown_half_width(objective, point.half_width)}"
+    return "" if point.half_width is None else f" ± {half_width_text(objective, point.half_width)}"
 
 
-def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:
+def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str:
     """What the others reached."""
     values = sorted(point.values[0] for point in others if not point.diverged)
     diverged = len(others) - len(values)
@@ -73,8 +73,8 @@ def _against(objective: Objective, others: Sequence[SoughtPoint]) -> str:
     if not values:
         return lost
     if len(values) == 1:
-        return f", against {shown_value(objective, values[0])}{lost}"
-    low, high = (shown_value(objective, value) for value in (values[0], values[-1]))
+        return f", against {value_text(objective, values[0])}{lost}"
+    low, high = (value_text(objective, value) for value in (values[0], values[-1]))
     return f", against {low} to {high} of the {len(values)} others{lost}"
 
 
@@ -89,13 +89,13 @@ def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
 
 def _values(record: SweepRecord, point: SoughtPoint) -> str:
     both = zip(record.objective, point.values, strict=True)
-    return ", ".join(f"{WORDS[objective]} {shown_value(objective, value)}" for objective, value in both)
+    return ", ".join(f"{WORDS[objective]} {value_text(objective, value)}" for objective, value in both)
 
 
-def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], found: str) -> str:
+def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     most = max(len(point.runs) for point in points)
     if points[0].half_width is None:
         again = "search.num_seeds=3" if "loss" in record.objective else "search.max_rounds=3"
-        return f"One run of each, so that nobody knows what is chance: `trisweep sweep {found} {again}` would tell."
+        return f"One run of each, so that nobody knows what is chance: `trisweep sweep {where} {again}` would tell."
     runs = "1 run" if most == 1 else f"up to {most} runs"
     return f"± is half of a 95 % interval, by Student's t with the spread between runs pooled ({runs} of a point)."

@@ -9,7 +9,7 @@ from conf.units import TRILLION
 from results.footprint import declared_footprint
 from results.report.findings.sought import sought_sentences
 from results.scaling import Scaling, scaling
-from results.scaling.study import Study, measured_study
+from results.scaling_study import ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import (
@@ -25,7 +25,7 @@ from train_core.measurement import Outcome
 MOST_NAMED = 3
 
 
-class Verdict(NamedTuple):
+class SweepVerdict(NamedTuple):
     """The answer of a sweep.
 
     Attributes:
@@ -52,36 +52,36 @@ def verdict(
     results: Sequence[TrialReading],
     best_first: Sequence[TrialReading],
     folder_words: Sequence[str] = (),
-) -> Verdict:
+) -> SweepVerdict:
     """Which layout is fastest, or, when nothing was measured, what to do.
 
     Args:
         folder_words: what commands need to find the sweep again, beside its name.
     """
-    found = " ".join([record.name, *folder_words])
+    where = " ".join([record.name, *folder_words])
     num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
     if best_first:
-        answer = _answer(record, results, found) if record.seeks_rate else _sought(record, results, found)
+        answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
-        return Verdict(
+        return SweepVerdict(
             f"Nothing has been measured yet: the trials are still pending or running."
-            f" See `trisweep status {found}`, and write this report again when some have ended."
+            f" See `trisweep status {where}`, and write this report again when some have ended."
         )
-    return Verdict(
+    return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
-        f" `trisweep sweep {found}` again."
+        f" `trisweep sweep {where}` again."
     )
 
 
-def _sought(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
+def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
     """The answer of a sweep that seeks something else than the highest rate."""
-    headline, others, sureness = sought_sentences(record, results, found)
+    headline, others, sureness = sought_sentences(record, results, where)
     if not headline:
         words = " and ".join(record.objective)
-        return Verdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
-    return Verdict(headline, "", (others,) if others else (), sureness)
+        return SweepVerdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
+    return SweepVerdict(headline, "", (others,) if others else (), sureness)
 
 
 def noise_of(results: Sequence[TrialReading]) -> float | None:
@@ -90,26 +90,26 @@ def noise_of(results: Sequence[TrialReading]) -> float | None:
     return noise if noise is not None and noise > NOISY_RATIO else None
 
 
-def _answer(record: SweepRecord, results: Sequence[TrialReading], found: str) -> Verdict:
+def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) -> SweepVerdict:
     if study := measured_study(record, results):
-        return Verdict(study_sentence(study, noise_of(results)))
+        return SweepVerdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
     baseline = next((point.middle for point in points if point.is_baseline), None)
     # A trillion tokens of a small stand-in would say nothing.
     dollars = _dollars(best) if record.mode == "cluster" else None
     figures = _figures(best, scaling(best.middle, baseline), noise, dollars)
-    by_size = _by_size(points)
+    by_size = _best_by_size(points)
     if not rivals:
-        return Verdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
+        return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
-    details = (f"May be as fast: {_named(rivals)}.", *by_size)
-    return Verdict(headline, f"{best.label}: {figures}.", details, _decision(found, points))
+    details = (f"May be as fast: {_names_of_rivals(rivals)}.", *by_size)
+    return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
 
 
-def study_sentence(study: Study, noise: float | None) -> str:
+def study_sentence(study: ScalingStudy, noise: float | None) -> str:
     """What a scaling study found, and how sure that is."""
     last = study.last
     varied = "so much the peaks vary that were measured beside the runs."
@@ -125,7 +125,7 @@ def study_sentence(study: Study, noise: float | None) -> str:
     )
 
 
-def predicted_study_sentence(study: Study) -> str:
+def predicted_study_sentence(study: ScalingStudy) -> str:
     """What is predicted of a scaling study, on the most devices."""
     first, last = study.points[0], study.last
     return (
@@ -171,32 +171,32 @@ def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
     return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
 
 
-def _named(rivals: Sequence[MeasuredPoint]) -> str:
+def _names_of_rivals(rivals: Sequence[MeasuredPoint]) -> str:
     shown = [f"{rival.label} ({_range(rival)})" for rival in rivals[:MOST_NAMED]]
     more = len(rivals) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _decision(found: str, points: Sequence[MeasuredPoint]) -> str:
+def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
     """What would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
-        f"Intervals are {points[0].seconds.method}. `trisweep sweep {found} search.max_rounds={most + 2}`"
-        f" measures the leaders further; on a quieter machine `trisweep sweep {found} --remeasure` measures"
+        f"Intervals are {points[0].seconds.method}. `trisweep sweep {where} search.max_rounds={most + 2}`"
+        f" measures the leaders further; on a quieter machine `trisweep sweep {where} --remeasure` measures"
         " every point again."
     )
 
 
-def _by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
+def _best_by_size(points: Sequence[MeasuredPoint]) -> tuple[str, ...]:
     """The best layout for each number of devices, because few devices are easily faster per device than many."""
     best: dict[int, MeasuredPoint] = {}
     for point in points:
         best.setdefault(point.performance.num_devices, point)
     if len(best) < 2:
         return ()
-    found = [best[size] for size in sorted(best)]
+    points_by_size = [best[size] for size in sorted(best)]
     named = [
         f"on {point.performance.num_devices}, {point.label} ({count(point.performance.tokens_per_second)} tokens/s)"
-        for point in found
+        for point in points_by_size
     ]
     return (f"Fastest by number of devices: {'; '.join(named)}.",)

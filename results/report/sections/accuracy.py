@@ -11,12 +11,12 @@ from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_s
 from results.report.blocks.step_terms import TERMS, breakdown_of, step_table, term_bars
 from results.report.findings.comparable import (
     Pair,
+    display_name,
     measured_terms,
     memory_as_measured,
-    named,
     pairs,
     predicted_terms,
-    timed,
+    timed_pairs,
 )
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
@@ -61,18 +61,18 @@ def section(subject: ReportSubject) -> Section | None:
         name="accuracy",
         title="Predicted against measured",
         numbers_are="measured and predicted",
-        finding=_finding(timed(compared)),
+        finding=_finding(timed_pairs(compared)),
         blocks=tuple(_blocks(subject, compared, breakdowns)),
     )
 
 
 def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[TrialReading]) -> Iterator[Block]:
-    with_times = timed(compared)
+    with_times = timed_pairs(compared)
     if compared:
         yield from _cautions(with_times)
         yield NamedTable("prediction-errors", _statistics_table(compared))
         yield Paragraph(_what_is_compared(subject, compared), is_note=True)
-        yield from (Paragraph(sentence) for sentence in _on_order(with_times))
+        yield from (Paragraph(sentence) for sentence in _order_sentences(with_times))
         yield from (_scatter(with_times) for _ in with_times[:1])
         yield NamedTable("beside", _trial_table(compared))
     if breakdowns:
@@ -117,7 +117,7 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
     )
     if subject.sweep.record.mode == "proxy":
         sentence += " These are trials of the proxy, predicted for the machine that measured them."
-    left_out = len(compared) - len(timed(compared))
+    left_out = len(compared) - len(timed_pairs(compared))
     if left_out:
         sentence += (
             f" {left_out} measured trial{'s' if left_out > 1 else ''} whose ranks shared devices can be compared in"
@@ -133,7 +133,7 @@ def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
         yield Paragraph(f"These predictions lie outside of what was validated: {'; '.join(outside)}.", is_caution=True)
 
 
-def _on_order(compared: Sequence[Pair]) -> Iterator[str]:
+def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
     """Whether the prediction puts the trials into the right order, and what following it would have cost."""
     agreement = rank_correlation([_rates(pair) for pair in compared])
     if agreement is not None:
@@ -162,12 +162,12 @@ def _agreement_sentence(agreement: RankCorrelation) -> str:
 
 def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
     """The step, each of its terms where it was broken down, and memory."""
-    with_times = timed(compared)
+    with_times = timed_pairs(compared)
     quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
-    quantities += [(name, _of_term(with_times, index)) for index, name in enumerate(TERMS)]
+    quantities += [(name, _pairs_of_term(with_times, index)) for index, name in enumerate(TERMS)]
     quantities.append((MEMORY, _memory(compared)))
-    found = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
-    rows = tuple(_statistics_row(name, errors, share) for name, errors, share in found if errors is not None)
+    statistics = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
+    rows = tuple(_statistics_row(name, errors, share) for name, errors, share in statistics if errors is not None)
     return ReportTable(
         STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"quantity"}, frozenset({0})
     ).without_empty_columns()
@@ -204,7 +204,7 @@ def _trial_row(pair: Pair) -> tuple[Cell, ...]:
     expected, memory = memory_as_measured(pair.reading.trial), max(measured.peak_memory_bytes, default=None)
     predicted, error, interval, is_inside, rate = _predicted_cells(pair)
     return (
-        text(named(pair.reading)),
+        text(display_name(pair.reading)),
         predicted,
         number(seconds(measured.step_seconds), measured.step_seconds),
         error,
@@ -220,7 +220,7 @@ def _trial_row(pair: Pair) -> tuple[Cell, ...]:
 
 def _predicted_cells(pair: Pair) -> tuple[Cell, Cell, Cell, Cell, Cell]:
     """Seconds, their error, their interval, whether it held, and the rate; nothing where ranks shared a device."""
-    if not timed([pair]):
+    if not timed_pairs([pair]):
         absent = number(ABSENT, None)
         return absent, absent, absent, text(ABSENT), absent
     predicted, measured, interval = pair.predicted, pair.measured, pair.interval
@@ -271,7 +271,7 @@ def _point(pair: Pair) -> dict[str, Any]:
     predicted, measured = (rate / TERA for rate in _rates(pair))
     error = error_percent(pair.predicted.step_seconds, pair.measured.step_seconds)
     shown = {"predicted": rounded(predicted), "measured": rounded(measured)}
-    return {"layout": named(pair.reading), **shown, "error": f"{error} % of the step"}
+    return {"layout": display_name(pair.reading), **shown, "error": f"{error} % of the step"}
 
 
 def _seconds(compared: Sequence[Pair]) -> list[tuple[float, float]]:
@@ -283,15 +283,15 @@ def _rates(pair: Pair) -> tuple[float, float]:
     return predicted.model_flops_per_second_per_device, measured.model_flops_per_second_per_device
 
 
-def _of_term(compared: Sequence[Pair], index: int) -> list[tuple[float, float]]:
+def _pairs_of_term(compared: Sequence[Pair], index: int) -> list[tuple[float, float]]:
     """Predicted and measured seconds of one term, of the trials where both are known."""
-    found = []
+    seconds = []
     for pair in compared:
         breakdown = pair.measured.breakdown
         measured = measured_terms(breakdown.slowest)[index] if breakdown else None
         if measured is not None:
-            found.append((predicted_terms(pair.predicted.step_terms)[index], measured))
-    return found
+            seconds.append((predicted_terms(pair.predicted.step_terms)[index], measured))
+    return seconds
 
 
 def _memory(compared: Sequence[Pair]) -> list[tuple[float, float]]:

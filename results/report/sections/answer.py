@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from conf.units import TERA, TRILLION
 from results.footprint import Footprint, declared_footprint
-from results.legend import legend
 from results.report.findings.best_plan import best_on_paper, num_devices
-from results.report.findings.sought import WORDS, shown_value
-from results.report.findings.verdict import Verdict, predicted_study_sentence, verdict
+from results.report.findings.sought import WORDS, value_text
+from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
-from results.scaling.study import Study, measured_study, predicted_study
+from results.scaling_study import ScalingStudy, measured_study, predicted_study
+from results.terminal.layout_names import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import MEASURED_PEAK, TrialReading, ranked
@@ -24,7 +24,7 @@ from train_core.costs import Estimate
 
 
 @dataclass(frozen=True)
-class _Best:
+class _PredictedBest:
     """The predicted plan that answers the question, and the baseline's prediction on as many devices."""
 
     trial: Trial
@@ -39,27 +39,31 @@ def section(subject: ReportSubject) -> Section:
     measured, points, best = measured_verdict(record, results), measured_points(results), _best(record)
     if not record.seeks_rate:
         figures = _sought_figures(record, results)
-        blocks: tuple[Block, ...] = (*([KeyFigures(figures)] if figures else []), *_told(measured))
+        blocks: tuple[Block, ...] = (*([KeyFigures(figures)] if figures else []), *_verdict_paragraphs(measured))
         return Section("answer", "The answer", "measured", measured.headline, blocks)
     if points and (record.mode == "cluster" or not record.plan):
         study, is_proxy = measured_study(record, results), record.mode == "proxy"
         of_points = _measured_figures(points[0], results, is_proxy=is_proxy)
         figures = _study_figures(study) if study else of_points
-        blocks = (KeyFigures(figures), *_told(measured))
+        blocks = (KeyFigures(figures), *_verdict_paragraphs(measured))
         if is_proxy:
             return Section("answer", "The answer", "measured", measured.headline, blocks)
         beside = Paragraph(predicted_sentence(record, best))
         return Section("answer", "The answer", "measured and predicted", measured.headline, (*blocks, beside))
     if best is None:
         said = predicted_sentence(record, best) if record.plan else measured.headline
-        rest = (Paragraph(measured.headline), *_told(measured)) if record.plan else _told(measured)
+        rest = (
+            (Paragraph(measured.headline), *_verdict_paragraphs(measured))
+            if record.plan
+            else _verdict_paragraphs(measured)
+        )
         return Section("answer", "The answer", "predicted" if record.plan else "measured", said, rest)
-    here = (Heading(_where(record)), Paragraph(measured.headline), *_told(measured))
-    blocks = (KeyFigures(_predicted_figures(record, best)), *_outside(best), *here)
+    here = (Heading(_where(record)), Paragraph(measured.headline), *_verdict_paragraphs(measured))
+    blocks = (KeyFigures(_predicted_figures(record, best)), *_outside_paragraphs(best), *here)
     return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
 
 
-def _told(measured: Verdict) -> tuple[Block, ...]:
+def _verdict_paragraphs(measured: SweepVerdict) -> tuple[Block, ...]:
     """What the verdict says beside its headline and the figures, which stand on the page as such or in the table."""
     return tuple(Paragraph(sentence) for sentence in (*measured.details, measured.advice) if sentence)
 
@@ -71,10 +75,10 @@ def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
     return (*legend(setups), *dict.fromkeys((*record.labels.legend, *record.plan_labels.legend)))
 
 
-def measured_verdict(record: SweepRecord, results: Sequence[TrialReading]) -> Verdict:
+def measured_verdict(record: SweepRecord, results: Sequence[TrialReading]) -> SweepVerdict:
     """The verdict on what was measured."""
     if not results:
-        return Verdict("Nothing was measured: this sweep has no trials.")
+        return SweepVerdict("Nothing was measured: this sweep has no trials.")
     return verdict(record, results, ranked(list(results)))
 
 
@@ -84,7 +88,7 @@ def _where(record: SweepRecord) -> str:
     return "Measured here" if record.mode == "cluster" or model is None else f"Measured here, with the proxy {model}"
 
 
-def predicted_sentence(record: SweepRecord, best: _Best | None) -> str:
+def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
     """The plan that the cost model finds fastest, or why there is none."""
     if best is None:
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
@@ -108,26 +112,26 @@ def _devices_of(trial: Trial) -> str:
     experiment, number_of = trial.experiment, num_devices(trial)
     assert experiment is not None
     kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
-    return f"{_counted(number_of)}{kind} of {experiment.place}"
+    return f"{_devices_in_words(number_of)}{kind} of {experiment.place}"
 
 
-def _expected_rates(best: _Best) -> tuple[str, str]:
+def _expected_rates(best: _PredictedBest) -> tuple[str, str]:
     """The interval of the prediction in TFLOPS per device."""
     work = best.estimate.model_flops_per_second_per_device * best.estimate.step_seconds / TERA
     return significant(work / best.interval.high_seconds), significant(work / best.interval.low_seconds)
 
 
-def _best(record: SweepRecord) -> _Best | None:
+def _best(record: SweepRecord) -> _PredictedBest | None:
     trial = best_on_paper(record)
     if trial is None or trial.estimate is None or trial.experiment is None:
         return None
     baseline = next((other for other in record.plan if other.is_baseline and other.estimate), None)
     is_alike = baseline is not None and num_devices(baseline) == num_devices(trial)
     interval = interval_of(trial.experiment, trial.estimate.implementation, trial.estimate)
-    return _Best(trial, trial.estimate, interval, baseline if is_alike else None)
+    return _PredictedBest(trial, trial.estimate, interval, baseline if is_alike else None)
 
 
-def _predicted_figures(record: SweepRecord, best: _Best) -> tuple[KeyFigure, ...]:
+def _predicted_figures(record: SweepRecord, best: _PredictedBest) -> tuple[KeyFigure, ...]:
     estimate, experiment = best.estimate, best.trial.experiment
     assert experiment is not None
     low, high = _expected_rates(best)
@@ -138,12 +142,12 @@ def _predicted_figures(record: SweepRecord, best: _Best) -> tuple[KeyFigure, ...
     return (
         _figure("model TFLOPS per device", rate, f"{low} to {high} with 80 % probability"),
         _figure("MFU", f"{percent(estimate.model_flops_utilization)} %", f"of {peak} TFLOPS, the dense peak"),
-        *_against_baseline(record, best),
+        *_baseline_figures(record, best),
         _cost(declared_footprint(experiment, estimate), "predicted"),
     )
 
 
-def _against_baseline(record: SweepRecord, best: _Best) -> list[KeyFigure]:
+def _baseline_figures(record: SweepRecord, best: _PredictedBest) -> list[KeyFigure]:
     baseline = best.baseline
     if baseline is None or baseline.estimate is None or baseline.trial_id == best.trial.trial_id:
         return []
@@ -161,14 +165,14 @@ def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
     """What a trillion tokens take, without energy and carbon, which have a section of their own."""
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
-    note = f"{in_three_digits(takes.days(TRILLION))} days on {_counted(takes.num_devices)}; {money}"
+    note = f"{in_three_digits(takes.days(TRILLION))} days on {_devices_in_words(takes.num_devices)}; {money}"
     return _figure("a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, kind)
 
 
-def _study_figures(study: Study) -> tuple[KeyFigure, ...]:
+def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
     """What is left of the baseline's rate on the most devices, and what that comes to."""
     last, base = study.last, study.points[0]
-    grown = f"{_counted(base.num_devices)} to {last.num_devices:,}"
+    grown = f"{_devices_in_words(base.num_devices)} to {last.num_devices:,}"
     interval = f"{percent(last.efficiency_low)} to {percent(last.efficiency_high)} % with 95 % confidence"
     name = f"{study.kind} scaling efficiency"
     return (
@@ -178,7 +182,7 @@ def _study_figures(study: Study) -> tuple[KeyFigure, ...]:
     )
 
 
-def _counted(devices: int) -> str:
+def _devices_in_words(devices: int) -> str:
     return f"{devices:,} device{'' if devices == 1 else 's'}"
 
 
@@ -208,8 +212,8 @@ def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tup
     return tuple(
         _figure(
             WORDS[objective],
-            shown_value(objective, best.values[place]),
-            f"{best.name}; next {shown_value(objective, following.values[place])}" if following else best.name,
+            value_text(objective, best.values[place]),
+            f"{best.name}; next {value_text(objective, following.values[place])}" if following else best.name,
             "measured",
         )
         for place, objective in enumerate(record.objective)
@@ -226,7 +230,7 @@ def _measured_relation(relation: Scaling) -> list[KeyFigure]:
     return [_figure(name, value, relation.note, "measured")]
 
 
-def _outside(best: _Best) -> tuple[Paragraph, ...]:
+def _outside_paragraphs(best: _PredictedBest) -> tuple[Paragraph, ...]:
     """On which sides the plan lies outside of what predictions were ever held against."""
     if not best.interval.outside:
         return ()

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 from conf.units import TRILLION
+from results.footprint import declared_footprint
 from results.report.blocks.cost_points import MOST_ROWS, CostPoint, cost_table, measured_costs, predicted_costs, scatter
-from results.report.blocks.counted_energy import COUNTED, counted_table
 from results.report.findings.best_plan import best_on_paper
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
+from results.report.table import Cell, ReportTable, number, text
 from results.units import in_three_digits
+from sweeps.reading import TrialReading, ranked
+from train_core.trial_folder import JobFolder
 
 FEWEST_ON_A_PLOT = 2
+MOST_COUNTED = 10
+COUNTED_NUMERIC = ("J/step", "J/token", "W", "idle W", "counted s", "hosts J/step", "Slurm W", "declared J/token")
+COUNTED_COLUMNS = ("layout", *COUNTED_NUMERIC, "counters")
+COUNTED = (
+    "Measured by counters, over the timed steps; idle power is in all of it, and stands beside it where it was"
+    " measured. Slurm's power is of whole nodes and of the whole job, start and end included; where there is none, the"
+    " site accounts for no energy. What the declared watts would be is no measurement."
+)
+NOT_KNOWN = 2**63
+"""Slurm writes numbers near 2^64 where a node said nothing."""
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -22,7 +36,7 @@ def section(subject: ReportSubject) -> Section | None:
     counted = counted_table(subject.results)
     if not points:
         return None
-    chosen = measured[0] if measured else _on_paper(subject, points)
+    chosen = measured[0] if measured else _point_on_paper(subject, points)
     best = _front(points)
     kind: NumbersAre = "measured" if measured else "predicted"
     blocks = [*_blocks(points, best, chosen), Paragraph(_assumptions(chosen), is_note=True)]
@@ -30,11 +44,11 @@ def section(subject: ReportSubject) -> Section | None:
         blocks += [Paragraph(COUNTED), NamedTable("energy-counted", counted)]
     if counted and kind == "predicted":
         kind = "measured and predicted"
-    finding = f"{_finding(chosen)} {_beside(chosen, best, len(points))}".strip()
+    finding = f"{_finding(chosen)} {_frugal_sentence(chosen, best, len(points))}".strip()
     return Section("cost", "What a trillion tokens take", kind, finding, tuple(blocks))
 
 
-def _on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
+def _point_on_paper(subject: ReportSubject, points: Sequence[CostPoint]) -> CostPoint:
     """The point of the plan that the report answers with."""
     best = best_on_paper(subject.sweep.record)
     return next((point for point in points if best and point.trial_id == best.trial_id), points[0])
@@ -73,7 +87,7 @@ def _finding(point: CostPoint) -> str:
     )
 
 
-def _beside(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
+def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
     """What other points take less of."""
     frugal = best[-1]
     if num_points < 2 or frugal.costs == chosen.costs:
@@ -104,9 +118,9 @@ def _assumptions(point: CostPoint) -> str:
     if site is None:
         said.append("The devices stand at several sites, so that nothing is said of carbon.")
     else:
-        grid = _declared(site.grid_co2_grams_per_kwh, " g CO2/kWh", site.grid_co2_source, "grid_co2_grams_per_kwh")
+        grid = _assumption(site.grid_co2_grams_per_kwh, " g CO2/kWh", site.grid_co2_source, "grid_co2_grams_per_kwh")
         pue, source = site.power_usage_effectiveness, site.power_usage_effectiveness_source
-        said.append(f"Grid: {grid}. PUE: {_declared(pue, '', source, 'power_usage_effectiveness')}.")
+        said.append(f"Grid: {grid}. PUE: {_assumption(pue, '', source, 'power_usage_effectiveness')}.")
     return (
         f"At the rate of a step, without failures and checkpoints. Declared: {' '.join(said)} MWh is of the devices"
         " alone; hosts, network and storage are in no figure. Where a PUE is declared, MWh of the site and CO2 hold"
@@ -114,7 +128,48 @@ def _assumptions(point: CostPoint) -> str:
     )
 
 
-def _declared(value: float | None, unit: str, source: str, name: str) -> str:
+def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
     if value is None:
         return f"not declared (`cluster.site.{name}`)"
     return f"{value:g}{unit} ({source or 'as given'})"
+
+
+def counted_table(results: Sequence[TrialReading]) -> ReportTable | None:
+    """What counters said of each trial, beside what its declared watts would be."""
+    rows = [_counted_row(result) for result in ranked(list(results))[:MOST_COUNTED]]
+    shown = tuple(row for row in rows if row is not None)
+    return ReportTable(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None
+
+
+def _counted_row(result: TrialReading) -> tuple[Cell, ...] | None:
+    performance = result.performance
+    if performance is None or result.experiment is None or performance.energy_joules_per_step is None:
+        return None
+    values = (
+        performance.energy_joules_per_step,
+        performance.energy_joules_per_token,
+        performance.energy_watts,
+        performance.energy_idle_watts,
+        performance.energy_seconds,
+        performance.energy_host_joules_per_step,
+        slurm_watts(result.folder),
+        declared_footprint(result.experiment, performance).joules_per_token,
+    )
+    return text(result.label), *map(_rounded_cell, values), text(performance.energy_source or "")
+
+
+def _rounded_cell(value: float | None) -> Cell:
+    return number(in_three_digits(value), value)
+
+
+def slurm_watts(folder: JobFolder) -> float | None:
+    """Mean watts of the job's nodes from its first second to its last; None where Slurm states no energy.
+
+    It is taken from the record that a report keeps of an ended job: joules over elapsed seconds.
+    """
+    try:
+        record = json.loads(folder.slurm_job.read_text())
+        joules, seconds = int(record["ConsumedEnergyRaw"]), int(record["ElapsedRaw"])
+    except (OSError, ValueError, KeyError, TypeError):  # no such job, or a site that accounts for none
+        return None
+    return joules / seconds if 0 < joules < NOT_KNOWN and seconds > 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.knobs import layers_in_short
-from results.report.findings.comparable import has_device_per_rank, named
+from results.report.findings.comparable import display_name, has_device_per_rank
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import gib, percent, tflops
@@ -51,7 +51,7 @@ def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
 def _row(result: TrialReading, kind: str, block: BlockRates) -> tuple[Cell, ...]:
     rate, peak = block.model_flops_per_second_per_device, block.peak_flops_per_second
     return (
-        text(named(result)),
+        text(display_name(result)),
         text(kind),
         text(block.cluster),
         text(block.device),

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from results.knobs.finding import finding
+from results.knobs.finding import finding, published_order
 from results.knobs.out_of_memory import memory_counts, memory_shares
-from results.knobs.published_order import published_order
 from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, why_untold
-from results.knobs.table import KnobColumn, KnobTable, RatesAre, in_words, measured_table, predicted_table, shown
+from results.knobs.table import (
+    KnobColumn,
+    KnobTable,
+    RatesAre,
+    knob_words,
+    measured_table,
+    predicted_table,
+    setting_text,
+)
 from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
@@ -31,83 +38,91 @@ SHARE_COLUMNS = ("knob", *NUMERIC[:3], "fastest at", NUMERIC[3])
 def section(subject: ReportSubject) -> Section | None:
     """None where the sweep has only a few trials, or varies fewer than two knobs."""
     record = subject.sweep.record
-    tables = [measured_table(subject.results), predicted_table(_planned(record))]
-    tables = [table for table in tables if len(table.rated) >= FEWEST_SHOWN and len(table.columns) >= 2]
+    tables = [measured_table(subject.results), predicted_table(_predicted_trials(record))]
+    tables = [table for table in tables if len(table.rated_points) >= FEWEST_SHOWN and len(table.columns) >= 2]
     if not tables:
         return None
-    found = {table.rates_are: sensitivity(table) for table in tables if not why_untold(table)}
-    explained, first = _explained(subject), tables[0]
+    sensitivities = {table.rates_are: sensitivity(table) for table in tables if not why_untold(table)}
+    explained, first = _explanation(subject), tables[0]
     blocks: list[Block] = []
     for table in tables:
-        blocks += _of_table(table, found.get(table.rates_are))
+        blocks += _table_blocks(table, sensitivities.get(table.rates_are))
     blocks += _neighbours(explained) if explained else []
-    blocks += _published(record.name, found, tables)
-    said = _finding(tables, found)
+    blocks += _published_blocks(record.name, sensitivities, tables)
+    said = _finding(tables, sensitivities)
     is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
     kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
     return Section("knobs", "Which knob mattered", kind, said, tuple(blocks))
 
 
-def _finding(tables: Sequence[KnobTable], found: Mapping[RatesAre, Sensitivity]) -> str:
+def _finding(tables: Sequence[KnobTable], sensitivities: Mapping[RatesAre, Sensitivity]) -> str:
     """What each table tells, the measured one first."""
     first, *others = [
-        finding(found[table.rates_are]) if table.rates_are in found else f"The trials do not tell: {why_untold(table)}."
+        finding(sensitivities[table.rates_are])
+        if table.rates_are in sensitivities
+        else f"The trials do not tell: {why_untold(table)}."
         for table in tables
     ]
     return " ".join((first, *(f"On paper: {other[0].lower()}{other[1:]}" for other in others)))
 
 
-def _of_table(table: KnobTable, found: Sensitivity | None) -> Iterator[Block]:
+def _table_blocks(table: KnobTable, sensitivity: Sensitivity | None) -> Iterator[Block]:
     kind = table.rates_are
     yield Heading("In the trials that were measured" if kind == "measured" else "In the points that are predicted")
-    if found is None:
+    if sensitivity is None:
         yield Paragraph("There are too few trials to tell.")
-    elif not found.is_told:
+    elif not sensitivity.is_told:
         yield Paragraph("No shares are shown, because they would be those of noise.")
     else:
-        yield from _told(table, found)
+        yield from _effect_blocks(table, sensitivity)
     if memory := _memory_table(table):
         what = "ran out of memory" if kind == "measured" else "do not fit on paper"
         yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(table))
         yield NamedTable(f"knobs-memory-{kind}", memory, folded_as=f"How many trials {what}, by value of each knob")
 
 
-def _told(table: KnobTable, found: Sensitivity) -> Iterator[Block]:
+def _effect_blocks(table: KnobTable, sensitivity: Sensitivity) -> Iterator[Block]:
     """The shares of the knobs, what their values do, and the two that depend on each other most."""
-    yield NamedTable(f"knobs-{table.rates_are}", _shares_table(found))
-    yield Paragraph(_method(table, found), is_note=True)
-    yield shares_plot(found)
-    yield dependence_plot(found)
-    for pair in found.interactions[:1]:
+    yield NamedTable(f"knobs-{table.rates_are}", _shares_table(sensitivity))
+    yield Paragraph(_method(table, sensitivity), is_note=True)
+    yield shares_plot(sensitivity)
+    yield dependence_plot(sensitivity)
+    for pair in sensitivity.interactions[:1]:
         if pair.share >= SHARE_WORTH_A_PLOT:
             yield pair_plot(table, pair)
 
 
-def _method(table: KnobTable, found: Sensitivity) -> str:
-    taken = f", of which {MOST_POINTS} are taken evenly over their ranking" if found.num_points > MOST_POINTS else ""
+def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
+    taken = (
+        f", of which {MOST_POINTS} are taken evenly over their ranking" if sensitivity.num_points > MOST_POINTS else ""
+    )
     others = f" {table.num_others} more trials ended otherwise, or have yet to run." if table.num_others else ""
     return (
-        f"From {found.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
-        f" {percent(max(0.0, found.explained))} % of the differences between trials that they have not seen. Share: of"
-        " all that moves the trials away from their mean (SHAP). Range: four of five draws of as many trials, with"
-        " replacement. Alone: without what only several knobs together do. Gain: the fastest value over the slowest,"
+        f"From {sensitivity.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
+        f" {percent(max(0.0, sensitivity.explained))} % of the differences between trials that they have not seen."
+        " Share: of all that moves the trials away from their mean (SHAP). Range: four of five draws of as many trials,"
+        " with replacement. Alone: without what only several knobs together do. Gain: the fastest value over the slowest,"
         f" all other knobs as they were. Trials without a rate are not in it.{others}"
     )
 
 
-def _shares_table(found: Sensitivity) -> ReportTable:
+def _shares_table(sensitivity: Sensitivity) -> ReportTable:
     rows = [
         (
             text(effect.column.words),
             number(percent(effect.share), effect.share),
             Cell(f"{percent(effect.low)} to {percent(effect.high)}", effect.low),
             number(percent(effect.fanova), effect.fanova),
-            text(shown(effect.fastest_at)),
+            text(setting_text(effect.fastest_at)),
             number(f"{100 * effect.gain:.0f}", effect.gain),
         )
-        for effect in found.effects
+        for effect in sensitivity.effects
     ]
-    marked = {number for number, effect in enumerate(found.effects) if found.is_told and effect in found.leaders}
+    marked = {
+        number
+        for number, effect in enumerate(sensitivity.effects)
+        if sensitivity.is_told and effect in sensitivity.leaders
+    }
     return ReportTable(SHARE_COLUMNS, tuple(rows), frozenset(NUMERIC), frozenset(marked))
 
 
@@ -137,15 +152,15 @@ def _decides(table: KnobTable) -> str:
     return f" What decides it (SHAP): {named}." if named else ""
 
 
-def _planned(record: SweepRecord) -> Sequence[Trial]:
+def _predicted_trials(record: SweepRecord) -> Sequence[Trial]:
     """What is predicted: of a proxy's sweep the full size, else the trials themselves."""
     return record.plan if record.mode == "proxy" else record.trials
 
 
-def _explained(subject: ReportSubject) -> Explanation | None:
+def _explanation(subject: ReportSubject) -> Explanation | None:
     """The plan that a reader would take: the fastest that was measured at full size, else the best on paper."""
     record = subject.sweep.record
-    fitting = [trial for trial in _planned(record) if trial.estimate and not trial.infeasible_reason]
+    fitting = [trial for trial in _predicted_trials(record) if trial.estimate and not trial.infeasible_reason]
     best: Trial | None = max(fitting, key=_predicted_rate, default=None)
     if record.mode == "cluster":
         best = next((result.trial for result in ranked(list(subject.results))), best)
@@ -170,7 +185,7 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
     )
     rows = [
         (
-            text(in_words(each.knob)),
+            text(knob_words(each.knob)),
             text(each.value),
             _predicted_cell(each.estimate, "step_seconds", seconds),
             number(ABSENT if each.slower is None else f"{100 * each.slower:+.1f}", each.slower),
@@ -181,8 +196,8 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
     ]
     columns = ("knob", "value", "predicted step s", "slower %", "predicted GiB", "why not")
     table = ReportTable(columns, tuple(rows), frozenset(columns[2:5]))
-    shown = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
-    yield NamedTable("knobs-neighbours", table.only(shown))
+    shown_columns = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
+    yield NamedTable("knobs-neighbours", table.only(shown_columns))
 
 
 def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[float | None], str]) -> Cell:
@@ -190,12 +205,14 @@ def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[fl
     return number(shown_as(value), value)
 
 
-def _published(sweep: str, found: Mapping[RatesAre, Sensitivity], tables: Sequence[KnobTable]) -> Iterator[Block]:
+def _published_blocks(
+    sweep: str, sensitivities: Mapping[RatesAre, Sensitivity], tables: Sequence[KnobTable]
+) -> Iterator[Block]:
     """The order that a study found beside ours."""
     places = published_order(sweep)
     if not places:
         return
-    ours = {f"{kind}, by rate": [effect.column for effect in found[kind].effects] for kind in found}
+    ours = {f"{kind}, by rate": [effect.column for effect in sensitivities[kind].effects] for kind in sensitivities}
     for table in tables:
         if columns := [column for column, _ in memory_shares(table)]:
             ours[f"{table.rates_are}, by memory"] = columns
@@ -204,7 +221,7 @@ def _published(sweep: str, found: Mapping[RatesAre, Sensitivity], tables: Sequen
     yield Paragraph(f"Published: {places[0].source}.{doubt} {_PLACES}")
     rows = [
         (
-            text(in_words(place.knob)),
+            text(knob_words(place.knob)),
             number(str(place.place), place.place),
             *(_place_among(columns, place.knob) for columns in ours.values()),
         )

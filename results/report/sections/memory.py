@@ -125,10 +125,10 @@ def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
                 "tooltip": [{"field": name} for name in ("stage", "what", "GiB")],
             },
         },
-        _marks(_of_stages("device has", capacities(best, len(predicted.stages))), "device has", LINE, "--ink"),
+        _marks(_stage_values("device has", capacities(best, len(predicted.stages))), "device has", LINE, "--ink"),
     ]
     if measured:
-        layers.append(_marks(_of_stages("measured peak", measured), "measured peak", "diamond", "--measured"))
+        layers.append(_marks(_stage_values("measured peak", measured), "measured peak", "diamond", "--measured"))
     axis = {"labelOverlap": True, "labelExpr": "'stage ' + datum.label"}
     spec = {
         "encoding": {"y": {"field": "stage", "type": "ordinal", "title": None, "axis": axis}},
@@ -155,15 +155,15 @@ def _marks(values: Sequence[dict[str, Any]], name: str, shape: str, colour: str)
     }
 
 
-def _of_stages(name: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def _stage_values(name: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
     return [{"stage": stage, name: _gibibytes(size)} for stage, size in enumerate(sizes)]
 
 
 def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
     for number_of_stage, stage in enumerate(predicted.stages):
         for order, name in enumerate(MEMORY_KINDS):
-            if held := getattr(stage, name):
-                yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(held), "order": order}
+            if size := getattr(stage, name):
+                yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(size), "order": order}
 
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> ReportTable:

@@ -9,7 +9,7 @@ from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
 from results.report.blocks.plan_tables import predicted_part
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable
-from results.terminal import by_prediction
+from results.terminal.tables import by_prediction
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 
@@ -47,15 +47,19 @@ def section(subject: ReportSubject) -> Section | None:
         blocks.append(Plot("memory", MEMORY, spec))
     # Where nothing fits, what each point lacks is what the reader is after.
     if part.lacking:
-        blocks.append(NamedTable("lacking", part.lacking, _folded(part.lacking, "do not fit") if part.fitting else ""))
+        blocks.append(
+            NamedTable("lacking", part.lacking, _fold_line(part.lacking, "do not fit") if part.fitting else "")
+        )
     if part.impossible:
         blocks.append(
-            NamedTable("impossible", part.impossible, _folded(part.impossible, "cannot exist") if part.fitting else "")
+            NamedTable(
+                "impossible", part.impossible, _fold_line(part.impossible, "cannot exist") if part.fitting else ""
+            )
         )
     return Section("predicted", "Predicted on paper", "predicted", part.verdict, tuple(blocks))
 
 
-def _folded(table: ReportTable, what: str) -> str:
+def _fold_line(table: ReportTable, what: str) -> str:
     """The line that opens the table of points of which that is true."""
     return f"Points that {what}: {len(table.rows)}"
 
@@ -90,7 +94,7 @@ def _per_sequence(trial: Trial, term: str) -> float:
 
 def _memory(record: SweepRecord) -> Spec | None:
     """Memory of the worst stage of each point, against what a device has."""
-    shown = [(trial, trial.estimate) for trial in _around_the_limit(by_prediction(record.plan)) if trial.estimate]
+    shown = [(trial, trial.estimate) for trial in _trials_near_limit(by_prediction(record.plan)) if trial.estimate]
     if not shown:
         return None
     names = distinct_names([record.plan_label_of(trial) for trial, _ in shown])
@@ -122,7 +126,7 @@ def _capacities(estimates: Sequence[Estimate]) -> Spec:
     }
 
 
-def _around_the_limit(best_first: Sequence[Trial]) -> list[Trial]:
+def _trials_near_limit(best_first: Sequence[Trial]) -> list[Trial]:
     """The fastest points that fit, and those that need only a little more memory than there is."""
     estimated = [trial for trial in best_first if trial.estimate]
     fitting = [trial for trial in estimated if trial.infeasible_reason is None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.overrides import Override
-from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, ReportSubject, Section
+from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, text
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
@@ -26,7 +26,7 @@ TRIAL_COLUMNS = ("layout", "trial", "fingerprint", "commit")
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenCommand:
     """One command as it was given, by the file that was written then.
 
     Attributes:
@@ -69,20 +69,20 @@ def section(subject: ReportSubject) -> Section:
     )
 
 
-def commands_of(folder: SweepFolder) -> list[Given]:
+def commands_of(folder: SweepFolder) -> list[GivenCommand]:
     """The commands on record, first to last; a file that cannot be read is passed over."""
-    found = []
+    commands = []
     for path in sorted((folder.path / FOLDER).glob("*.json")):
         try:
             content = json.loads(path.read_text(errors="replace"))
         except (OSError, ValueError):
             continue
         if isinstance(content, dict):
-            found.append(Given(content))
-    return sorted(found, key=lambda each: each.seconds)
+            commands.append(GivenCommand(content))
+    return sorted(commands, key=lambda each: each.seconds)
 
 
-def _finding(subject: ReportSubject, given: Sequence[Given]) -> str:
+def _finding(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     commit = given[-1].text("git_sha") if given else subject.sweep.record.git_sha
     changed = bool(given and given[-1].text("uncommitted_changes"))
     state = " with changes that were not committed" if changed else ""
@@ -90,7 +90,7 @@ def _finding(subject: ReportSubject, given: Sequence[Given]) -> str:
     return f"The sweep is of commit `{commit}`{state}{where}; the command below continues it or makes it again."
 
 
-def _blocks(subject: ReportSubject, given: Sequence[Given]) -> Iterator[Block]:
+def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[Block]:
     yield Paragraph(f"The sweep: {_code(sweep_command(subject, given))}")
     if best := best_reading(subject.sweep.record, subject.results):
         yield Paragraph(
@@ -98,7 +98,7 @@ def _blocks(subject: ReportSubject, given: Sequence[Given]) -> Iterator[Block]:
             f" {_code(rerun_command(subject, given, best))}"
         )
     if given:
-        yield Facts(tuple(_facts(given[-1])))
+        yield FactList(tuple(_facts(given[-1])))
         if patch := given[-1].text("uncommitted_changes"):
             yield Paragraph(
                 f"The commit alone does not make it again: apply `{FOLDER}/{patch}` of the sweep's folder to it, or use"
@@ -116,28 +116,28 @@ def _blocks(subject: ReportSubject, given: Sequence[Given]) -> Iterator[Block]:
         )
 
 
-def sweep_command(subject: ReportSubject, given: Sequence[Given]) -> str:
+def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     """The command that plans and measures the same points, with what the last command on record overrode."""
     record = subject.sweep.record
     overrides = _overrides(given) or list(record.overrides)
     return shlex.join(["trisweep", "sweep", record.spec.name, *overrides])
 
 
-def rerun_command(subject: ReportSubject, given: Sequence[Given], of: TrialReading) -> str:
+def rerun_command(subject: ReportSubject, given: Sequence[GivenCommand], of: TrialReading) -> str:
     place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
     return shlex.join(["trisweep", "rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place])
 
 
-def _overrides(given: Sequence[Given]) -> list[str]:
+def _overrides(given: Sequence[GivenCommand]) -> list[str]:
     """Those of the last command, without the choice of the sweep, which the command itself names."""
     last = given[-1].texts("overrides") if given else []
     return [each for each in last if Override.parse(each).key != "sweep"]
 
 
-def _facts(last: Given) -> Iterator[tuple[str, str]]:
+def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
     packages = [f"{name} {last.packages[name]}" for name in SHOWN_PACKAGES if name in last.packages]
     python = " ".join(filter(None, (last.text("python_version"), last.text("python"))))
-    known = (
+    recorded = (
         ("commit", last.text("git_sha")),
         ("host", last.text("hostname")),
         ("system", last.text("system")),
@@ -145,14 +145,14 @@ def _facts(last: Given) -> Iterator[tuple[str, str]]:
         ("packages", ", ".join(packages)),
         ("modules", ", ".join(last.texts("modules"))),
     )
-    return ((name, value) for name, value in known if value)
+    return ((name, value) for name, value in recorded if value)
 
 
-def _commands_table(given: Sequence[Given]) -> ReportTable:
+def _commands_table(given: Sequence[GivenCommand]) -> ReportTable:
     rows = tuple(
         (
             text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
-            text(_shortened(each.command)),
+            text(_shorten(each.command)),
             text(each.text("git_sha")),
             text(each.text("hostname")),
         )
@@ -178,8 +178,8 @@ def _trials_table(results: Sequence[TrialReading]) -> ReportTable | None:
 
 def _code(command: str) -> str:
     """As code, which a backtick would end."""
-    return f"`{_shortened(command).replace('`', chr(39))}`"
+    return f"`{_shorten(command).replace('`', chr(39))}`"
 
 
-def _shortened(command: str) -> str:
+def _shorten(command: str) -> str:
     return command if len(command) <= MOST_CHARACTERS else f"{command[:MOST_CHARACTERS]} ..."

@@ -82,20 +82,24 @@ def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[
             ABSENT if figure.global_batch_size is None else f"{figure.global_batch_size:,}", figure.global_batch_size
         ),
         text(figure.flops_kind or ABSENT),
-        number(_as_printed(figure.tflops_per_device), figure.tflops_per_device),
+        number(_printed_number(figure.tflops_per_device), figure.tflops_per_device),
         _rate(figure, predicted),
         _rate(figure, measured),
-        number(_as_printed(figure.percent_of_peak), figure.percent_of_peak),
+        number(_printed_number(figure.percent_of_peak), figure.percent_of_peak),
         text(_scaling(figure)),
     )
 
 
-def _rate(figure: PublishedFigure, found: Estimate | Performance | None) -> Cell:
+def _rate(figure: PublishedFigure, figures_here: Estimate | Performance | None) -> Cell:
     """Our rate by the FLOPs that the figure counts."""
-    if found is None or figure.flops_kind is None:
+    if figures_here is None or figure.flops_kind is None:
         return number(ABSENT, None)
     is_hardware = figure.flops_kind == "hardware"
-    rate = found.hardware_flops_per_second_per_device if is_hardware else found.model_flops_per_second_per_device
+    rate = (
+        figures_here.hardware_flops_per_second_per_device
+        if is_hardware
+        else figures_here.model_flops_per_second_per_device
+    )
     return number(tflops(rate), rate)
 
 
@@ -123,7 +127,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
-def _as_printed(value: float | None) -> str:
+def _printed_number(value: float | None) -> str:
     return ABSENT if value is None else f"{value:g}"
 
 
@@ -142,4 +146,4 @@ def _layout(figure: PublishedFigure) -> str:
 def _scaling(figure: PublishedFigure) -> str:
     if figure.scaling_efficiency_percent is None:
         return ABSENT
-    return f"{figure.scaling_kind} {_as_printed(figure.scaling_efficiency_percent)} %"
+    return f"{figure.scaling_kind} {_printed_number(figure.scaling_efficiency_percent)} %"

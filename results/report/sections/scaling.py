@@ -10,7 +10,7 @@ from results.report.blocks.charts import Spec, Values, quantity
 from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.scaling.study import Study, StudyPoint, measured_study, predicted_study
+from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study
 from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points
 from sweeps.trial import SweepRecord
@@ -58,41 +58,52 @@ def section(subject: ReportSubject) -> Section | None:
     full = predicted_study(record, record.plan) if record.mode == "proxy" else None
     published = [each for each in chosen_figures(record.spec.published) if each.scaling_kind == record.spec.scaling]
     studies = {"measured": measured, "predicted for the same trials": same, "predicted at full size": full}
-    known = {name: study for name, study in studies.items() if study is not None}
-    if not known:
+    studies_by_kind = {name: study for name, study in studies.items() if study is not None}
+    if not studies_by_kind:
         return None
-    blocks = (*_said(subject, measured), *_tables(known), *_published(published), _plot(known, published))
+    blocks = (
+        *_finding_blocks(subject, measured),
+        *_tables(studies_by_kind),
+        *_published_blocks(published),
+        _plot(studies_by_kind, published),
+    )
     is_measured = measured is not None
     title = f"{record.spec.scaling.capitalize()} scaling"
     return Section(
-        "scaling", title, "measured and predicted" if is_measured else "predicted", _finding(record, known), blocks
+        "scaling",
+        title,
+        "measured and predicted" if is_measured else "predicted",
+        _finding(record, studies_by_kind),
+        blocks,
     )
 
 
-def _finding(record: SweepRecord, known: dict[str, Study]) -> str:
+def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
     """The efficiency on the most devices, measured where it was, else predicted."""
-    name, study = next(iter(known.items()))
+    name, study = next(iter(studies.items()))
     last, kind = study.last, record.spec.scaling
     if name != "measured":
-        return f"Nothing was measured yet; on paper {_on(last)} keep {percent(last.efficiency)} % ({kind})."
-    cores = _shared(study)
+        return (
+            f"Nothing was measured yet; on paper {_devices_in_words(last)} keep {percent(last.efficiency)} % ({kind})."
+        )
+    cores = _sharing_note(study)
     return (
-        f"{_on(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
+        f"{_devices_in_words(last)} keep {percent(last.efficiency)} % of the baseline's rate per device"
         f" (95 % interval {_interval(last)} %){cores}; {HELD[study.kind]} is held constant."
     )
 
 
-def _on(point: StudyPoint) -> str:
+def _devices_in_words(point: StudyPoint) -> str:
     return f"{count(point.num_devices)} devices" if point.num_devices > 1 else "1 device"
 
 
-def _shared(study: Study) -> str:
+def _sharing_note(study: ScalingStudy) -> str:
     shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
     devices = max(point.num_devices for point in study.points)
     return f"; {' and '.join(shared)} ranks shared {devices} devices" if shared else ""
 
 
-def _said(subject: ReportSubject, measured: Study | None) -> Iterator[Block]:
+def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
     record = subject.sweep.record
     declared = record.spec.proxy if record.mode == "proxy" and record.spec.proxy else record.spec
     yield Paragraph(
@@ -122,13 +133,13 @@ def _point(values: dict[str, Value]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in values.items()) or "the configuration as is"
 
 
-def _tables(known: dict[str, Study]) -> Iterator[Block]:
-    for name, study in known.items():
+def _tables(studies: dict[str, ScalingStudy]) -> Iterator[Block]:
+    for name, study in studies.items():
         yield Paragraph(f"{name.capitalize()}. {_law(study)}")
         yield NamedTable(f"scaling-{name.replace(' ', '-')}", _table(study))
 
 
-def _law(study: Study) -> str:
+def _law(study: ScalingStudy) -> str:
     if study.fit is None:
         return "No law is fitted, because no point beyond the baseline has a device for each rank."
     fit = study.fit
@@ -141,7 +152,7 @@ def _law(study: Study) -> str:
     )
 
 
-def _table(study: Study) -> ReportTable:
+def _table(study: ScalingStudy) -> ReportTable:
     return ReportTable(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
 
 
@@ -165,7 +176,7 @@ def _interval(point: StudyPoint) -> str:
     return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
 
 
-def _published(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
+def _published_blocks(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
     for figure in figures:
         devices = f" on {figure.num_devices:,} devices" if figure.num_devices else ""
         yield Paragraph(
@@ -174,15 +185,15 @@ def _published(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
         )
 
 
-def _plot(known: dict[str, Study], published: Sequence[PublishedFigure]) -> Plot:
-    values = [value for name, study in known.items() for value in _values(name, study)]
+def _plot(studies: dict[str, ScalingStudy], published: Sequence[PublishedFigure]) -> Plot:
+    values = [value for name, study in studies.items() for value in _values(name, study)]
     most = max(value["factor"] for value in values)
     values += [
         {"series": "published", "factor": factor, "efficiency": figure.scaling_efficiency_percent}
         for figure in published
         for factor in (1, most)
     ]
-    curves = [value for name, study in known.items() for value in _curve(name, study)]
+    curves = [value for name, study in studies.items() for value in _curve(name, study)]
     caption = (
         "Efficiency over devices, as a multiple of the baseline's. Circles with whiskers were measured, with their 95 %"
         " intervals; triangles and diamonds are predicted; thin lines are the fitted law. The published figure is a"
@@ -191,7 +202,7 @@ def _plot(known: dict[str, Study], published: Sequence[PublishedFigure]) -> Plot
     return Plot("scaling", caption, _spec(values, curves))
 
 
-def _values(name: str, study: Study) -> Values:
+def _values(name: str, study: ScalingStudy) -> Values:
     return [
         {
             "series": name,
@@ -207,7 +218,7 @@ def _values(name: str, study: Study) -> Values:
     ]
 
 
-def _curve(name: str, study: Study) -> Values:
+def _curve(name: str, study: ScalingStudy) -> Values:
     if study.fit is None:
         return []
     most = max(point.factor for point in study.points)

@@ -12,7 +12,7 @@ from conf.sweep_spec import Objective
 from results.knobs.sensitivity import FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, quantity
-from results.report.findings.sought import WORDS, shown_half_width, shown_value
+from results.report.findings.sought import WORDS, half_width_text, value_text
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import percent, seconds
@@ -64,9 +64,9 @@ def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> ReportTable:
 
 def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
     both = zip(record.objective, point.values, strict=True)
-    values = (number(shown_value(objective, value), value) for objective, value in both)
+    values = (number(value_text(objective, value), value) for objective, value in both)
     half, performance = point.half_width, point.reading.performance
-    sure = number(shown_half_width(record.objective[0], half), half)
+    sure = number(half_width_text(record.objective[0], half), half)
     runs, step = len(point.runs), performance.step_seconds if performance else None
     return (
         number(str(position), -position),
@@ -141,14 +141,14 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
     columns = [*axes, WORDS[objective]]
     places: dict[str, dict[str, float]] = {}
     for column in columns:
-        distinct = sorted({_on_axis(point, column, objective) for point in points}, key=_order)
+        distinct = sorted({_axis_value(point, column, objective) for point in points}, key=_order)
         places[column] = {str(value): place / max(1, len(distinct) - 1) for place, value in enumerate(distinct)}
     rows = [
         {
             "point": point.name,
             "axis": column,
-            "place": places[column][str(_on_axis(point, column, objective))],
-            "value": str(_on_axis(point, column, objective)),
+            "place": places[column][str(_axis_value(point, column, objective))],
+            "value": str(_axis_value(point, column, objective)),
             "rank": rank,
         }
         for rank, point in enumerate(points, start=1)
@@ -185,7 +185,7 @@ def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[s
 
     values = [sorted({_value(point, key) for point in finite}, key=_order) for key in axes]
     both = list(zip(axes, values, strict=True))
-    codes = np.array([[known.index(_value(point, key)) for key, known in both] for point in finite], dtype=float)
+    codes = np.array([[levels.index(_value(point, key)) for key, levels in both] for point in finite], dtype=float)
     shares = fanova_shares(codes, np.array([point.values[0] for point in finite]), list(map(len, values)), SAME_DRAW)
     named = sorted(zip(shares, axes, strict=True), reverse=True)
     listed = ", ".join(f"{key} {percent(share)} %" for share, key in named)
@@ -193,7 +193,7 @@ def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[s
     yield Paragraph(f"Which axis mattered, as its share of the differences in {what} (fANOVA): {listed}.", is_note=True)
 
 
-def _on_axis(point: SoughtPoint, column: str, objective: Objective) -> Value:
+def _axis_value(point: SoughtPoint, column: str, objective: Objective) -> Value:
     return point.values[0] if column == WORDS[objective] else _value(point, column)
 
 

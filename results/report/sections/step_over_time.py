@@ -13,10 +13,9 @@ from conf.experiment import Experiment
 from results.report.findings.best_plan import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, number, text
-from results.report.timeline.gantt import DrawnStep, gantt_plots, shown_stages
+from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
 from results.report.timeline.pipeline_spans import KINDS, PipelineStep, predicted_step
 from results.report.timeline.recorded_steps import RecordedBlocks, recorded_blocks
-from results.report.timeline.stage_names import devices_of_stages, stage_names
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
 
@@ -35,7 +34,7 @@ class PredictedPlan:
 
 def section(subject: ReportSubject) -> Section | None:
     """None where no plan fits and no trial recorded a step."""
-    plan, recorded = _predicted(best_plan(subject)), recorded_blocks(subject)
+    plan, recorded = _predicted_plan(best_plan(subject)), recorded_blocks(subject)
     if plan is None:
         return None if recorded is None else _section(recorded.finding, recorded.blocks, recorded)
     if recorded is None:
@@ -60,7 +59,7 @@ def _section(finding: str, blocks: tuple[Block, ...], recorded: RecordedBlocks |
     )
 
 
-def _predicted(best: BestPlan | None) -> PredictedPlan | None:
+def _predicted_plan(best: BestPlan | None) -> PredictedPlan | None:
     if best is None or best.trial.experiment is None:
         return None
     experiment = best.trial.experiment
@@ -80,7 +79,7 @@ def _finding(plan: PredictedPlan) -> str:
 
 
 def _blocks(plan: PredictedPlan) -> Iterator[Block]:
-    yield Paragraph(_how_it_was_made(plan))
+    yield Paragraph(_origin_sentence(plan))
     if _shares_cores(plan.experiment):
         yield Paragraph(
             "Ranks share cores here, which the picture leaves out: it gives each a device of its own, so that the step"
@@ -91,18 +90,18 @@ def _blocks(plan: PredictedPlan) -> Iterator[Block]:
     yield from _seconds(plan)
 
 
-def _how_it_was_made(plan: PredictedPlan) -> str:
+def _origin_sentence(plan: PredictedPlan) -> str:
     assert plan.best.trial.estimate is not None
     return (
         "Each pass of the trainer's own schedule is laid out as soon as what it needs is there, and takes as long as"
-        f" the cost model says. {_beside_the_formula(plan.step.total_seconds, plan.best.trial.estimate.step_seconds)}"
+        f" the cost model says. {_formula_sentence(plan.step.total_seconds, plan.best.trial.estimate.step_seconds)}"
         " Communication that no work hides is drawn at the end of its pass, although a layer's collectives lie inside"
         " it; a backward pass holds the weight gradients where these have no pass of their own. All ranks of a stage do"
         " the same."
     )
 
 
-def _beside_the_formula(laid_out: float, closed: float) -> str:
+def _formula_sentence(laid_out: float, closed: float) -> str:
     """What the sum of all passes says beside the formula, which is exact for equal stages and approximates others."""
     if math.isclose(laid_out, closed, rel_tol=SAME):
         return f"So laid out the step takes the {seconds(closed)} s that the formula says by which plans are ranked."
@@ -125,7 +124,7 @@ def _seconds(plan: PredictedPlan) -> Iterator[Block]:
     """Of each stage by what its rank does; kinds that no stage has are left out."""
     yield Paragraph("Predicted seconds of each stage's rank in one step:")
     step, experiment = plan.step, plan.experiment
-    shown, devices = shown_stages(step.num_stages), devices_of_stages(experiment)
+    shown, devices = stages_to_draw(step.num_stages), devices_of_stages(experiment)
     kinds = [kind for kind in KINDS if any(step.seconds(stage, kind) for stage in shown)]
     of_types = ("devices",) if experiment.mixed else ()
     columns = ("stage", *of_types, "layers", *(f"{kind} s" for kind in kinds), "bubble %")

@@ -10,8 +10,8 @@ from conf.units import TERA
 from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, quantity
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
-from results.report.findings.comparable import named
-from results.report.section import Block, Facts, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.findings.comparable import display_name
+from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.scaling import Scaling, scalings
 from results.units import ABSENT, count, gib, percent, rounded, seconds, share_of_peak, significant, tflops
@@ -101,10 +101,10 @@ def _ranking(
     others = sorted((result for result in results if not result.performance), key=_outcome)
     placed = zip(places(points), points, strict=True)
     rows = [_measured_row(place, position, point, relations) for position, (place, point) in enumerate(placed, start=1)]
-    rows += [_row({"layout": _named(result), "outcome": text(_outcome(result))}) for result in others]
+    rows += [_row({"layout": _name_cell(result), "outcome": text(_outcome(result))}) for result in others]
     marked = frozenset({0}) if points else frozenset()
     whole = ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
-    table = NamedTable("trials", _needed(whole, record))
+    table = NamedTable("trials", _drop_idle_columns(whole, record))
     if not points:
         return (table,)
     said = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
@@ -119,15 +119,17 @@ def _ranking(
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
     """What efficiency means here, and which trials have none."""
-    found = [relations[point.middle.trial.trial_id] for point in points]
-    held = dict.fromkeys((relation.kind, relation.held_constant) for relation in found if relation.held_constant)
-    if held:
-        kinds = ", ".join(f"{kind} scaling with a {what} held constant" for kind, what in held)
+    ranked_relations = [relations[point.middle.trial.trial_id] for point in points]
+    constants = dict.fromkeys(
+        (relation.kind, relation.held_constant) for relation in ranked_relations if relation.held_constant
+    )
+    if constants:
+        kinds = ", ".join(f"{kind} scaling with a {what} held constant" for kind, what in constants)
         yield f"Efficiency is the rate per device over the baseline's, where devices were added: {kinds}."
     yield from (f"No efficiency for {line}." for line in incomparable([point.middle for point in points], relations))
 
 
-def _needed(table: ReportTable, record: SweepRecord) -> ReportTable:
+def _drop_idle_columns(table: ReportTable, record: SweepRecord) -> ReportTable:
     """The table without columns that say nothing here, its first named after what the labels say."""
     idle = {"scaling"} if len(set(table.texts_of("scaling")) - {ABSENT}) < 2 else set()
     if table.texts_of("outcome") == ["completed"]:
@@ -149,9 +151,9 @@ def _absent(name: str) -> Cell:
     return number(ABSENT, None) if name in NUMERIC else text(ABSENT)
 
 
-def _named(result: TrialReading) -> Cell:
+def _name_cell(result: TrialReading) -> Cell:
     """The layout, and below it how the trial ended and why."""
-    return Cell(named(result), note=": ".join(filter(None, (_outcome(result), _cause(result)))))
+    return Cell(display_name(result), note=": ".join(filter(None, (_outcome(result), _cause(result)))))
 
 
 def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
@@ -161,7 +163,7 @@ def _measured_row(place: str, position: int, point: MeasuredPoint, relations: di
     hardware = performance.hardware_flops_per_second_per_device
     cells = {
         "#": number(place or ABSENT, -position),
-        "layout": Cell(_name_of(point), note=point.disturbed or _shared(point.middle) or point.middle.cause),
+        "layout": Cell(_name_of(point), note=point.disturbed or _sharing_note(point.middle) or point.middle.cause),
         "outcome": text("disturbed" if point.disturbed else _outcome(point.middle)),
         "devices": number(count(performance.num_devices), performance.num_devices),
         "model TFLOPS": number(tflops(point.rate), point.rate),
@@ -183,7 +185,7 @@ def _name_of(point: MeasuredPoint) -> str:
     return point.label + (" (baseline)" if point.is_baseline else "")
 
 
-def _shared(result: TrialReading) -> str:
+def _sharing_note(result: TrialReading) -> str:
     """Says so where ranks took turns on their devices, which no cluster would have them do."""
     performance, experiment = result.performance, result.experiment
     if performance is None or experiment is None or experiment.parallel.world_size <= performance.num_devices:
@@ -193,7 +195,7 @@ def _shared(result: TrialReading) -> str:
 
 
 def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
-    return (Heading("How it was measured"), Facts(items)) if items else ()
+    return (Heading("How it was measured"), FactList(items)) if items else ()
 
 
 def _cause(result: TrialReading) -> str:

@@ -1,12 +1,13 @@
-"""Steps of a pipeline as pictures: a row for each stage, in it a bar for whatever its rank does."""
+"""Steps of a pipeline as pictures: a named row for each stage, in it a bar for whatever its rank does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from conf.experiment import Experiment
 from results.report.section import Plot
-from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, Span
+from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, StageSpan
 from results.units import rounded, seconds
 
 MOST_STAGES = 16
@@ -39,10 +40,10 @@ class DrawnStep(NamedTuple):
 
     @property
     def stages(self) -> list[int]:
-        return shown_stages(self.step.num_stages)
+        return stages_to_draw(self.step.num_stages)
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[StageSpan]:
         """Those of the stages that are shown."""
         return [span for stage in self.stages for span in self.step.spans[stage]]
 
@@ -55,7 +56,7 @@ class Window(NamedTuple):
     origin: float = 0.0
 
 
-def shown_stages(num_stages: int) -> list[int]:
+def stages_to_draw(num_stages: int) -> list[int]:
     stages = range(num_stages)
     return list(stages) if num_stages <= MOST_STAGES else [*stages[:OF_EACH_END], *stages[-OF_EACH_END:]]
 
@@ -76,7 +77,7 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
     length = min(max(ROOM * each.step.filled_seconds for each in drawn), *(_most(each, len(drawn)) for each in drawn))
     fill = [Window(0.0, length)] * len(drawn)
     yield _gantt(f"{name}-fill", f"How the pipeline fills, {what}.{which}", drawn, fill, "since the step began")
-    after = max(_after_passes(each, length) for each in drawn)
+    after = max(_seconds_after_passes(each, length) for each in drawn)
     ends = [each.step.pipeline_seconds for each in drawn]
     drain = [Window(end - length, end + after, origin=end) for end in ends]
     totals = " and ".join(f"{seconds(each.step.total_seconds)} s" for each in drawn)
@@ -100,7 +101,7 @@ def _most(each: DrawnStep, num_drawn: int) -> float:
     return min(*by_number, first, passes_end - last)
 
 
-def _after_passes(each: DrawnStep, length: float) -> float:
+def _seconds_after_passes(each: DrawnStep, length: float) -> float:
     """Seconds after the last pass that are shown; the wait for the slowest device may be longer than all else."""
     step = each.step
     last = max(span.end for span in each.spans if span.kind in ("communication", "optimizer"))
@@ -163,3 +164,18 @@ def _values(each: DrawnStep, window: Window, scale: float) -> Iterator[dict[str,
         value |= {name: rounded(edge / scale, 6) for name, edge in zip(("from", "to"), edges, strict=True)}
         value |= {} if span.micro_batch is None else {"micro-batch": span.micro_batch}
         yield value | ({"chunk": span.chunk} if span.chunk else {})
+
+
+def devices_of_stages(experiment: Experiment) -> list[str]:
+    """The cluster on whose devices each stage runs, first to last."""
+    return [
+        block.cluster.name
+        for block, count in zip(experiment.blocks, experiment.stages_per_block, strict=True)
+        for _ in range(count)
+    ]
+
+
+def stage_names(experiment: Experiment, what: str = "") -> list[str]:
+    """`stage 3`, and behind it the devices of a mixed job, and what kind of numbers its row has."""
+    devices = devices_of_stages(experiment) if experiment.mixed else [""] * len(experiment.layers_per_stage)
+    return [", ".join(filter(None, (f"stage {stage}", of, what))) for stage, of in enumerate(devices)]

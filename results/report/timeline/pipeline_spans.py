@@ -29,7 +29,7 @@ LEAST_SHARE = 1e-6
 """Of the step: what is shorter comes from rounding."""
 
 
-class Span(NamedTuple):
+class StageSpan(NamedTuple):
     """What one rank does from one second of the step to another.
 
     Attributes:
@@ -56,7 +56,7 @@ class PipelineStep:
         unlisted: from when to when the spans of a recorded step have gaps, because it had too many to be written down.
     """
 
-    spans: tuple[tuple[Span, ...], ...]
+    spans: tuple[tuple[StageSpan, ...], ...]
     sums: tuple[Mapping[Kind, float], ...]
     filled_seconds: float
     pipeline_seconds: float
@@ -102,14 +102,14 @@ def predicted_step(experiment: Experiment, implementation: Implementation) -> Pi
     updated = reduced + max(stage.update for stage in stages)
     total = updated + stages[0].slowest_device
     spans = tuple(
-        tuple(_filled_up(_spans_of(stage, of_stage, stages[stage], is_split, reduced, updated), stage, total))
+        tuple(_fill_with_bubbles(_spans_of(stage, of_stage, stages[stage], is_split, reduced, updated), stage, total))
         for stage, of_stage in enumerate(timed)
     )
     first_gradient = next(entry.end for entry in timed[0] if entry.action.kind == "backward")
     return PipelineStep(spans, tuple(map(_sums, spans)), first_gradient, max(ends))
 
 
-def _sums(spans: Sequence[Span]) -> dict[Kind, float]:
+def _sums(spans: Sequence[StageSpan]) -> dict[Kind, float]:
     seconds: dict[Kind, float] = defaultdict(float)
     for span in spans:
         seconds[span.kind] += span.end - span.start
@@ -130,27 +130,27 @@ def _parts(seconds: PassSeconds, action: Action, is_split: bool) -> tuple[float,
 
 def _spans_of(
     stage: int, timed: Sequence[TimedAction], times: StageTimes, is_split: bool, reduced: float, updated: float
-) -> Iterator[Span]:
+) -> Iterator[StageSpan]:
     for action, start, end in timed:
         kind: Kind = "weight gradient" if action.kind == "weight" else action.kind
         between = end - _parts(times.chunks[action.chunk], action, is_split)[1]
-        yield Span(stage, kind, start, between, action.micro_batch, action.chunk)
-        yield Span(stage, "communication", between, end, action.micro_batch, action.chunk)
+        yield StageSpan(stage, kind, start, between, action.micro_batch, action.chunk)
+        yield StageSpan(stage, "communication", between, end, action.micro_batch, action.chunk)
     last = timed[-1].end
-    yield Span(stage, "communication", last, last + times.reduction)
-    yield Span(stage, "optimizer", reduced, reduced + times.update)
-    yield Span(stage, "slowest device", updated, updated + times.slowest_device)
+    yield StageSpan(stage, "communication", last, last + times.reduction)
+    yield StageSpan(stage, "optimizer", reduced, reduced + times.update)
+    yield StageSpan(stage, "slowest device", updated, updated + times.slowest_device)
 
 
-def _filled_up(spans: Iterator[Span], stage: int, total: float) -> Iterator[Span]:
+def _fill_with_bubbles(spans: Iterator[StageSpan], stage: int, total: float) -> Iterator[StageSpan]:
     """The spans that last, with a bubble wherever the rank has nothing to do."""
     at, least = 0.0, LEAST_SHARE * total
     for span in spans:
         if span.end - span.start <= least:
             continue
         if span.start - at > least:
-            yield Span(stage, "bubble", at, span.start)
+            yield StageSpan(stage, "bubble", at, span.start)
         yield span
         at = span.end
     if total - at > least:
-        yield Span(stage, "bubble", at, total)
+        yield StageSpan(stage, "bubble", at, total)

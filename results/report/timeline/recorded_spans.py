@@ -1,12 +1,20 @@
-"""One step of a pipeline in time, as the ranks that ran it recorded it."""
+"""One step of a pipeline in time, as the ranks that ran it recorded it, with the clocks of its stages brought together.
+
+Ranks of one machine have one clock. Those of several begin a step when a collective of the whole job is over, and are
+taken to begin it together, but for what could then not be true: that something arrived before it was sent.
+
+    stage 0   F0 sent at 5 |                  |    the end of F0's wait on stage 1 is not before 5, and
+    stage 1                | F0 here at 5.1   |    the end of B0's wait on stage 0 is not before B0's end on stage 1
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from results.report.timeline.clock_offsets import offsets
-from results.report.timeline.pipeline_spans import Kind, PipelineStep, Span
-from train_core.stage_timeline import RecordedPass, StageTimeline
+from results.report.timeline.pipeline_spans import Kind, PipelineStep, StageSpan
+from train_core.stage_timeline import PassKind, RecordedPass, StageTimeline
 
 KIND: dict[str, Kind] = {"forward": "forward", "backward": "backward", "weight": "weight gradient"}
 WORLD = "world"
@@ -24,11 +32,11 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
     listed = zip(stages, late, strict=True)
     first_gradient = next((each.end for each in stages[0].passes if each.kind == "backward"), stages[0].ended)
     return PipelineStep(
-        spans=tuple(tuple(_lasting(_spans_of(stage, offset, total))) for stage, offset in listed),
+        spans=tuple(tuple(_lasting_spans(_spans_of(stage, offset, total))) for stage, offset in listed),
         sums=tuple(_sums(stage, total) for stage in stages),
         filled_seconds=late[0] + first_gradient,
         pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
-        unlisted=_unlisted(stages, late),
+        unlisted=_unlisted_range(stages, late),
     )
 
 
@@ -45,42 +53,88 @@ def _sums(stage: StageTimeline, total: float) -> dict[Kind, float]:
     }
 
 
-def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[Span]:
-    yield Span(stage.stage, "bubble", 0.0, offset)
+def _spans_of(stage: StageTimeline, offset: float, total: float) -> Iterator[StageSpan]:
+    yield StageSpan(stage.stage, "bubble", 0.0, offset)
     # Gradients are set to zero before the first pass.
-    yield Span(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
+    yield StageSpan(stage.stage, "optimizer", offset, offset + stage.passes[0].start)
     for each in stage.passes:
         yield from _spans_of_pass(stage.stage, each, offset)
-    yield from _after_passes(stage, offset)
-    yield Span(stage.stage, "bubble", offset + stage.ended, total)
+    yield from _spans_after_passes(stage, offset)
+    yield StageSpan(stage.stage, "bubble", offset + stage.ended, total)
 
 
-def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[Span]:
+def _spans_of_pass(stage: int, each: RecordedPass, offset: float) -> Iterator[StageSpan]:
     """The wait for its input, its work, and at its end all other waits, although they lie inside it."""
     start, end = offset + each.start, offset + each.end
     arrived, worked = start + each.input_wait, end - each.communication
-    yield Span(stage, "bubble", start, arrived)
-    yield Span(stage, KIND[each.kind], arrived, worked, each.micro_batch, each.chunk)
-    yield Span(stage, "communication", worked, end, each.micro_batch, each.chunk)
+    yield StageSpan(stage, "bubble", start, arrived)
+    yield StageSpan(stage, KIND[each.kind], arrived, worked, each.micro_batch, each.chunk)
+    yield StageSpan(stage, "communication", worked, end, each.micro_batch, each.chunk)
 
 
-def _after_passes(stage: StageTimeline, offset: float) -> Iterator[Span]:
+def _spans_after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSpan]:
     at = stage.passes[-1].end
     for line, start, end in stage.after:
-        yield Span(stage.stage, "optimizer", offset + at, offset + start)
-        yield Span(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
+        yield StageSpan(stage.stage, "optimizer", offset + at, offset + start)
+        yield StageSpan(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
         at = end
-    yield Span(stage.stage, "optimizer", offset + at, offset + stage.ended)
+    yield StageSpan(stage.stage, "optimizer", offset + at, offset + stage.ended)
 
 
-def _lasting(spans: Iterator[Span]) -> Iterator[Span]:
+def _lasting_spans(spans: Iterator[StageSpan]) -> Iterator[StageSpan]:
     return (span for span in spans if span.end > span.start)
 
 
-def _unlisted(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
+def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
     """From when to when passes of some stage are not listed."""
     cut = [(stage, offset) for stage, offset in zip(stages, late, strict=True) if stage.is_cut]
     if not cut:
         return None
     first = min(offset + stage.passes[len(stage.passes) // 2 - 1].end for stage, offset in cut)
     return first, max(offset + stage.passes[len(stage.passes) // 2].start for stage, offset in cut)
+
+
+def offsets(stages: Sequence[StageTimeline]) -> list[float]:
+    """For each stage, how many seconds after the earliest one it began the step."""
+    late = [0.0]
+    for before, after in pairwise(stages):
+        late.append(late[-1] + _delay(before, after))
+    return [offset - min(late) for offset in late]
+
+
+def uncertainty(stages: Sequence[StageTimeline]) -> float:
+    """Seconds by which two neighbouring stages may be misplaced against each other; 0 on one machine.
+
+    Infinite where nothing was sent between stages of two machines.
+    """
+    apart = [_bounds(before, after) for before, after in pairwise(stages) if before.machine != after.machine]
+    return max((abs(high - low) / 2 for low, high in apart), default=0.0)
+
+
+def _delay(before: StageTimeline, after: StageTimeline) -> float:
+    """By how many seconds a stage began later than the one before it."""
+    if before.machine == after.machine:
+        return after.began_at - before.began_at
+    low, high = _bounds(before, after)
+    # Where the two bounds contradict each other, because marks are not exact, the middle is as good as any other.
+    return (low + high) / 2 if low > high else min(max(0.0, low), high)
+
+
+def _bounds(before: StageTimeline, after: StageTimeline) -> tuple[float, float]:
+    """The least and the most by which `after` can have begun later, so that nothing arrives before it is sent."""
+    low = _earliest(_send_times(before, "forward"), _arrival_times(after, "forward"))
+    high = -_earliest(_send_times(after, "backward"), _arrival_times(before, "backward"))
+    return low, high
+
+
+def _earliest(sent: dict[tuple[int, int], float], arrived: dict[tuple[int, int], float]) -> float:
+    """By how much the receiver's clock has to be put forward at least."""
+    return max((sent[name] - arrived[name] for name in sent.keys() & arrived.keys()), default=-math.inf)
+
+
+def _send_times(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
+    return {(each.micro_batch, each.chunk): each.end for each in stage.passes if each.kind == kind}
+
+
+def _arrival_times(stage: StageTimeline, kind: PassKind) -> dict[tuple[int, int], float]:
+    return {(each.micro_batch, each.chunk): each.arrived for each in stage.passes if each.kind == kind}

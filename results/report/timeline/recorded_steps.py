@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from conf.experiment import Experiment
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject
-from results.report.timeline.clock_offsets import uncertainty
-from results.report.timeline.gantt import DrawnStep, gantt_plots
+from results.report.timeline.gantt import DrawnStep, gantt_plots, stage_names
 from results.report.timeline.pipeline_spans import WAITS, PipelineStep
-from results.report.timeline.recorded_trial import RecordedTrial
-from results.report.timeline.stage_names import stage_names
-from results.report.timeline.stage_shares import compared_step, shares_table
+from results.report.timeline.recorded_spans import uncertainty
+from results.report.timeline.stage_shares import RecordedTrial, compared_step, shares_table
 from results.units import percent, seconds
 
 
@@ -52,7 +50,7 @@ def _finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineSt
 def _blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
     yield Paragraph(_what_is_what())
-    if (shared := _shared_cores(trial)) is not None:
+    if (shared := _shared_cores_caution(trial)) is not None:
         yield Paragraph(shared, is_caution=True)
     drawn = [
         DrawnStep(step, stage_names(trial.experiment, what))
@@ -69,7 +67,7 @@ def _what_was_recorded(trial: RecordedTrial, done: float) -> str:
         f"`{trial.reading.label}` is {trial.why}. The first tensor rank of the first replica of every stage noted when"
         f" each pass of step {first.step} began and ended. That step took {seconds(first.step_seconds)} s on the"
         f" slowest rank, {seconds(done)} s on those shown; the median of all timed steps is"
-        f" {seconds(performance.step_seconds)} s. {_clocks(trial)}{_cut(trial)}"
+        f" {seconds(performance.step_seconds)} s. {_clocks(trial)}{_cut_note(trial)}"
     )
 
 
@@ -85,7 +83,7 @@ def _clocks(trial: RecordedTrial) -> str:
     )
 
 
-def _shared_cores(trial: RecordedTrial) -> str | None:
+def _shared_cores_caution(trial: RecordedTrial) -> str | None:
     """A caution where ranks took turns on the cores of a machine."""
     performance, num_ranks = trial.reading.performance, trial.experiment.parallel.world_size
     if performance is None or performance.num_devices >= num_ranks:
@@ -96,7 +94,7 @@ def _shared_cores(trial: RecordedTrial) -> str | None:
     )
 
 
-def _cut(trial: RecordedTrial) -> str:
+def _cut_note(trial: RecordedTrial) -> str:
     cut = next((stage for stage in trial.stages if stage.is_cut), None)
     if cut is None:
         return ""

@@ -1,20 +1,21 @@
-"""Which share of a step each stage works, communicates and waits, as predicted and as recorded."""
+"""The recorded trial that a report shows, and the shares of its step that each stage works, communicates and waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from conf.experiment import Experiment
 from results.report.section import ReportSubject
 from results.report.table import Cell, ReportTable, number, text
-from results.report.timeline.gantt import shown_stages
+from results.report.timeline.gantt import devices_of_stages, stages_to_draw
 from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
 from results.report.timeline.recorded_spans import recorded_step
-from results.report.timeline.recorded_trial import RecordedTrial, recorded_trial
-from results.report.timeline.stage_names import devices_of_stages
 from results.units import percent
+from sweeps.reading import TrialReading, ranked
 from train_core.costs import IMPLEMENTATIONS
+from train_core.stage_timeline import StageTimeline
 
 SHARES: dict[str, tuple[Kind, ...]] = {"busy": WORK, "communication": ("communication",), "bubble": WAITS}
 
@@ -39,7 +40,7 @@ def compared_step(subject: ReportSubject) -> ComparedStep | None:
 def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
     """Of each stage that is shown, and of all in the mean, the shares in percent."""
     of_types = ("devices",) if experiment.mixed else ()
-    devices, stages = devices_of_stages(experiment), shown_stages(measured.num_stages)
+    devices, stages = devices_of_stages(experiment), stages_to_draw(measured.num_stages)
     rows = [
         (number(str(stage), stage), *(text(devices[stage]) for _ in of_types), text(what), *_cells(step, [stage]))
         for stage in stages
@@ -74,3 +75,48 @@ def shares_rows(subject: ReportSubject) -> list[dict[str, object]]:
         for stage in range(compared.measured.num_stages)
         for what, step in (("predicted", compared.predicted), ("measured", compared.measured))
     ]
+
+
+@dataclass(frozen=True)
+class RecordedTrial:
+    """A measured trial whose ranks left when their passes ran.
+
+    Attributes:
+        stages: first to last.
+        is_fastest: no trial was measured to be faster per device.
+        of: what the trials are of, where that is not the model that the sweep asks about.
+    """
+
+    reading: TrialReading
+    stages: Sequence[StageTimeline]
+    is_fastest: bool
+    of: str
+
+    @property
+    def experiment(self) -> Experiment:
+        assert self.reading.experiment is not None
+        return self.reading.experiment
+
+    @property
+    def why(self) -> str:
+        """How it was chosen, to stand behind its name."""
+        if len(self.stages) == 1:
+            return f"the fastest trial{self.of} that recorded a step; none of them has a pipeline"
+        return f"the fastest trial{self.of}{'' if self.is_fastest else ' with a pipeline'}"
+
+
+def recorded_trial(subject: ReportSubject) -> RecordedTrial | None:
+    """None where no measured trial has a record, as of other programs than this trainer and of older folders."""
+    best_first = ranked(list(subject.results))
+    of = " of the proxy" if subject.sweep.record.mode == "proxy" else ""
+    # Those with a pipeline come first; the sort keeps the order of each half.
+    for reading in sorted(best_first, key=lambda reading: _num_stages(reading) == 1):
+        stages = reading.folder.read_timeline()
+        if stages and len(stages) == _num_stages(reading):
+            return RecordedTrial(reading, stages, reading is best_first[0], of)
+    return None
+
+
+def _num_stages(reading: TrialReading) -> int:
+    assert reading.experiment is not None
+    return reading.experiment.parallel.pipeline_parallel_size

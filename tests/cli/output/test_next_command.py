@@ -12,7 +12,7 @@ from cli.commands.sweep.end import end_command
 from cli.output.next_command import folder_words, next_command, ui_command
 from conf.load import compose
 from conf.overrides import Overrides
-from launcher.where import Place
+from launcher.where import SweepPlace
 from tests.composed import composed
 from tests.results.conftest import WriteSweep, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
@@ -56,7 +56,7 @@ def test_a_sweep_on_a_cluster_is_named_with_it(write_sweep: WriteSweep) -> None:
 def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(
     write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = Place(composed(["sweep=smoke"]), on_slurm=True, proxy=True)
+    place = SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True)
     with pytest.raises(typer.Exit) as ended:
         end_command(write_sweep(PROXY_TRIALS, FAILED), place)
     assert ended.value.exit_code == 1
@@ -67,4 +67,4 @@ def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(
 
 
 def test_a_sweep_that_measured_something_ends_well(write_sweep: WriteSweep) -> None:
-    end_command(write_sweep(PROXY_TRIALS, HOW), Place(composed(["sweep=smoke"]), on_slurm=True, proxy=True))
+    end_command(write_sweep(PROXY_TRIALS, HOW), SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli.output.progress import LiveProgress, PlainProgress, progress_on, sweep_seconds_left
 from cli.output.state_table import duration, trial_seconds_left
-from launcher.slurm.query import JobState
+from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import write_submission
 from sweeps.reading import Reading
 from tests.results.conftest import experiment, in_slurm, performance, step
@@ -41,7 +41,7 @@ def read(tmp_path: Path) -> Read:
             folder.append_metrics(step(6 if stage == "done" else 2).model_copy(update=told))
         if stage in ("done", "failed"):
             folder.write_measurement(measurement(stage))
-        job = JobState("RUNNING") if stage == "runs" else None
+        job = SlurmJobState("RUNNING") if stage == "runs" else None
         return Reading(folder=folder, experiment=EXPERIMENT, job=job)
 
     return build

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.allocation.ends import ended_by_itself, ended_with_its_allocation
-from launcher.slurm.query import JobState
+from launcher.allocation.ends import allocation_end, step_end
+from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import Submission, SurroundingJob
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -53,29 +53,29 @@ def ended(folder: SweepFolder, record_of: RecordOf, slurm_submission: Callable[.
     ],
 )
 def test_the_words_of_the_step_say_why_it_ended(ended: Ended, log: str, outcome: Outcome, words: str) -> None:
-    told = ended_by_itself(*ended(log), 137, ("n1",))
+    told = step_end(*ended(log), 137, ("n1",))
     assert told.outcome is outcome
     assert words in told.cause
 
 
 def test_a_step_whose_srun_was_killed_was_not_cancelled_by_a_person(ended: Ended) -> None:
     """Slurm cancels its tasks, in the words with which it cancels a step that somebody has ended."""
-    told = ended_by_itself(*ended(CANCELLED), -9, ("n1",))
+    told = step_end(*ended(CANCELLED), -9, ("n1",))
     assert (told.outcome, told.why, told.cause) == (Outcome.FAILED, Fault.KILLED, "its srun was killed by SIGKILL")
 
 
 def test_a_failed_node_is_named_and_its_neighbour_is_not(ended: Ended) -> None:
-    told = ended_by_itself(*ended(NODE_GONE), 137, ("n2", "n3"))
+    told = step_end(*ended(NODE_GONE), 137, ("n2", "n3"))
     assert (told.outcome, told.why, told.nodes) == (Outcome.NODE_FAILED, Fault.NODE, ("n3",))
 
 
 def test_a_step_on_a_node_that_the_allocation_has_lost_has_not_failed_itself(ended: Ended) -> None:
-    told = ended_by_itself(*ended(REFUSED), 1, ("n1", "n2"), lost=["n2"])
+    told = step_end(*ended(REFUSED), 1, ("n1", "n2"), lost=["n2"])
     assert (told.outcome, told.nodes) == (Outcome.NODE_FAILED, ("n2",))
 
 
 def test_a_step_that_ended_well_and_left_nothing_has_failed(ended: Ended) -> None:
-    assert ended_by_itself(*ended(""), 0, ("n1",)).outcome is Outcome.FAILED
+    assert step_end(*ended(""), 0, ("n1",)).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_step_that_ended_well_and_left_nothing_has_failed(ended: Ended) -> Non
 def test_a_trial_is_interrupted_by_the_end_of_its_allocation(
     ended: Ended, state: str, outcome: Outcome, words: str
 ) -> None:
-    told = ended_with_its_allocation(*ended(TOO_LONG), JobState(state))
+    told = allocation_end(*ended(TOO_LONG), SlurmJobState(state))
     assert told.outcome is outcome
     assert told.cause == f"the allocation in which it ran {words}"
 
@@ -98,7 +98,7 @@ def test_a_trial_is_interrupted_by_the_end_of_its_allocation(
 def test_a_rank_that_failed_before_its_allocation_ended_is_the_cause(ended: Ended) -> None:
     reading, submission = ended("")
     reading.folder.write_failure(failure_of(1, ValueError("the data is bad")))
-    told = ended_with_its_allocation(reading, submission, JobState("TIMEOUT"))
+    told = allocation_end(reading, submission, SlurmJobState("TIMEOUT"))
     assert (told.outcome, told.cause) == (Outcome.FAILED, "ValueError: the data is bad")
     assert told.failing_rank == 1
 
@@ -106,4 +106,4 @@ def test_a_rank_that_failed_before_its_allocation_ended_is_the_cause(ended: Ende
 def test_a_rank_that_lost_its_peers_at_the_end_of_its_allocation_is_none(ended: Ended, tmp_path: Path) -> None:
     reading, submission = ended("")
     reading.folder.write_failure(failure_of(1, RuntimeError("Connection closed by peer")))
-    assert ended_with_its_allocation(reading, submission, None).outcome is Outcome.PREEMPTED
+    assert allocation_end(reading, submission, None).outcome is Outcome.PREEMPTED

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from conf.errors import UsageError
-from launcher.allocation.nodes import Node, own_allocation
+from launcher.allocation.nodes import AllocatedNode, own_allocation
 from launcher.slurm.query import SlurmSilent
 
 SHOWN = """JobId=7 JobName=trisweep-test-allocation-1a2b3c4d
@@ -28,7 +28,11 @@ def test_nodes_time_and_name_are_read(tools: Callable[..., None]) -> None:
     tools(scontrol=f"cat <<END\n{SHOWN.format(state='RUNNING', limit='1-00:00:00')}END")
     found = own_allocation(INSIDE)
     assert (found.job_id, found.job_name, found.restarts) == ("7", "trisweep-test-allocation-1a2b3c4d", 2)
-    assert found.nodes == (Node("node1", 8, 32000, 8), Node("node2", 8, 32000, 8), Node("node3", 5, 16000, 4))
+    assert found.nodes == (
+        AllocatedNode("node1", 8, 32000, 8),
+        AllocatedNode("node2", 8, 32000, 8),
+        AllocatedNode("node3", 5, 16000, 4),
+    )
     assert (found.is_running, found.num_nodes) == (True, 3)
     assert found.seconds == 86400
     assert found.seconds_left == pytest.approx(86400 - 600, abs=5)
@@ -44,7 +48,7 @@ def test_an_allocation_without_a_limit_never_ends(tools: Callable[..., None]) ->
 def test_a_site_without_managed_gpus_shows_none(tools: Callable[..., None]) -> None:
     shown = "JobId=7 JobName=sh JobState=RUNNING Restarts=0 RunTime=00:00:01 TimeLimit=00:30:00\n"
     tools(scontrol=f"cat <<END\n{shown}     Nodes=n1 CPU_IDs=0-63 Mem=0 GRES=\nEND")
-    assert own_allocation(INSIDE).nodes == (Node("n1", 64, 0, 0),)
+    assert own_allocation(INSIDE).nodes == (AllocatedNode("n1", 64, 0, 0),)
 
 
 def test_an_element_of_an_array_is_called_as_squeue_calls_it(tools: Callable[..., None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.allocation.packing import Candidate, Placement, Room, choose
+from launcher.allocation.packing import Room, StepPlacement, WaitingTrial, choose
 from sweeps.folder.submission import JobShape
 
 FOREVER = 1e9
@@ -12,15 +12,17 @@ def shape(num_nodes: int, tasks_per_node: int) -> JobShape:
     return JobShape(num_nodes=num_nodes, tasks_per_node=tasks_per_node, uses_gpus=True)
 
 
-def candidate(name: str, num_nodes: int, tasks_per_node: int, seconds: float = FOREVER) -> Candidate:
-    return Candidate(name, shape(num_nodes, tasks_per_node), seconds)
+def candidate(name: str, num_nodes: int, tasks_per_node: int, seconds: float = FOREVER) -> WaitingTrial:
+    return WaitingTrial(name, shape(num_nodes, tasks_per_node), seconds)
 
 
 def room(num_nodes: int, devices: int = 8) -> Room:
     return Room({f"node{number}": devices for number in range(1, num_nodes + 1)})
 
 
-def started(room: Room, *candidates: Candidate, seconds_left: dict[str, float] | None = None) -> dict[str, Placement]:
+def started(
+    room: Room, *candidates: WaitingTrial, seconds_left: dict[str, float] | None = None
+) -> dict[str, StepPlacement]:
     chosen = choose(candidates, room, seconds_left or {})
     return {each.trial_id: placement for each, placement in chosen}
 
@@ -28,25 +30,25 @@ def started(room: Room, *candidates: Candidate, seconds_left: dict[str, float] |
 def test_small_trials_share_a_node_with_devices_of_their_own_and_leave_the_others_whole() -> None:
     placed = started(room(2), candidate("a", 1, 2), candidate("b", 1, 2), candidate("c", 1, 4), candidate("d", 1, 8))
     assert placed == {
-        "a": Placement(("node1",), (0, 1)),
-        "b": Placement(("node1",), (2, 3)),
-        "c": Placement(("node1",), (4, 5, 6, 7)),
-        "d": Placement(("node2",), tuple(range(8))),
+        "a": StepPlacement(("node1",), (0, 1)),
+        "b": StepPlacement(("node1",), (2, 3)),
+        "c": StepPlacement(("node1",), (4, 5, 6, 7)),
+        "d": StepPlacement(("node2",), tuple(range(8))),
     }
 
 
 def test_a_trial_of_several_nodes_has_the_same_devices_on_each() -> None:
     both = room(2)
-    both.take("first", Placement(("node1",), (0, 1)))
-    assert started(both, candidate("wide", 2, 6)) == {"wide": Placement(("node1", "node2"), (2, 3, 4, 5, 6, 7))}
+    both.take("first", StepPlacement(("node1",), (0, 1)))
+    assert started(both, candidate("wide", 2, 6)) == {"wide": StepPlacement(("node1", "node2"), (2, 3, 4, 5, 6, 7))}
 
 
 def test_the_fullest_node_that_has_room_comes_first() -> None:
     three = room(3)
-    three.take("a", Placement(("node3",), (0, 1, 2, 3)))
-    three.take("b", Placement(("node2",), (0, 1, 2, 3, 4, 5)))
-    assert three.place(shape(1, 2)) == Placement(("node2",), (6, 7))
-    assert three.place(shape(1, 4)) == Placement(("node3",), (4, 5, 6, 7))
+    three.take("a", StepPlacement(("node3",), (0, 1, 2, 3)))
+    three.take("b", StepPlacement(("node2",), (0, 1, 2, 3, 4, 5)))
+    assert three.place(shape(1, 2)) == StepPlacement(("node2",), (6, 7))
+    assert three.place(shape(1, 4)) == StepPlacement(("node3",), (4, 5, 6, 7))
 
 
 def test_what_was_given_back_is_used_again() -> None:
@@ -58,7 +60,7 @@ def test_what_was_given_back_is_used_again() -> None:
 
 def test_a_large_trial_that_waits_is_passed_only_by_those_that_end_before_it_can_begin() -> None:
     two = room(2)
-    two.take("runs", Placement(("node1",), (0, 1, 2, 3)))
+    two.take("runs", StepPlacement(("node1",), (0, 1, 2, 3)))
     large, long, short = candidate("large", 2, 8), candidate("long", 1, 4, 500), candidate("short", 1, 4, 50)
     assert list(started(two, large, long, short, seconds_left={"runs": 100})) == ["short"]
 
@@ -66,10 +68,10 @@ def test_a_large_trial_that_waits_is_passed_only_by_those_that_end_before_it_can
 def test_a_trial_passes_freely_on_nodes_that_the_waiting_one_does_not_need() -> None:
     three = room(3)
     for number in (1, 2, 3):
-        three.take(f"runs-{number}", Placement((f"node{number}",), (0,)))
+        three.take(f"runs-{number}", StepPlacement((f"node{number}",), (0,)))
     left = {"runs-1": 10.0, "runs-2": 20.0, "runs-3": 999.0}
     placed = started(three, candidate("large", 2, 8), candidate("long", 1, 4), seconds_left=left)
-    assert placed == {"long": Placement(("node3",), (1, 2, 3, 4))}
+    assert placed == {"long": StepPlacement(("node3",), (1, 2, 3, 4))}
 
 
 def test_a_trial_too_large_for_the_allocation_keeps_nobody_waiting() -> None:
@@ -80,7 +82,7 @@ def test_a_trial_too_large_for_the_allocation_keeps_nobody_waiting() -> None:
 def test_nothing_is_placed_on_a_node_that_was_left_out() -> None:
     two = room(2)
     two.leave_out(["node1"])
-    assert two.place(shape(1, 8)) == Placement(("node2",), tuple(range(8)))
+    assert two.place(shape(1, 8)) == StepPlacement(("node2",), tuple(range(8)))
     assert not two.could_hold(shape(2, 1))
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from conf.sites import SlurmSpec
-from launcher.allocation.nodes import Allocation, Node
-from launcher.allocation.packing import Placement
+from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
+from launcher.allocation.packing import StepPlacement
 from launcher.allocation.step import StepExecutor
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob
 from tests.launcher.conftest import SlurmOf
 
-NODES = (Node("n1", 64, 512000, 8), Node("n2", 64, 512000, 8))
+NODES = (AllocatedNode("n1", 64, 512000, 8), AllocatedNode("n2", 64, 512000, 8))
 WITHOUT_GPUS = tuple(node._replace(gpus=0) for node in NODES)
 
 
-def executor(slurm: SlurmSpec, nodes: tuple[Node, ...] = NODES) -> StepExecutor:
-    allocation = Allocation("12", "trisweep-x-allocation-1a2b3c4d", 0, nodes, 2, True, float("inf"), float("inf"))
+def executor(slurm: SlurmSpec, nodes: tuple[AllocatedNode, ...] = NODES) -> StepExecutor:
+    allocation = SlurmAllocation("12", "trisweep-x-allocation-1a2b3c4d", 0, nodes, 2, True, float("inf"), float("inf"))
     slots = {node.name: 8 for node in nodes}
     return StepExecutor(allocation, slurm, "trisweep-x", Path("/code"), Path("/logs"), slots, False, 60)
 
@@ -39,7 +39,7 @@ def submission(num_nodes: int, tasks_per_node: int, *, uses_gpus: bool = True) -
 
 
 def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
-    placement = Placement(("n2",), (4, 5))
+    placement = StepPlacement(("n2",), (4, 5))
     command = executor(slurm_of("slurm.time_limit_minutes=7")).command(submission(1, 2), placement, Path("/logs/a.pkl"))
     assert command[: command.index("env")] == [
         "srun",
@@ -66,7 +66,7 @@ def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
 
 
 def test_a_step_of_whole_nodes_takes_all_that_they_have(slurm_of: SlurmOf) -> None:
-    placement = Placement(("n1", "n2"), tuple(range(8)))
+    placement = StepPlacement(("n1", "n2"), tuple(range(8)))
     command = executor(slurm_of("slurm.gpu_request=gres")).command(submission(2, 8), placement, Path("a.pkl"))
     assert {"--nodelist=n1,n2", "--ntasks=16", "--mem=512000M", "--gres=gpu:8"} <= set(command)
 
@@ -76,7 +76,7 @@ def test_where_slurm_hands_out_no_devices_each_step_is_shown_its_own(
 ) -> None:
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "1000")
     step = executor(slurm_of("slurm.gpu_request=none"), WITHOUT_GPUS)
-    shape, placement = JobShape(num_nodes=1, tasks_per_node=2, uses_gpus=True), Placement(("n1",), (4, 5))
+    shape, placement = JobShape(num_nodes=1, tasks_per_node=2, uses_gpus=True), StepPlacement(("n1",), (4, 5))
     environment = step.environment(shape, placement)
     assert environment["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert "SLURM_MEM_PER_NODE" not in environment
@@ -84,5 +84,7 @@ def test_where_slurm_hands_out_no_devices_each_step_is_shown_its_own(
 
 
 def test_trials_on_cpus_take_no_device_of_an_allocation_that_has_some(slurm_of: SlurmOf) -> None:
-    command = executor(slurm_of()).command(submission(1, 2, uses_gpus=False), Placement(("n1",), (0, 1)), Path("a.pkl"))
+    command = executor(slurm_of()).command(
+        submission(1, 2, uses_gpus=False), StepPlacement(("n1",), (0, 1)), Path("a.pkl")
+    )
     assert "--gres=none" in command

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.command_trainer.ends import failure_from_log, told
+from launcher.command_trainer.ends import failure_from_log, rank_failure
 from launcher.command_trainer.job import _wait_for_the_first, run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from train_core.job.failures import failed_measurement
@@ -162,7 +162,7 @@ def test_a_program_that_is_not_there_is_one_sentence(make_trial: MakeTrial, tmp_
 def test_a_waiting_node_goes_on_by_what_stands_in_the_folder_whatever_the_file_server_calls_now(tmp_path: Path) -> None:
     trial = TrialFolder(tmp_path / "trial")
     trial.path.mkdir()
-    failed = failed_measurement("f", told(Fault.CRASH, "earlier", "", 0), started=1.0)
+    failed = failed_measurement("f", rank_failure(Fault.CRASH, "earlier", "", 0), started=1.0)
     waiting = threading.Thread(target=_wait_for_the_first, args=(trial, failed), daemon=True)
     trial.write_measurement(failed)
     waiting.start()

@@ -18,7 +18,7 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
 from conf.trainer_call import JOB_NAMES, call_of
-from launcher.command_trainer.log_tail import LogTail
+from launcher.command_trainer.run import LogTail
 from launcher.command_trainer.step_book import StepBook
 from tests.composed import load
 

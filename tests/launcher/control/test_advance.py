@@ -19,9 +19,9 @@ from launcher.control.advance import Conductor, Rules
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
-from launcher.folder_lock import locked
+from launcher.folder_lock import lock_folder
 from launcher.snapshot import snapshot_code
-from launcher.this_machine.capacity import Machine
+from launcher.this_machine.capacity import MachineCapacity
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from sweeps.folder.history import History
@@ -85,13 +85,15 @@ def adaptive(search: Search | None = None, limits: BudgetSpec = UNLIMITED_BUDGET
 def conductor_of(sweep: Sweep, rules: Rules, job: LocalJobFunction | None = None, num_cores: int = 2) -> Conductor:
     """As the next process would have it, which knows no more than what is on disk."""
     code = sweep.folder.code.absolute()
-    here = ThisMachine(Machine(num_cores, 2**40, 0), lambda: snapshot_code(code), LIMIT_SECONDS, job or make_job())
+    here = ThisMachine(
+        MachineCapacity(num_cores, 2**40, 0), lambda: snapshot_code(code), LIMIT_SECONDS, job or make_job()
+    )
     return Conductor(sweep, here, rules)
 
 
 def carried_out(sweep: Sweep, rules: Rules, job: LocalJobFunction | None = None) -> Conductor:
     conductor = conductor_of(sweep, rules, job)
-    with locked(sweep.folder):
+    with lock_folder(sweep.folder):
         to_the_end(conductor)
     return conductor
 
@@ -280,7 +282,7 @@ def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: S
 
 
 def test_a_second_controller_is_told_who_has_the_sweep(sweep: Sweep) -> None:
-    with locked(sweep.folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
+    with lock_folder(sweep.folder), pytest.raises(UsageError, match=rf"in use by process {os.getpid()} on "):
         carried_out(sweep, adaptive())
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from conf.control import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
-from launcher.control.admission import Admission
-from launcher.control.attempts import news
+from launcher.control.attempts import Admission, news
 from launcher.control.budget import Budget, predicted_seconds
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended
@@ -45,10 +44,12 @@ def test_nothing_is_held_back_without_a_limit(trial: Trial) -> None:
 
 def test_a_trial_counts_with_its_time_limit_until_it_has_ended_and_then_with_what_it_took(trial: Trial) -> None:
     devices = budget().num_devices(trial)
-    assert budget().at_most(trial) == devices * LIMIT_SECONDS
-    assert budget().took(trial, 60.0) == devices * 60.0
-    assert budget().took(trial, 7 * LIMIT_SECONDS) == budget().at_most(trial), "it waited in the queue"
-    assert Budget(UNLIMITED_BUDGET, None, None).at_most(trial) == 4 * predicted_seconds(trial)
+    assert budget().most_device_seconds(trial) == devices * LIMIT_SECONDS
+    assert budget().device_seconds(trial, 60.0) == devices * 60.0
+    assert budget().device_seconds(trial, 7 * LIMIT_SECONDS) == budget().most_device_seconds(trial), (
+        "it waited in the queue"
+    )
+    assert Budget(UNLIMITED_BUDGET, None, None).most_device_seconds(trial) == 4 * predicted_seconds(trial)
 
 
 def test_every_run_of_a_job_that_slurm_started_again_is_charged(folder: SweepFolder, record_of: RecordOf) -> None:

@@ -21,11 +21,11 @@ import pytest
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep
 from launcher.control.loop import go_on
-from launcher.control.orders import Command, retry, retry_failed_trials
+from launcher.control.orders import SweepOrders, retry, retry_failed_trials
 from launcher.control.rules import rules_for
 from launcher.control.workplace import Workplace
-from launcher.folder_lock import locked
-from launcher.sweep import begun
+from launcher.folder_lock import lock_folder
+from launcher.sweep import begin_sweep
 from results.collect import collect
 from results.mlflow.sweep_content import sweep_runs
 from sweeps.points.plan import plan_sweep
@@ -81,9 +81,9 @@ def sweep_command(folder: SweepFolder, chance: random.Random, words: Sequence[st
     asked = composed(["sweep=smoke", *words])
     record = plan_sweep(asked, proxy=False, git_sha="")
     rules = replace(rules_for(asked, record, on_slurm=False), max_resubmits=3)
-    with locked(folder):
-        command = Command(asked.overrides.texts, remeasure=remeasure)
-        conductor = begun(Sweep(folder, record), Instant(chance), rules, command, on_slurm=False)
+    with lock_folder(folder):
+        command = SweepOrders(asked.overrides.texts, remeasure=remeasure)
+        conductor = begin_sweep(Sweep(folder, record), Instant(chance), rules, command, on_slurm=False)
         go_on(conductor, Silent(), 0.0)
 
 

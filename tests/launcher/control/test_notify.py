@@ -14,7 +14,7 @@ import pytest
 
 from conf.control import NotifySpec
 from conf.errors import ConfigError
-from launcher.control.advance import Step
+from launcher.control.advance import SweepStep
 from launcher.control.notify import Notifier
 from sweeps.folder.journal import Finished
 from sweeps.sweep import Sweep
@@ -94,8 +94,8 @@ def spec_of(url: str | None, style: str = "generic", **more: Any) -> NotifySpec:
     return NotifySpec.model_validate(values)
 
 
-def step_of(sweep: Sweep, *news: Finished) -> Step:
-    return Step(readings=tuple(sweep.read()), news=news)
+def step_of(sweep: Sweep, *news: Finished) -> SweepStep:
+    return SweepStep(readings=tuple(sweep.read()), news=news)
 
 
 def test_a_new_best_is_told_once_and_only_if_it_is_clearly_better(sweep: Sweep, server: Server, end: End) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.schema import Value
-from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, retry, trial_named
+from launcher.control.orders import find_trial, pause, remeasure_finished, require_not_paused, resume, retry
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal
 from sweeps.sweep import Sweep
@@ -30,13 +30,13 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
 
 def test_a_trial_is_known_by_enough_of_its_name(sweep: Sweep) -> None:
     first, second, third = sweep.record.trials
-    assert trial_named(sweep, first.trial_id) is first
-    assert trial_named(sweep, "tp1") is first
-    assert trial_named(sweep, "mb2") is third
+    assert find_trial(sweep, first.trial_id) is first
+    assert find_trial(sweep, "tp1") is first
+    assert find_trial(sweep, "mb2") is third
     with pytest.raises(UsageError, match=f"2 trials of sweep test match 'tp2'.*{second.trial_id}"):
-        trial_named(sweep, "tp2")
+        find_trial(sweep, "tp2")
     with pytest.raises(UsageError, match=f"No trial of sweep test is called 'tp3-pp1'. Near are .*{first.trial_id}"):
-        trial_named(sweep, "tp3-pp1")
+        find_trial(sweep, "tp3-pp1")
 
 
 def test_a_paused_sweep_stays_paused_until_it_is_resumed(sweep: Sweep) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.answers import FRESH, MOST_SECONDS, Answer, Patience, answer_of
+from launcher.slurm.answers import FRESH, MOST_SECONDS, CommandAnswer, Patience, answer_of
 from launcher.slurm.query import SlurmSilent, query_jobs
 
 Tools = Callable[..., None]
@@ -28,10 +28,12 @@ def num_asked(tmp_path: Path) -> Callable[[], int]:
     return lambda: len(asked.read_text().splitlines()) if asked.exists() else 0
 
 
-def answer(*, failures: int = 0, exit_code: int = 0, took: float = 0.1, age: float = 0.0) -> Answer:
+def answer(*, failures: int = 0, exit_code: int = 0, took: float = 0.1, age: float = 0.0) -> CommandAnswer:
     import time
 
-    return Answer(asked=time.time() - age, took=took, exit_code=exit_code, said="", complained="", failures=failures)
+    return CommandAnswer(
+        asked=time.time() - age, took=took, exit_code=exit_code, said="", complained="", failures=failures
+    )
 
 
 def test_those_who_look_again_and_again_share_an_answer_and_others_ask(

@@ -11,7 +11,7 @@ import pytest
 
 from conf.sites import SlurmSpec
 from launcher.slurm.query import GIVEN_UP
-from launcher.state import reconciled
+from launcher.state import reconcile
 from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
@@ -51,7 +51,7 @@ def test_a_job_that_slurm_holds_for_good_is_ended_and_said_to_have_met_a_bad_nod
     waits_for: Callable[[str], Sweep], slurm: SlurmSpec, tmp_path: Path, reason: str
 ) -> None:
     sweep = waits_for(reason)
-    (waiting,) = reconciled(sweep.read())
+    (waiting,) = reconcile(sweep.read())
     assert (waiting.outcome, reason in waiting.cause) == (Outcome.PENDING, True), "status only says it"
     (ended,) = SlurmQueue(slurm).standing(sweep)
     assert (ended.outcome, reason in ended.cause) == (Outcome.NODE_FAILED, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.offer import NodeKind, best_of, node_kinds
+from launcher.slurm.cluster import NodeKind, best_of, node_kinds
 
 SINFO = """\
 Welcome to the machine

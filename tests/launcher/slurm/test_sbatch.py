@@ -9,8 +9,7 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
-from launcher.slurm.arrays import max_array_size
-from launcher.slurm.resources import by_shape, device_hours, split
+from launcher.slurm.resources import by_shape, device_hours, max_array_size, split
 from launcher.sweep import dry_run, submit
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep

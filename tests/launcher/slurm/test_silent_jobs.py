@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.query import JobState, _parsed
+from launcher.slurm.query import SlurmJobState, _parse_lines
 from launcher.slurm.silent_jobs import is_settled, verdict, why_ended
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
@@ -71,7 +71,7 @@ def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced
 def test_every_end_has_its_outcome(silent: Silenced, state: str | None, words: str, outcome: Outcome) -> None:
     trial, submission = silent
     submission.error_of(0).write_text(words)
-    measurement = verdict(trial, submission, JobState(state, time.time()) if state else None)
+    measurement = verdict(trial, submission, SlurmJobState(state, time.time()) if state else None)
     assert measurement.outcome is outcome
     assert measurement.cause
     assert trial.experiment is not None
@@ -86,7 +86,7 @@ def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Sile
             rank=3, outcome=Outcome.OUT_OF_MEMORY, cause="OutOfMemoryError: GPU", traceback="t", time=1.0, blamed=3
         )
     )
-    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time()))
     assert (measurement.outcome, measurement.failing_rank) == (Outcome.OUT_OF_MEMORY, 3)
 
 
@@ -98,7 +98,7 @@ def test_a_killed_rank_beats_the_complaints_of_peers_that_lost_it(silent: Silenc
     trial.folder.write_failure(
         RankFailure(rank=0, outcome=Outcome.FAILED, cause="RuntimeError: Connection reset", traceback="t", time=1.0)
     )
-    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time()))
     assert (measurement.failing_rank, measurement.cause) == (2, "rank 2 was killed by signal 9")
 
 
@@ -112,7 +112,7 @@ def test_a_rank_that_srun_ended_is_no_culprit(silent: Silenced) -> None:
     lost = "RuntimeError: NCCL error: unhandled system error"
     told = RankFailure(rank=0, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, fault=Fault.HARDWARE)
     trial.folder.write_failure(told)
-    measurement = verdict(trial, submission, JobState("FAILED", time.time(), nodes="node[1-2]"))
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time(), nodes="node[1-2]"))
     assert (measurement.failing_rank, measurement.why) == (None, Fault.HARDWARE)
     assert measurement.nodes == ("node1", "node2"), "any of them may be to blame"
 
@@ -126,7 +126,7 @@ def test_the_only_rank_that_said_nothing_left_those_that_lost_a_peer(silent: Sil
         trial.folder.write_failure(
             RankFailure(rank=rank, outcome=Outcome.FAILED, cause=lost, traceback="t", time=1.0, blamed=rank)
         )
-    failure = why_ended(trial.folder, submission, JobState("FAILED", time.time()), num_ranks=3)
+    failure = why_ended(trial.folder, submission, SlurmJobState("FAILED", time.time()), num_ranks=3)
     assert failure.blamed == 1
     assert failure.cause.startswith("rank 1 ended without a word before the training did")
 
@@ -137,25 +137,25 @@ def test_words_of_a_run_before_a_requeue_are_not_held_against_the_next_one(silen
         "Step 7.0 exceeded memory limit\nerror: *** JOB 7 ON n1 CANCELLED AT 2026 DUE TO JOB REQUEUE ***\n"
         "srun: error: node1: task 1: Exited with exit code 3\n"
     )
-    measurement = verdict(trial, submission, JobState("FAILED", time.time()))
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time()))
     assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "rank 1 ended: Exited with exit code 3")
 
 
 def test_nothing_is_concluded_from_an_end_that_was_only_a_moment_ago() -> None:
     now = time.time()
-    assert not is_settled(JobState("COMPLETED", now - 5))
-    assert is_settled(JobState("COMPLETED", now - 60))
-    assert not is_settled(JobState("NODE_FAIL", now - 30))  # Slurm may requeue it yet
-    assert is_settled(JobState("FAILED", now - 3))
-    assert not is_settled(JobState("SUSPENDED", None))
-    assert not is_settled(JobState("REQUEUE_HOLD", None))
+    assert not is_settled(SlurmJobState("COMPLETED", now - 5))
+    assert is_settled(SlurmJobState("COMPLETED", now - 60))
+    assert not is_settled(SlurmJobState("NODE_FAIL", now - 30))  # Slurm may requeue it yet
+    assert is_settled(SlurmJobState("FAILED", now - 3))
+    assert not is_settled(SlurmJobState("SUSPENDED", None))
+    assert not is_settled(SlurmJobState("REQUEUE_HOLD", None))
 
 
 def test_queue_listings_are_read_with_ranges_and_reasons() -> None:
-    states = _parsed(
+    states = _parse_lines(
         "12_[0-1,4%2]|PENDING|N/A||a|\n12_3|CANCELLED by 1000|2026-01-01T00:00:00|node4|a|\n13|RUNNING|Unknown||b|\n"
     )
     assert sorted(states) == ["12_0", "12_1", "12_3", "12_4", "13"]
     assert states["12_3"].name == "CANCELLED"
     assert states["12_3"].ended is not None
-    assert states["13"] == JobState("RUNNING", None, job_name="b")
+    assert states["13"] == SlurmJobState("RUNNING", None, job_name="b")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.slurm.submit_limits import most_jobs
+from launcher.slurm.resources import most_jobs
 from tests.launcher.conftest import SlurmOf
 
 Tools = Callable[..., None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.this_machine.capacity import Ledger, Machine, Share, count_devices, this_machine, why_impossible
+from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
 from tests.conftest import RecordOf
 
 
@@ -50,7 +50,7 @@ def test_a_share_is_never_given_twice(record_of: RecordOf) -> None:
     small, large = record_of(
         [{"training.seed": 1}, {"parallel.world_size": 4, "parallel.tensor_parallel_size": 4}]
     ).trials
-    ledger = Ledger(Machine(num_cores=2, memory_bytes=2**40, num_devices=0))
+    ledger = Ledger(MachineCapacity(num_cores=2, memory_bytes=2**40, num_devices=0))
     assert cores(ledger.take(small)) == 1
     assert ledger.take(large) is None
     ledger.give_back(small.trial_id)
@@ -62,7 +62,7 @@ def test_memory_of_trials_at_once_never_exceeds_the_machine(record_of: RecordOf)
     one, two = record_of([{"training.seed": 1}, {"training.seed": 2}]).trials
     assert one.estimate is not None
     needed = one.estimate.peak_memory_bytes
-    ledger = Ledger(Machine(num_cores=8, memory_bytes=needed + 1, num_devices=0))
+    ledger = Ledger(MachineCapacity(num_cores=8, memory_bytes=needed + 1, num_devices=0))
     share = ledger.take(one)
     assert share is not None
     assert share.memory_bytes == needed
@@ -75,7 +75,7 @@ def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of: Re
     assert machine.memory_bytes > 2**28
     (small,) = record_of([{"training.seed": 1}]).trials
     assert small.experiment is not None
-    assert why_impossible(small.experiment, small.estimate, Machine(1, 2**40, 0)) is None
+    assert why_impossible(small.experiment, small.estimate, MachineCapacity(1, 2**40, 0)) is None
 
 
 def test_importing_the_submitter_costs_neither_torch_nor_mlflow_nor_pandas() -> None:

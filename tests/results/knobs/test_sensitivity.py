@@ -53,7 +53,7 @@ def test_the_same_points_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rates_that_no_knob_explains_are_called_so() -> None:
     draw = random.Random(3)
-    noise = [KnobPoint(point.settings, math.exp(draw.gauss(30, 0.1))) for point in table(keep=0.3).rated]
+    noise = [KnobPoint(point.settings, math.exp(draw.gauss(30, 0.1))) for point in table(keep=0.3).rated_points]
     found = sensitivity(KnobTable("measured", tuple(noise)))
     assert not found.is_told
     assert "do not tell which knob mattered" in finding(found)
@@ -75,7 +75,7 @@ def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
 
 
 def test_a_few_trials_are_too_few_and_import_nothing() -> None:
-    few = KnobTable("measured", table().rated[:40:5])
+    few = KnobTable("measured", table().rated_points[:40:5])
     assert why_untold(few) == "8 trials with a rate are too few for 4 knobs: at least 12 are needed"
     code = "import sys, results.report.sections.knobs; sys.exit('shap' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -87,7 +87,7 @@ def test_what_runs_out_of_memory_is_counted_by_value() -> None:
     assert 0 < out < trials
     assert counts["micro_batch_size", "1"][0] == 0
     assert counts["tensor_parallel_size", "1"][0] == out
-    assert memory_counts(KnobTable("measured", table().rated)) == []
+    assert memory_counts(KnobTable("measured", table().rated_points)) == []
 
 
 def test_what_decides_whether_a_trial_runs_out_of_memory_is_told_apart_from_what_makes_it_fast() -> None:
@@ -95,10 +95,10 @@ def test_what_decides_whether_a_trial_runs_out_of_memory_is_told_apart_from_what
     shares = {column.name: share for column, share in memory_shares(whole)}
     assert set(list(shares)[:2]) == {"micro_batch_size", "tensor_parallel_size"}
     assert shares["zero_stage"] < 0.05
-    assert memory_shares(KnobTable("measured", whole.rated)) == []
+    assert memory_shares(KnobTable("measured", whole.rated_points)) == []
 
 
 def test_equal_rates_tell_nothing_and_are_called_so() -> None:
     """Trees have nothing to split then, which fANOVA takes for a mistake of the caller's."""
-    equal = [KnobPoint(point.settings, 1e14) for point in table(keep=0.3).rated]
+    equal = [KnobPoint(point.settings, 1e14) for point in table(keep=0.3).rated_points]
     assert why_untold(KnobTable("measured", tuple(equal))) == f"all {len(equal)} trials have the same rate"

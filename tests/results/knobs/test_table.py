@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from results.knobs.published_order import published_order
-from results.knobs.table import KnobPoint, columns_of, in_words, measured_table, predicted_table
+from results.knobs.finding import published_order
+from results.knobs.table import KnobPoint, columns_of, knob_words, measured_table, predicted_table
 from tests.results.conftest import WriteSweep, performance, trial
 from train_core.measurement import Outcome
 
@@ -65,7 +65,7 @@ def test_values_are_in_the_order_in_which_people_count_them() -> None:
     recompute, other = columns_of(points)
     assert recompute.values == ("none", "selective", "full")
     assert other.values == (3, None, "x")
-    assert in_words(other.name) == "b"
+    assert knob_words(other.name) == "b"
 
 
 def test_only_the_sweep_that_repeats_a_study_has_a_published_order() -> None:

@@ -20,7 +20,7 @@ from conf.sites import TrackingSpec
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import import_sweep
 from results.mlflow.ui import Links, serve_ui
-from results.mlflow.writer import Writer
+from results.mlflow.writer import RunWriter
 from tests.results.conftest import SQLITE, WriteSweep
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port
 from tests.results.mlflow.conftest import PASSWORD, USER, Remote
@@ -106,20 +106,20 @@ def test_a_server_that_dies_in_the_middle_is_continued_later_without_duplicates(
     remote: Remote, write_sweep: WriteSweep, output_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep, tracking = write_sweep(TRIALS, HOW), on(remote.address)
-    close, closed = Writer._close, list[str]()
+    close, closed = RunWriter._close, list[str]()
 
-    def die_at_the_third(writer: Writer, run_id: str, content: Any) -> None:
+    def die_at_the_third(writer: RunWriter, run_id: str, content: Any) -> None:
         close(writer, run_id, content)
         closed.append(run_id)
         if len(closed) == 3:  # its metrics are still to come
             remote.kill()
 
-    monkeypatch.setattr(Writer, "_close", die_at_the_third)
+    monkeypatch.setattr(RunWriter, "_close", die_at_the_third)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     try:
         with pytest.raises(UsageError, match="import again once the store works"):
             import_sweep(sweep, tracking, output_dir)
-        monkeypatch.setattr(Writer, "_close", close)
+        monkeypatch.setattr(RunWriter, "_close", close)
     finally:
         remote.start()
     done = import_sweep(sweep, tracking, output_dir)

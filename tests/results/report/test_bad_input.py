@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from results.report.render.page import plot_library
+from results.report.page import plot_library
 from results.report.report import ReportPaths, write_report
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, report_of, trial

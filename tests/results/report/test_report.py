@@ -13,9 +13,9 @@ import pytest
 
 from conf.errors import ConfigError
 from results.report.findings.verdict import verdict
-from results.report.head import head_of
-from results.report.render.page import plot_library
+from results.report.page import plot_library
 from results.report.report import ReportPaths
+from results.report.section import head_of
 from results.report.table import Cell, ReportTable
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

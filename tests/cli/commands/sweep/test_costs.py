@@ -6,10 +6,10 @@ import pytest
 
 from cli.commands.sweep.costs import START_SECONDS, seconds_here
 from launcher.control.budget import predicted_seconds
-from launcher.this_machine.capacity import Machine
+from launcher.this_machine.capacity import MachineCapacity
 from tests.conftest import BuildRecord
 
-TWO_CORES = Machine(num_cores=2, memory_bytes=2**33, num_devices=0)
+TWO_CORES = MachineCapacity(num_cores=2, memory_bytes=2**33, num_devices=0)
 
 
 def test_the_time_here_counts_starts_and_what_runs_at_once(build_record: BuildRecord) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from launcher.control.private_overrides import begun_with
+from launcher.control.private_overrides import overrides_at_begin
 from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
 from sweeps.trial import SweepFolder
@@ -29,7 +29,7 @@ def test_no_file_of_a_sweep_but_one_holds_the_value_and_it_is_private(trisweep: 
     begun = History.of(Journal(folder.journal).read_new()).begun
     assert begun is not None
     assert "+slurm.environment.WANDB_API_KEY=***" in begun.overrides
-    assert f"+slurm.environment.WANDB_API_KEY={SECRET}" in begun_with(folder, begun).texts
+    assert f"+slurm.environment.WANDB_API_KEY={SECRET}" in overrides_at_begin(folder, begun).texts
     private.unlink()
     with pytest.raises(UsageError, match=r"WANDB_API_KEY=\*\*\* are not in .*private.json"):
-        begun_with(folder, begun)
+        overrides_at_begin(folder, begun)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conf.mixed import StageBlock
-from results.report.render.csv_table import csv_text
+from results.report.report import csv_text
 from results.report.section import Section
 from results.report.sections.step_over_time import section
 from results.report.timeline.pipeline_spans import predicted_step

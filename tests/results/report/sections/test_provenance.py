@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.report.section import Facts, Section
+from results.report.section import FactList, Section
 from results.report.sections.provenance import section
 from sweeps.sweep import Sweep
 from tests.results.conftest import CREATED, WriteSweep, performance, trial
@@ -49,7 +49,7 @@ def test_the_commands_that_make_it_again_can_be_copied(write_sweep: WriteSweep) 
 
 def test_software_machine_and_modules_are_named(write_sweep: WriteSweep) -> None:
     found = found_in(given(write_sweep(TRIALS, HOW)))
-    (facts,) = (dict(block.items) for block in found.blocks if isinstance(block, Facts))
+    (facts,) = (dict(block.items) for block in found.blocks if isinstance(block, FactList))
     assert facts["packages"] == "torch 2.9.0"
     assert facts["modules"] == "rocm/6.0, PrgEnv-gnu"
     assert facts["host"] == "made-up-login"

@@ -1,0 +1,7 @@
+"""Tables for a terminal: readable at 80 columns, better at 100.
+
+tables           the ranking of trials, what a search asked for, and the plan of a sweep
+score_table      predictions held against a table of measurements; `priced_table` predicts such a table
+rehearsal_table  what a rehearsal counted beside what was predicted
+layout_names     names of layouts that break between their parts, and their legend
+"""

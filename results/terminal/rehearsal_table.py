@@ -1,0 +1,144 @@
+"""A rehearsal's numbers beside the cost model's, for a terminal and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from conf.experiment import Experiment
+from conf.units import GIGA, TERA
+from results.units import ABSENT, count, error_percent, gib, significant
+from train_core.costs import estimate
+from train_core.costs.counts.traffic import GroupTraffic, Kind, stage_traffic
+from train_core.costs.terms import HELD_KINDS
+from train_core.rehearsal.counts import Rehearsal, StageBytes, StageStep
+
+HEADINGS = {
+    "weights_bytes": "weights",
+    "gradients_bytes": "grads",
+    "optimizer_bytes": "optim",
+    "activations_bytes": "activ",
+    "working_bytes": "work",
+    "logits_bytes": "logits",
+    "communication_bytes": "comm",
+}
+
+
+@dataclass(frozen=True)
+class StagePrediction:
+    """What the cost model predicts for a step of a stage's first rank. `StageStep` holds what was counted there."""
+
+    stage: int
+    memory: StageBytes
+    traffic: tuple[GroupTraffic, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost model says of everything that a `Rehearsal` counts."""
+
+    flops: int
+    stages: tuple[StagePrediction, ...]
+
+
+def predict(experiment: Experiment) -> Prediction:
+    """Predict with the cost model alone; nothing is run."""
+    predicted = estimate(experiment)
+    stages = tuple(
+        StagePrediction(
+            stage,
+            StageBytes(**{name: getattr(memory, name) for name in HELD_KINDS}),
+            stage_traffic(experiment, stage),
+        )
+        for stage, memory in enumerate(predicted.stages)
+    )
+    return Prediction(predicted.hardware_flops, stages)
+
+
+def memory_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
+    """The memory of every stage at its fullest moment, in GiB, split by what it is held for."""
+    table = Table(
+        title="Memory of one rank of every stage at its fullest moment, GiB",
+        title_justify="left",
+        caption_justify="left",
+        caption="What tensors take; without the framework's share and gaps. predicted: by the cost model.",
+        box=box.SIMPLE,
+        padding=0,
+    )
+    table.add_column("stage", justify="right", no_wrap=True)
+    table.add_column("")
+    for heading in (*HEADINGS.values(), "total", "off %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for stage, other in zip(rehearsal.stages, predicted.stages, strict=True):
+        counted, expected = stage.memory.total_bytes, other.memory.total_bytes
+        table.add_row(str(stage.stage), "counted", *_gibs(stage.memory))
+        table.add_row("", "predicted", *_gibs(other.memory), error_percent(expected, counted))
+    return table
+
+
+def _gibs(memory: StageBytes) -> list[str]:
+    return [*(gib(getattr(memory, name)) for name in HEADINGS), gib(memory.total_bytes)]
+
+
+def work_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
+    """Products and collectives of a step; stages that do the same share their rows."""
+    table = Table(
+        title="One rank's step",
+        title_justify="left",
+        caption_justify="left",
+        caption="Counted; predicted: by the cost model, of the column before it. GB: 10^9 bytes of the whole tensors"
+        " that are summed, gathered, scattered or sent.",
+        box=box.SIMPLE,
+        padding=0,
+    )
+    for heading in ("stages", "TFLOP", "group", "collective", "number", "predicted", "GB", "predicted"):
+        table.add_column(heading, justify="left" if heading in ("group", "collective") else "right", no_wrap=True)
+    for stages, alike, other in _alike(rehearsal, predicted):
+        named = [stages, significant(alike.flops / TERA, 4)]
+        for kind, counted, expected in _pair_traffic(alike.traffic, other.traffic):
+            table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
+            named = ["", ""]  # a group of stages is named on its first line only
+    return table
+
+
+def _alike(rehearsal: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:
+    """Runs of stages that do the same, and of which the same is predicted."""
+    # A pipeline has dozens of stages, most of which differ only in their number.
+    pairs = zip(rehearsal.stages, predicted.stages, strict=True)
+    for _, run in groupby(pairs, key=lambda pair: (pair[0].flops, pair[0].traffic, pair[1].traffic)):
+        stages = list(run)
+        (first, other), (last, _) = stages[0], stages[-1]
+        yield str(first.stage) if first is last else f"{first.stage}-{last.stage}", first, other
+
+
+def _pair_traffic(
+    counted: tuple[GroupTraffic, ...], predicted: tuple[GroupTraffic, ...]
+) -> Iterator[tuple[Kind, GroupTraffic | None, GroupTraffic | None]]:
+    """Pair the traffic by kind of collective, for every kind that either side has."""
+    found_traffic, expected = ({Kind(one.group, one.kind): one for one in traffic} for traffic in (counted, predicted))
+    for kind in sorted(found_traffic.keys() | expected.keys()):
+        yield kind, found_traffic.get(kind), expected.get(kind)
+
+
+def _amounts(*both: GroupTraffic | None) -> list[str]:
+    """Four cells: the number of calls as counted and as predicted, then their sizes in the same order."""
+    sizes = [significant(one.num_bytes / GIGA) if one else ABSENT for one in both]
+    return [*(count(one.number) if one else ABSENT for one in both), *sizes]
+
+
+def comparison(rehearsal: Rehearsal, predicted: Prediction) -> dict[str, Any]:
+    """Both as plain values, under the same names."""
+    stages: list[dict[str, Any]] = [
+        {
+            "stage": one.stage,
+            "memory": asdict(one.memory),
+            "traffic": [kind.model_dump(mode="json") for kind in one.traffic],
+        }
+        for one in predicted.stages
+    ]
+    return {"counted": rehearsal.model_dump(mode="json"), "predicted": {"flops": predicted.flops, "stages": stages}}

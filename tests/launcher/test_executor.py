@@ -1,0 +1,21 @@
+"""Functions that jobs call are named where they are submitted, and found where they run."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import launcher.executor
+from launcher.executor import ByName
+
+NAMED = [value for value in vars(launcher.executor).values() if isinstance(value, ByName)]
+
+
+@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.name)
+def test_every_name_is_a_function_that_takes_a_folder_first(named: ByName) -> None:
+    assert next(iter(inspect.signature(named.function).parameters)) == "folder"
+
+
+def test_it_is_called_like_the_function_itself() -> None:
+    assert ByName("operator", "add")(2, 3) == 5

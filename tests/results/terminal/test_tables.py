@@ -1,0 +1,92 @@
+"""Tables in terminals of several widths."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.output.state_table import state_table
+from results.collect import collect
+from results.knobs.table import measured_table
+from results.terminal.tables import by_prediction, plan_table, ranked_table
+from results.trial_rows import repeat_columns
+from sweeps.steadiness import TWO_SPEEDS
+from sweeps.sweep import Sweep
+from tests.results.conftest import WriteSweep
+from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
+from tests.sweeps.repeats.test_disturbed_runs import QUIET, stepped
+
+
+def shown(table: Table, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    for table, numbers in (
+        (ranked_table(collect(Sweep.stored_in(folder).read())), ("0.100", "0.0950", "2.56", "1.50")),
+        (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("128.0 GiB", "short", "1.56", "192.0")),
+    ):
+        text = shown(table, width)
+        assert max(len(line) for line in text.splitlines()) <= width
+        flat = " ".join(text.split())
+        assert all(number in flat for number in numbers), text
+        assert "…" not in text
+
+
+def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write_sweep: WriteSweep) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    lines = shown(ranked_table(collect(Sweep.stored_in(folder).read())), 140).splitlines()
+    ranked = [line.split() for line in lines if "COMPLETED" in line]
+    assert [line[0] for line in ranked] == ["1=", "1=", "3", "4"]
+    assert "*" in ranked[0]
+    assert any("FAILED" in line for line in lines)
+    assert any("INFEASIBLE" in line for line in lines)
+
+
+def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown() -> None:
+    slow = stepped(8, [2.0, 4.6, 2.0, 4.5, 4.56, 2.04, 4.6])
+    trials = [
+        stepped(2, QUIET),
+        stepped(4, QUIET, 0, model_flops_utilization=4.32, peak_source="data sheet"),
+        slow,
+    ]
+    table = ranked_table(collect(trials))
+    lines = shown(table, 140).splitlines()
+    places = {line.split()[0] for line in lines if "COMPLETED" in line}
+    (disturbed,) = [line for line in lines if line.lstrip().startswith("tp1") and "DISTURBED" in line]
+    assert places == {"1="}
+    assert "mb8" in disturbed
+    assert TWO_SPEEDS in " ".join(shown(table, 140).split())
+    assert "432" not in shown(table, 140)
+    assert list(state_table([slow], 160).columns[1].cells) == [Text("DISTURBED", "yellow")]
+    (*_, row) = repeat_columns(trials)
+    assert (row["disturbed"], row["place"]) == (TWO_SPEEDS, None)
+    assert [len(measured_table(trials).points), len(measured_table(trials[:2]).points)] == [2, 2]
+
+
+def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
+    folder, record = write_sweep([])
+    assert "Measured here" in shown(ranked_table(collect(Sweep.stored_in(folder).read())), 80)
+    assert "Predicted" in shown(plan_table(record, []), 80)
+
+
+def test_predictions_are_ranked_by_what_fits_then_by_what_lacks_least() -> None:
+    order = [trial.trial_id for trial in by_prediction(PLAN)]
+    assert order == ["plan-fast", "plan-recipe", "plan-lacks", "plan-impossible"]
+
+
+def test_no_name_is_broken_within_a_word_in_a_narrow_terminal(write_sweep: WriteSweep) -> None:
+    lines = shown(plan_table(write_sweep([], plan=PLAN).record, PLAN), 80).splitlines()
+    words = {word.strip("-") for line in lines for word in line.split()}
+    assert {"fits", "short", "GiB"} <= words
+    assert any("tp2-pp16-dp2-mb1-gb8" in line for line in lines)

@@ -1,0 +1,21 @@
+"""A class name means one thing in the whole product, so that a reader who meets it knows which class it is."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "cli")
+
+
+def test_class_names_are_unique() -> None:
+    places = defaultdict[str, list[str]](list)
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(str(path.relative_to(ROOT)))
+    assert len(places) > 400, "the product has hundreds of classes"
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
