@@ -101,8 +101,8 @@ def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
         f"From {sensitivity.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
         f" {percent(max(0.0, sensitivity.explained))} % of the differences between trials that they have not seen."
         " Share: of all that moves the trials away from their mean (SHAP). Range: four of five draws of as many trials,"
-        " with replacement. Alone: without what only several knobs together do. Gain: the fastest value over the slowest,"
-        f" all other knobs as they were. Trials without a rate are not in it.{others}"
+        " with replacement. Alone: without what only several knobs together do. Gain: the fastest value over the"
+        f" slowest, all other knobs as they were. Trials without a rate are not in it.{others}"
     )
 
 
