@@ -12,7 +12,8 @@ from results.scaling import Scaling, scalings
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, repeat_columns, trial_row
 from sweeps.folder.history import History
-from sweeps.reading import Reading, TrialReading, disturbances
+from sweeps.reading import Reading, TrialReading
+from sweeps.repeats.ranking import disturbances
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from sweeps.watch.age import age_seconds

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.experiment import Experiment
-from sweeps.reading import TrialReading, counted_runs, disturbances, middle_of
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import counted_runs, disturbances, middle_of
 from train_core.measurement import Performance
 
 ScalingKind = Literal["baseline", "strong", "weak", "layout"]

@@ -17,8 +17,9 @@ from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, 
 from results.scaling import Scaling
 from results.units import gib, percent, tflops
 from sweeps.confidence import interval_of
-from sweeps.reading import TrialReading, disturbances
+from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
+from sweeps.repeats.ranking import disturbances
 from sweeps.trial import Trial
 from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms

@@ -13,7 +13,8 @@ from results.terminal.layout_names import LayoutCell
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
 from sweeps.points.objectives import measured
-from sweeps.reading import Reading, TrialReading, disturbances
+from sweeps.reading import Reading, TrialReading
+from sweeps.repeats.ranking import disturbances
 from sweeps.watch.age import age_seconds
 from train_core.measurement import Outcome
 

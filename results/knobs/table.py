@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 from conf.experiment import Experiment
 from conf.knobs import KNOB, KNOBS
 from conf.schema import Value
-from sweeps.reading import TrialReading, disturbances
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import disturbances
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 

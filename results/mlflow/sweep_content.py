@@ -10,8 +10,9 @@ from results.mlflow.trial_content import Related, common_tags, run_title, trial_
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.terminal.layout_names import legend_text
-from sweeps.reading import TrialReading, disturbances
+from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
+from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 

@@ -15,7 +15,8 @@ from results.report.section import Block, Head, Heading, NamedTable, Paragraph, 
 from results.report.table import ReportTable, number, text
 from results.units import rounded, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
 

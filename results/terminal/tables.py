@@ -13,9 +13,10 @@ from results.report.findings.sought import WORDS, half_width_text, value_text
 from results.terminal.layout_names import LayoutCell, OutcomeCell, legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
-from sweeps.reading import MEASURED_PEAK, TrialReading
+from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import NOISY_RATIO
+from sweeps.repeats.ranking import MEASURED_PEAK
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
 

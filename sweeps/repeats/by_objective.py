@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from conf.sweep_spec import Objective
 from sweeps.points.objectives import cost, front, measured
-from sweeps.reading import TrialReading, counted_runs, disturbances, ranked
+from sweeps.reading import TrialReading
 from sweeps.repeats.interval import t_quantile
+from sweeps.repeats.ranking import counted_runs, disturbances, ranked
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeps.reading import lateness
 from sweeps.repeats.points import MeasuredPoint
+from sweeps.repeats.ranking import lateness
 from sweeps.steadiness import late_ones
 
 

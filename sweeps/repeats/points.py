@@ -6,8 +6,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeps.reading import MEASURED_PEAK, TrialReading, counted_runs, disturbances, measured_groups, middle_of
+from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatInterval, RepeatSpread, of_one_run, of_runs, pooled_spread, with_own_steps
+from sweeps.repeats.ranking import MEASURED_PEAK, counted_runs, disturbances, measured_groups, middle_of
 from sweeps.steadiness import LEAST_RATIO
 from train_core.measurement import Performance
 
@@ -21,7 +22,7 @@ class MeasuredPoint:
 
     Attributes:
         runs: that completed, in the order in which they were asked for.
-        middle: `sweeps.reading.middle_of` the runs that count: the steady ones, where any is. All numbers that are
+        middle: `ranking.middle_of` the runs that count: the steady ones, where any is. All numbers that are
             shown of the point are this run's, so that they belong together.
         seconds: of a step, with the interval in which they lie.
         disturbed: what disturbed its runs, where none of them was steady; else empty.

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeps.reading import TrialReading, disturbances
+from sweeps.reading import TrialReading
 from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of
+from sweeps.repeats.ranking import disturbances
 from sweeps.search.searcher import Answer, Proposal
 from train_core.measurement import Outcome
 

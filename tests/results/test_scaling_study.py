@@ -10,7 +10,7 @@ from results.report.findings.verdict import verdict
 from results.report.section import NamedTable, Paragraph, Plot, ReportSubject
 from results.report.sections.scaling import section
 from results.scaling_study import amdahl, gustafson, measured_study, predicted_study
-from sweeps.reading import ranked
+from sweeps.repeats.ranking import ranked
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from tests.results.conftest import WriteSweep, performance, trial

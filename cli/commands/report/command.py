@@ -125,7 +125,7 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
     from results.terminal.tables import ranked_table, sought_table
-    from sweeps.reading import ranked
+    from sweeps.repeats.ranking import ranked
 
     paths = write_report(sweep, readings, out)
     if sweep.record.seeks_rate:

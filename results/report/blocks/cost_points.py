@@ -12,7 +12,8 @@ from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
 from results.units import in_three_digits, rounded
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 from sweeps.trial import SweepRecord
 
 KWH_PER_MWH = 1000

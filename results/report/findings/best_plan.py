@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from results.report.section import ReportSubject
 from results.terminal.tables import by_prediction
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 from sweeps.trial import SweepRecord, Trial
 
 

@@ -21,7 +21,8 @@ from results.report.findings.comparable import (
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, error_percent, gib, percent, rounded, seconds, tflops
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 
 MOST_POINTS = 1000
 SQUARE = 380

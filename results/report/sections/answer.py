@@ -16,9 +16,10 @@ from results.scaling_study import ScalingStudy, measured_study, predicted_study
 from results.terminal.layout_names import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
-from sweeps.reading import MEASURED_PEAK, TrialReading, ranked
+from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points
+from sweeps.repeats.ranking import MEASURED_PEAK, ranked
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 

@@ -12,7 +12,8 @@ from results.report.findings.best_plan import best_on_paper
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import in_three_digits
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 from train_core.trial_folder import JobFolder
 
 FEWEST_ON_A_PLOT = 2

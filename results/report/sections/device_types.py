@@ -9,7 +9,8 @@ from results.report.findings.comparable import display_name, has_device_per_rank
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import gib, percent, tflops
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 from train_core.measurement import BlockRates
 
 NUMBERS = ("ranks", "model TFLOPS", "peak TFLOPS", "MFU %", "peak GiB", "of GiB")

@@ -22,7 +22,7 @@ from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, gib, percent, seconds
 from sweeps.planner.explain import Explanation, explain
 from sweeps.planner.strategy import Strategy
-from sweeps.reading import ranked
+from sweeps.repeats.ranking import ranked
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate
 

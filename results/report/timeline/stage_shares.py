@@ -13,7 +13,8 @@ from results.report.timeline.gantt import devices_of_stages, stages_to_draw
 from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
 from results.report.timeline.recorded_spans import recorded_step
 from results.units import percent
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import ranked
 from train_core.costs import IMPLEMENTATIONS
 from train_core.stage_timeline import StageTimeline
 

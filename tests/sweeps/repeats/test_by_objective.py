@@ -10,8 +10,9 @@ import pytest
 from conf.schema import Value
 from conf.sweep_spec import Objective
 from results.report.findings.verdict import verdict
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading, sought_points
+from sweeps.repeats.ranking import ranked
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord

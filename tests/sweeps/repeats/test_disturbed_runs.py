@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from sweeps.reading import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TrialReading, disturbances, ranked
+from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatInterval, with_own_steps
 from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import measured_points, places, rivals_of
+from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, disturbances, ranked
 from sweeps.search.searcher import Answer
 from sweeps.steadiness import TWO_SPEEDS
 from tests.results.conftest import performance, trial

@@ -8,9 +8,10 @@ from math import exp
 
 import pytest
 
-from sweeps.reading import TrialReading, ranked
+from sweeps.reading import TrialReading
 from sweeps.repeats.interval import of_one_run, of_runs, pooled_spread
 from sweeps.repeats.points import machine_noise, measured_points, rivals_of
+from sweeps.repeats.ranking import ranked
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.searcher import Answer
 from sweeps.trial import Trial
