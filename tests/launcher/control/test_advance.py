@@ -263,7 +263,7 @@ def test_a_deadline_that_has_passed_ends_what_runs(sweep: Sweep) -> None:
     assert conductor.history.begun is not None
     conductor.history.first_begun = conductor.history.begun.time - 3600
     assert "have passed" in conductor.advance().finished
-    assert jobs_of(sweep.folder) == []
+    until(lambda: not jobs_of(sweep.folder))  # they are told to end; on a busy machine that takes a moment
 
 
 def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: Sweep) -> None:

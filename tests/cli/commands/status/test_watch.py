@@ -59,8 +59,8 @@ def test_a_pipe_gets_a_line_and_the_command_ends_with_the_sweep(finished: Path) 
 def test_ctrl_c_leaves_without_a_word_of_error(finished: Path, tmp_path: Path) -> None:
     folder = SweepFolder(finished / "runs" / "smoke-local")
     # The lock tells that somebody works on the sweep, so that watching goes on.
-    code = "from launcher.folder_lock import locked; import time\nfrom sweeps.trial import SweepFolder\n"
-    code += f"with locked(SweepFolder({str(folder.path)!r})): print('held', flush=True); time.sleep(60)"
+    code = "from launcher.folder_lock import lock_folder; import time\nfrom sweeps.trial import SweepFolder\n"
+    code += f"with lock_folder(SweepFolder({str(folder.path)!r})): print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
