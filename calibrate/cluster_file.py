@@ -147,7 +147,7 @@ def _origin(change: Change, stamp: str) -> str:
 
 
 def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
-    """Whether any comment still refers to the calibration of this line, whose values this one did not all replace."""
+    """True if a comment still refers to the calibration of this line, whose values this one did not all replace."""
     earlier = line.removeprefix(STAMPED).split(": ")[0]
     return earlier != stamp and any(earlier in other for other in lines if other is not line)
 

@@ -43,7 +43,7 @@ class RatesExecutor(Protocol):
 
     @property
     def place(self) -> str:
-        """Where they run, in words that can end a sentence."""
+        """The place where they run, in words that can end a sentence."""
 
     def request(self, folder: RatesFolder) -> str | None:
         """The text that sbatch would get; None where it gets none. Writes nothing and needs no Slurm."""

@@ -73,7 +73,7 @@ class FittedTrial:
 
 @dataclass(frozen=True)
 class Refit:
-    """What the trials make of the constants.
+    """The constants that fit the trials.
 
     Attributes:
         before, after: every constant by name.
@@ -125,7 +125,7 @@ def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
 
 
 def _shares_cores(experiment: Experiment, cluster: ClusterSpec, performance: Performance) -> bool:
-    """Whether the ranks took turns on as many cores as the cluster file says, which the cost model knows about."""
+    """True if the ranks took turns on as many cores as the cluster file says, which the cost model knows about."""
     cores = (cluster.cores_per_node or 0) * experiment.num_nodes
     return performance.num_devices == min(experiment.parallel.world_size, cores)
 
@@ -157,7 +157,7 @@ def refit_cluster(
 def present_values(
     efficiency: EfficiencySpec, constants: Sequence[Constant] = CONSTANTS, scale: Scale = SCALE
 ) -> dict[str, float]:
-    """What the constants are now: a cluster's own, else those of scale."""
+    """The constants as they are now: a cluster's own, else those of scale."""
     stated = {**scale.model_dump(), **efficiency.model_dump(exclude_none=True)}
     return {each.name: float(stated[each.name]) for each in constants}
 
@@ -202,7 +202,7 @@ def log_ratios(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> LogRati
 
 
 def predicted_seconds(cluster: ClusterSpec, trials: Sequence[FinishedTrial], values: Values) -> Floats:
-    """What the cost model says with these constants."""
+    """The seconds that the cost model predicts with these constants."""
     return priced_runs(cluster, trials).step_seconds(_with(values))
 
 

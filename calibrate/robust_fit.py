@@ -62,7 +62,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class FittedConstants:
-    """Which constants are fitted.
+    """The choice of constants to fit.
 
     Attributes:
         left_alone: the others, and why.
@@ -73,7 +73,7 @@ class FittedConstants:
 
 
 def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> FittedConstants:
-    """Which constants to fit: those that move these predictions.
+    """Choose the constants to fit: those that move these predictions.
 
     Constants that move them alike are fitted together, and their springs decide which of them moves more.
     """
@@ -209,7 +209,7 @@ def _step(
 
 
 def slopes(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> Floats:
-    """How each log ratio changes with a spread of each constant, (n, constants)."""
+    """The change of each log ratio with a spread of each constant, (n, constants)."""
     base = ratios(present)
     columns = []
     for constant in constants:

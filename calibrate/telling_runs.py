@@ -1,4 +1,4 @@
-"""Which runs would say most of a cluster's constants: five that are chosen well say nearly what all would.
+"""The runs that would say most of a cluster's constants: five that are chosen well say nearly what all would.
 
 Runs are taken one after another, each the one whose step is least certain once those before it are known: constants are
 as uncertain as their spreads say, and a run reveals one combination of them. This is the greedy D-optimal design.

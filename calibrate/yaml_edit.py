@@ -107,7 +107,7 @@ def _added_in_braces(text: str, node: MappingNode, path: KeyPath, value: str) ->
 
 
 def _end(text: str, node: Node) -> int:
-    """Where the node's own characters end: a block mapping's mark lies behind the comments that follow it."""
+    """The end of the node's own characters: a block mapping's mark lies behind the comments that follow it."""
     while isinstance(node, MappingNode | SequenceNode) and not node.flow_style and node.value:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last

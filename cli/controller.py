@@ -1,4 +1,4 @@
-"""What the small Slurm job runs that goes on with a sweep: step after step, until the sweep or its own time is over."""
+"""The small Slurm job that goes on with a sweep: step after step, until the sweep or its own time is over."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def run_in_slurm(folder: str) -> None:
 
 
 def _leaves_nothing_to_do(step: SweepStep) -> bool:
-    """Whether this job would only wait: the sweep has ended, or a person has paused it."""
+    """True if this job would only wait: the sweep has ended, or a person has paused it."""
     return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)

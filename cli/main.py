@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def _stdout_is_written() -> bool:
-    """Whether stdout takes one more line. One that does not is put away, or Python would complain of it at its end."""
+    """True if stdout takes one more line. One that does not is put away, or Python would complain of it at its end."""
     try:
         os.write(sys.stdout.fileno(), b"\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""What to run: the YAML groups hold the values, and this package makes checked values of them.
+"""Checked values of what to run, made from the YAML files of the groups.
 
 From overrides to settings:
     overrides     what a person changes, taken apart once; `wrong_overrides` says what is wrong with one

@@ -104,12 +104,12 @@ class SweepAxis(Frozen):
 
     @property
     def follows(self) -> bool:
-        """Whether any value is computed from other keys."""
+        """True if any value is computed from other keys."""
         return any(followed(value) for value in self.values or ())
 
     @property
     def is_whole(self) -> bool:
-        """Whether a range is of whole numbers: its ends and its step were written as such."""
+        """True if a range is of whole numbers: its ends and its step were written as such."""
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     @property
@@ -128,7 +128,7 @@ class SweepAxis(Frozen):
         return tuple(self._number(self.low + number * step) for number in range(count))
 
     def holds(self, value: Value) -> bool:
-        """Whether a range contains a value."""
+        """True if a range contains a value."""
         assert self.low is not None
         assert self.high is not None
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

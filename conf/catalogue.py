@@ -1,4 +1,4 @@
-"""What can be chosen, and where each choice comes from: every file of every group, in all folders of configuration."""
+"""A list of all choices and where each comes from: every file of every group, in all folders of configuration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Option:
 
     @property
     def hides_ours(self) -> bool:
-        """Whether it takes the place of a file of the package's."""
+        """True if it takes the place of a file of the package's."""
         return self.is_own and not is_own(self.paths[-1])
 
 
@@ -54,7 +54,7 @@ def option_called(group: str, name: str) -> Option:
 
 
 def first_sentence(path: Path) -> str:
-    """What the comment at the top of a file says first."""
+    """The first sentence of the comment at the top of a file."""
     lines = []
     for line in path.read_text(errors="replace").splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""How an interleaved pipeline cuts stages into model chunks, and a step's micro-batches into groups.
+"""The division of an interleaved pipeline's stages into model chunks, and of a step's micro-batches into groups.
 
 With v chunks on each of p stages, chunk c of stage r is part c p + r of the model. The embedding and the head make a
 part of their own where no layer is left for the first chunk of the first stage, or for the last of the last:
@@ -17,7 +17,7 @@ from itertools import accumulate
 
 
 def chunk_layers(layers: int, num_chunks: int, *, is_first_stage: bool) -> tuple[int, ...]:
-    """How many of a stage's layers each of its chunks has: as even as possible.
+    """The number of layers of each of a stage's chunks, as even as possible.
 
     On the first stage the lighter chunks come first, beside the embedding, on every other stage last, which on the last
     stage is beside the head.

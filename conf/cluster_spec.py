@@ -58,7 +58,7 @@ class DeviceSpec(Frozen):
 
 
 class LinkSpec(Frozen):
-    """What connects blocks of `num_devices` consecutive devices.
+    """A connection between blocks of `num_devices` consecutive devices.
 
     Attributes:
         name: what people call it, such as nvlink.
@@ -131,7 +131,7 @@ class EfficiencySpec(Frozen):
 
 
 class SiteSpec(Frozen):
-    """What electricity means where the cluster stands. Nothing is assumed where nothing is declared.
+    """The price and carbon of electricity where the cluster stands. Nothing is assumed where nothing is declared.
 
     Attributes:
         grid_co2_grams_per_kwh: what the grid emits for a kilowatt-hour; null leaves carbon out.

@@ -1,4 +1,4 @@
-"""What a person is told of a value that is not of its type, without pydantic's own words."""
+"""Complaints about values that are not of their type, without pydantic's own words."""
 
 from __future__ import annotations
 

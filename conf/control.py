@@ -1,4 +1,4 @@
-"""How a sweep is carried out: what it may spend, who goes on with it, in which kind of job, and who is told."""
+"""The settings of a sweep's course: its budget, its controller, the kind of its jobs, and its notifications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conf.schema import Count, Frozen, NonNegative, Positive
 
 
 class BudgetSpec(Frozen):
-    """What a sweep may spend, trials in flight included; null sets no limit.
+    """The limits of a sweep's spending, trials in flight included; null sets no limit.
 
     Attributes:
         device_hours: of all trials together, whatever becomes of them.
@@ -31,7 +31,7 @@ UNLIMITED_BUDGET = BudgetSpec(device_hours=None, dollars=None, energy_kwh=None, 
 
 
 class ControllerSpec(Frozen):
-    """Who goes on with a sweep whose next points depend on what was measured.
+    """The process that goes on with a sweep whose next points depend on what was measured.
 
     Attributes:
         kind: `foreground`: the command itself; `slurm`: a small job that requeues itself.
@@ -47,7 +47,7 @@ class ControllerSpec(Frozen):
 
 
 class LauncherSpec(Frozen):
-    """In which kind of job trials run.
+    """The kind of job in which trials run.
 
     Attributes:
         kind: `jobs`: each trial is a job or an element of a job array; `allocation`: a step inside one allocation.
@@ -61,7 +61,7 @@ class LauncherSpec(Frozen):
 
 
 class NotifySpec(Frozen):
-    """Who is told when a sweep ends, fails often, or finds a new best.
+    """The recipient of a message when a sweep ends, fails often, or finds a new best.
 
     Whoever knows the address can write there, so that it is a secret: no record, log or error shows it.
 

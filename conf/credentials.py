@@ -35,7 +35,7 @@ def hide_credentials(text: str) -> str:
 
 
 def has_hidden_variables(override: str) -> bool:
-    """Whether it gives variables of jobs what stands for values that are hidden."""
+    """True if it gives variables of jobs what stands for values that are hidden."""
     return OF_ENVIRONMENT.fullmatch(override) is not None and HIDDEN in override
 
 

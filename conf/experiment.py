@@ -32,7 +32,7 @@ from conf.trainer_spec import TRISWEEP, TrainerSpec
 
 
 class ExperimentParts(SetupParts):
-    """What an experiment is made of. The parts are not yet held against each other."""
+    """The parts of an experiment, not yet checked against each other."""
 
     data: DataSpec
     training: TrainingPlan

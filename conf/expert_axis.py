@@ -1,4 +1,4 @@
-"""Which ways to spread experts over ranks cannot exist."""
+"""The rules for spreading experts over ranks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _check_ranks(setup: SetupParts) -> None:
 
 
 def _check_order(setup: SetupParts) -> None:
-    """Where stages of one replica are neighbours, its experts have to be spread over just the ranks of one stage.
+    """Check that experts are spread over just the ranks of one stage where a replica's stages are neighbours.
 
     Source: Megatron-LM, megatron/core/parallel_state.py, `initialize_model_parallel`.
     """

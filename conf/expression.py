@@ -101,7 +101,7 @@ class Expression:
         return tuple(sorted(_names(self.root)))
 
     def value(self, lookup: Lookup) -> Value:
-        """What it comes to, given the values of its keys.
+        """The value of the expression, given the values of its keys.
 
         Raises:
             BadExpression: it divides by zero, or compares or computes with values of the wrong kind.

@@ -19,7 +19,7 @@ def dotted_fields() -> frozenset[str]:
 
 
 def can_be_set(key: str) -> bool:
-    """Whether a dotted key is a field, or an entry of one that is a mapping."""
+    """True if a dotted key is a field, or an entry of one that is a mapping."""
     return key in dotted_fields() or key.rpartition(".")[0] in _mappings()
 
 

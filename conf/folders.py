@@ -93,7 +93,7 @@ def options(group: str) -> list[str]:
 
 
 def site_overrides() -> list[str]:
-    """What the nearest `trisweep.yaml` says of values, as overrides, which those of a command line come after."""
+    """The values in the nearest `trisweep.yaml`, as overrides, which those of a command line come after."""
     file = nearest_site_file(Path.cwd())
     output = site_of(file).output_dir if file else None
     return [] if output is None else [f"output_dir={quoted(str(output))}"]
@@ -116,7 +116,7 @@ def shown_file(group: str, option: str) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file lies in a person's own folder."""
+    """True if a file lies in a person's own folder."""
     return not path.is_relative_to(CONF_DIR)
 
 

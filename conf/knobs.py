@@ -69,11 +69,11 @@ class Knob:
 
     @property
     def has_plain(self) -> bool:
-        """Whether there is a plain value: numbers of devices and of sequences have none."""
+        """True if there is a plain value: numbers of devices and of sequences have none."""
         return self.role != "given" or self.plain is not None
 
     def entry(self, value: KnobValue) -> KnobValue:
-        """What a column holds for a value."""
+        """The entry of a column for a value."""
         return self.values.index(value) if isinstance(value, str) else value
 
     def value(self, entry: int | bool) -> Listed:
@@ -87,7 +87,7 @@ class Knob:
         return self.label.format(value) if self.in_every_label or value != self.plain else ""
 
     def explained(self, value: KnobValue) -> str:
-        """What that part of the name means, as a phrase for people."""
+        """The meaning of that part of the name, as a phrase for people."""
         return self.value_meanings.get(str(value), self.meaning).format(value)
 
 

@@ -71,7 +71,7 @@ Plugins.instance().register(OwnFolders)
 
 @dataclass(frozen=True)
 class Composition:
-    """What was asked for and what it came to, made once and passed on.
+    """A request and the configuration composed from it, made once and passed on.
 
     Attributes:
         tree: plain values, interpolations resolved. Nobody changes it: `with_values` makes changed copies.
@@ -154,7 +154,7 @@ def _composed(root: str, overrides: Overrides) -> Tree:
 
 
 def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) -> DictConfig:
-    """What Hydra composes, `with_its_own` values or without them."""
+    """The configuration that Hydra composes, with its own values or without them."""
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
     _require_sweep(overrides)
@@ -187,7 +187,7 @@ def settings_of(tree: Tree) -> Settings:
 
 
 def _holds_blocks(mixed: object) -> bool:
-    """Whether the clusters are described, as in a trial's folder, and not just named."""
+    """True if the clusters are described, as in a trial's folder, and not just named."""
     return isinstance(mixed, list | tuple) and all(isinstance(block, dict) for block in mixed)
 
 
@@ -223,7 +223,7 @@ def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Mo
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a sweep and its folder: no slashes, no blanks, and no dot in front."""
+    """True if a text can name a sweep and its folder: no slashes, no blanks, and no dot in front."""
     try:
         return bool(TypeAdapter(Name).validate_python(text))
     except ValidationError:

@@ -55,5 +55,5 @@ def named_blocks(text: str, separator: str = "+", example: str = EXAMPLE) -> lis
 
 
 def is_count(text: str) -> bool:
-    """Whether it is a number with few enough digits; Python refuses to convert text of thousands of digits."""
+    """True for a number with few enough digits; Python refuses to convert text of thousands of digits."""
     return text.isdecimal() and len(text) <= MOST_DIGITS

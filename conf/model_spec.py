@@ -12,7 +12,7 @@ from conf.schema import NORM_EPSILON, Count, Family, Frozen, Name, Positive
 
 
 class RotaryScaling(Frozen):
-    """How rotary positions are stretched for sequences longer than those of pretraining: Hugging Face's type `llama3`.
+    """The stretching of rotary positions for sequences longer than in pretraining: Hugging Face's type `llama3`.
 
     An angle that turns around less than `low_freq_factor` times in `original_max_position_embeddings` tokens grows
     `factor` times more slowly, one that turns more than `high_freq_factor` times stays, and between the two the speeds
@@ -167,7 +167,7 @@ class ModelSpec(Frozen):
 
     @property
     def has_qkv_bias(self) -> bool:
-        """Whether queries, keys and values have biases: as the family has them, or by themselves."""
+        """True if queries, keys and values have biases: as the family has them, or by themselves."""
         return self.family == "gpt" or self.qkv_bias
 
     @property

@@ -1,4 +1,4 @@
-"""What a person may have meant by a word that is not known."""
+"""Suggestions for a word that is not known."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _initials(name: str) -> str:
 
 
 def _has_like_key(word: str, found: str) -> bool:
-    """Whether the keys themselves are alike, and not just the groups before them."""
+    """True if the keys themselves are alike, and not just the groups before them."""
     key, other = word.rpartition(".")[2], found.rpartition(".")[2]
     return _ratio(key, other) >= LIKE_KEY or {*filter(None, key.split("_"))} <= {*other.split("_")}
 
 
 def _likeness(word: str, found: str) -> float:
-    """How much alike two dotted keys are: a long group that is right must not hide that its key is another."""
+    """The likeness of two dotted keys: a long group that is right must not hide that its key is another."""
     (group, _, key), (other_group, _, other_key) = word.rpartition("."), found.rpartition(".")
     parts = {part for part in key.split("_") if part}
     all_said = parts <= {*other_key.split("_")}  # tensor_size for tensor_parallel_size

@@ -1,4 +1,4 @@
-"""What a person changes of the configuration: Hydra's overrides, taken apart once, where they enter the program.
+"""A person's changes of the configuration: Hydra's overrides, taken apart once, where they enter the program.
 
 `cluster=frontier` chooses a file of a group, `batch.micro_batch_size=2` sets a value. Nobody outside `conf` splits the
 text of an override: `Overrides` answers what was chosen and what was set.
@@ -46,7 +46,7 @@ class Override:
 
     @property
     def pins(self) -> bool:
-        """Whether it states one value instead of choosing a file of values."""
+        """True if it states one value instead of choosing a file of values."""
         return "." in self.key and "@" not in self.key
 
 

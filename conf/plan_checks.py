@@ -1,4 +1,4 @@
-"""By which rules a plan can exist: what its parts have to be to each other. Rules within a part live in its type.
+"""The rules that a plan's parts must keep between each other. Rules within a part live in its type.
 
 Each check raises `InfeasiblePlan`, which names the dotted key, its value and what would fit.
 """
@@ -141,7 +141,7 @@ def _check_tensor_axis(setup: SetupParts) -> None:
 
 
 def _shared_by_tensor_ranks(setup: SetupParts) -> dict[str, int]:
-    """What every tensor rank takes an equal part of, in the order in which it is checked."""
+    """The sizes that tensor ranks share equally, in the order in which they are checked."""
     model, shared = setup.model, {}
     # Tensor ranks are neighbours, so groups stay inside nodes only if their size divides a node's devices.
     if not setup.parallel.tensor_parallel_across_nodes and (spread := [b for b in setup.blocks if b.num_nodes > 1]):

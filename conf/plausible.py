@@ -14,7 +14,7 @@ from conf.tree import Tree, part_at
 
 
 class Unit(NamedTuple):
-    """What a figure in its plain unit can be.
+    """The range of a figure in its plain unit.
 
     Attributes:
         possible: beyond this no device, link or site is; such a value is an error.

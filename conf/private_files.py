@@ -1,4 +1,4 @@
-"""Who may read what the commands and their jobs write."""
+"""The permissions of the files that commands and their jobs write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def keep_private() -> None:
 
 @contextmanager
 def shared_as_usual() -> Iterator[None]:
-    """What is made inside is for others to have, such as an export, and gets the permissions that the user gives."""
+    """Give files that are made inside the user's usual permissions, because they are for others, such as an export."""
     before = os.umask(_of_the_user[0] if _of_the_user else OTHERS)
     if not _of_the_user:
         os.umask(before)
@@ -65,7 +65,7 @@ def require_own_folders(path: Path) -> None:
 
 
 def _is_alone_in(group: int) -> bool:
-    """Whether the group is the user's own, which many systems give each user, so that it lets in nobody else."""
+    """True if the group is the user's own, which many systems give each user, so that it lets in nobody else."""
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:

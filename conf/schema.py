@@ -40,7 +40,7 @@ class Frozen(BaseModel):
 
 
 class ParallelPlan(Frozen):
-    """How one model is laid over the devices. The data-parallel size follows from `world_size`.
+    """The layout of one model over the devices. The data-parallel size follows from `world_size`.
 
     Attributes:
         world_size: ranks of the job, one per device (on a CPU, ranks share the cores). In YAML, null means every device
@@ -145,7 +145,7 @@ class PrecisionPlan(Frozen):
 
 
 class DataSpec(Frozen):
-    """Where tokens come from.
+    """The source of tokens.
 
     Attributes:
         source: `text` reads files, `megatron` an indexed dataset, `synthetic` draws random tokens (for pure
@@ -226,7 +226,7 @@ class TrainingPlan(Frozen):
 
 
 class CheckpointPlan(Frozen):
-    """When training is saved, and from where it continues.
+    """The times at which training is saved, and the checkpoint that it continues from.
 
     Attributes:
         every_steps: steps between checkpoints, beside that of the last step; SIGUSR2, SIGTERM and Ctrl-C ask for one
@@ -254,7 +254,7 @@ class CheckpointPlan(Frozen):
 
 
 class WatchPlan(Frozen):
-    """What a job is watched for while it runs.
+    """The dangers that a job is watched for while it runs.
 
     Attributes:
         hang_seconds: a collective or transfer that waits longer ends the job, naming who waits in what.
@@ -274,7 +274,7 @@ class WatchPlan(Frozen):
 
 
 class ProfilePlan(Frozen):
-    """What is recorded beside the step time.
+    """The records made beside the step time.
 
     Attributes:
         breakdown: say in `measurement.json` how much of a step each rank computes, communicates and waits.

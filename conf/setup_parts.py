@@ -17,7 +17,7 @@ from conf.schema import BatchPlan, Frozen, ParallelPlan, PrecisionPlan
 
 
 class SetupParts(Frozen):
-    """What a setup is made of, and what follows from that. The parts are not yet held against each other.
+    """The parts of a setup and what follows from them. They are not yet checked against each other.
 
     Attributes:
         mixed: the blocks of stages of a job over several types of devices, first to last; None where all devices are
@@ -38,7 +38,7 @@ class SetupParts(Frozen):
 
     @property
     def is_fully_sharded(self) -> bool:
-        """Whether weights are sharded: under ZeRO-3, if there are several replicas to share them out."""
+        """True if weights are sharded: under ZeRO-3, if there are several replicas to share them out."""
         return self.parallel.zero_stage == 3 and self.data_parallel_size > 1
 
     @property
@@ -71,7 +71,7 @@ class SetupParts(Frozen):
 
     @property
     def stages_per_block(self) -> tuple[int, ...]:
-        """How many pipeline stages each block has."""
+        """The number of pipeline stages of each block."""
         of_stage = self.parallel.world_size // self.parallel.pipeline_parallel_size
         return tuple(block.num_devices // of_stage for block in self.blocks)
 

@@ -52,7 +52,7 @@ def nearest_site_file(start: Path) -> Path | None:
 
 
 def site_of(path: Path) -> Site:
-    """What the file says; its paths are relative to its own folder.
+    """The values in the file; its paths are relative to its own folder.
 
     Raises:
         ConfigError: it cannot be read, or says what is not known.

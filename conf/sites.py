@@ -1,4 +1,4 @@
-"""What differs from site to site: how Slurm is asked for nodes, and where runs are tracked."""
+"""The settings that differ from site to site: Slurm's, for nodes, and MLflow's, for where runs are tracked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conf.schema import Count, Frozen, Positive
 
 
 class SlurmComponent(Frozen):
-    """What a mixed job asks of one type of nodes otherwise than of the others; null keeps the machine's setting.
+    """A mixed job's settings for one type of nodes; null keeps the machine's setting.
 
     Attributes:
         partition, account, qos, constraint, gpu_request, gpu_type, cpus_per_task, extra_sbatch: as in `slurm`.
@@ -80,7 +80,7 @@ class SlurmSpec(Frozen):
 
 
 class TrackingSpec(Frozen):
-    """Where MLflow stores runs.
+    """The store of MLflow's runs.
 
     Attributes:
         kind: `sqlite` keeps one file under the output folder; `database` writes into a database server, such as

@@ -48,7 +48,7 @@ class PointSet(AxisBlock):
             yield from point.items()
 
     def is_open(self, key: str, value: Value) -> bool:
-        """Whether an axis may take a value that it does not list: a range between its ends, an expression any."""
+        """True if an axis may take a value that it does not list: a range between its ends, an expression any."""
         axes = [block.axes[key] for block in (self, *self.spaces) if key in block.axes]
         return any(axis.follows if axis.values else axis.holds(value) for axis in axes)
 
@@ -84,7 +84,7 @@ PLANNED = ("grid", "planner")
 
 
 class SearchPlan(Frozen):
-    """How a sweep comes to its points.
+    """The way in which a sweep comes to its points.
 
     Attributes:
         kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses. The
@@ -123,12 +123,12 @@ class SearchPlan(Frozen):
 
     @property
     def proposes(self) -> bool:
-        """Whether the search proposes points one after another, beside those that are listed or planned beforehand."""
+        """True if the search proposes points one after another, beside those that are listed or planned beforehand."""
         return self.kind not in PLANNED
 
     @property
     def asks_later(self) -> bool:
-        """Whether points or seeds are chosen only after others have ended."""
+        """True if points or seeds are chosen only after others have ended."""
         return self.proposes or self.num_seeds > 1
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class SearchPlan(Frozen):
 
 
 class ReplaySpec(Frozen):
-    """How a sweep is replayed where there is no cluster: against the cost model as the machine, with no job at all.
+    """The replay of a sweep where there is no cluster: against the cost model as the machine, with no job at all.
 
     Attributes:
         num_machines: made-up machines, each of which differs from the cost model in its own way.

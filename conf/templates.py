@@ -19,7 +19,7 @@ MOST_SHOWN = 8
 
 
 def value_of(template: str, names: Names, key: str) -> Plain:
-    """What a template stands for; where it is one name and nothing else, the value keeps its type.
+    """The value of a template; where it is one name and nothing else, the value keeps its type.
 
     Args:
         key: of the configuration, for errors.

@@ -128,7 +128,7 @@ def _num_zero_groups(setup: Setup) -> int | None:
 
 
 def _activation_again(setup: Setup) -> str | None:
-    """Whose activation pointwise recomputation makes again: `experts` where all layers have theirs there, or `others`.
+    """The activation that pointwise recomputation repeats: `experts` where all layers have theirs there, or `others`.
 
     None where nothing is recomputed so.
     """
@@ -140,7 +140,7 @@ def _activation_again(setup: Setup) -> str | None:
 
 
 def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Plain]:
-    """What follows from the model's experts, all null where it has none."""
+    """The names that follow from the model's experts, all null where it has none."""
     names = ("num_experts", "experts_per_token", "expert_width", "shared_expert_width", "expert_layers", "capacity")
     if experts is None:
         return dict.fromkeys(names)
@@ -152,7 +152,7 @@ def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Pla
 
 
 def _latent_names(model: ModelSpec) -> dict[str, Plain]:
-    """What follows from the model's latent attention, all null where it has none."""
+    """The names that follow from the model's latent attention, all null where it has none."""
     latent = model.latent_attention
     if latent is None:
         return dict.fromkeys(LATENT_NAMES)
@@ -169,13 +169,13 @@ def layer_split(layers: Sequence[int]) -> str:
 
 
 def has_unequal_chunks(setup: Setup) -> bool:
-    """Whether the chunks of an interleaved pipeline differ in layers, within a stage or between stages."""
+    """True if the chunks of an interleaved pipeline differ in layers, within a stage or between stages."""
     num_chunks, layers = setup.parallel.virtual_pipeline_size, setup.layers_per_stage
     return num_chunks > 1 and (len(set(layers)) > 1 or bool(layers[0] % num_chunks))
 
 
 def has_uneven_groups(setup: Setup) -> bool:
-    """Whether the last group of an interleaved pipeline's micro-batches has others than as many as there are stages."""
+    """True if the last group of an interleaved pipeline's micro-batches has not as many as there are stages."""
     left = setup.num_micro_batches % setup.parallel.pipeline_parallel_size
     return setup.parallel.schedule == "interleaved" and bool(left)
 

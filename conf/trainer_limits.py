@@ -1,4 +1,4 @@
-"""What trainers cannot run: one list for each in `trainer_limits.yaml`, which searches and composed experiments read.
+"""The limits of trainers: one list for each in `trainer_limits.yaml`, read by searches and composed experiments.
 
 A search asks `runs` value by value and leaves the others out; a plan that is given is refused by `require_runnable`.
 """
@@ -41,7 +41,7 @@ class DeclaredLimit(Limit):
     differs: bool = False
 
     def holds(self, pipeline: bool, tensor: bool, recipe: MatmulRecipe | None) -> bool:
-        """Whether this counts for plans with several stages, with several tensor ranks, and with such a recipe."""
+        """True if this counts for plans with several stages, with several tensor ranks, and with such a recipe."""
         circumstances = (None, "pipeline" if pipeline else None, "tensor" if tensor else None, recipe)
         return self.beside in circumstances
 
@@ -101,7 +101,7 @@ FOLLOWS = {
 
 @cache
 def limits_of(trainer: str) -> tuple[DeclaredLimit, ...]:
-    """What the trainer of this name, one of `CostsOf`, cannot run."""
+    """The limits of the trainer with this name, one of `CostsOf`."""
     return _declared()[trainer]
 
 
@@ -120,7 +120,7 @@ def runs(
     tensor: bool = False,
     recipe: MatmulRecipe | None = None,
 ) -> bool:
-    """Whether plans with this value can be run.
+    """True if plans with this value can be run.
 
     Args:
         name: a dotted key, or a name of `FOLLOWS`.

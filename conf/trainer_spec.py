@@ -1,4 +1,4 @@
-"""Which program trains: this package's own trainer, or any command line that is made from the plan."""
+"""The program that trains: this package's own trainer, or any command line that is made from the plan."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOT_A_FILE = re.compile(r"^[/~]|(^|/)\.\.(/|$)")
 
 
 class LookUp(Frozen):
-    """What the program calls a value of the plan, such as `LayerNorm` for the family `gpt`.
+    """The program's word for a value of the plan, such as `LayerNorm` for the family `gpt`.
 
     Attributes:
         of: the name of the value that is looked up.
@@ -98,7 +98,7 @@ class Limit(Frozen):
 
 
 class LogSpec(Frozen):
-    """How the program's log is read.
+    """The patterns by which the program's log is read.
 
     Attributes:
         patterns: regular expressions by a name for people; their groups are named after QUANTITIES.
@@ -131,12 +131,12 @@ class LogSpec(Frozen):
 
     @property
     def quantities(self) -> frozenset[str]:
-        """What the patterns can find."""
+        """The quantities that the patterns can find."""
         return frozenset(group for pattern in self.patterns.values() for group in re.compile(pattern).groupindex)
 
 
 class TrainerSpec(Frozen):
-    """Which program trains.
+    """The program that trains.
 
     Texts of `command`, `flags`, `values`, `files` and `environment` may hold names in braces (`conf.trainer_call`).
     Every value is one word of the command, whatever is in it: no shell reads it.
@@ -189,7 +189,7 @@ class TrainerSpec(Frozen):
         return {"kind": self.kind} if self.is_own else whole(self)
 
     def identity(self) -> dict[str, Any]:
-        """What makes a measurement with this program another one: all but words about plans and predictions."""
+        """The values that set a measurement with this program apart: all but words about plans and predictions."""
         return self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
 
     @field_validator("command", "prefix", mode="before")

@@ -34,7 +34,7 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
 
 
 def part_at(tree: Tree, dotted: str) -> Any:
-    """What lies at a dotted key, which may be a whole group; None if there is nothing."""
+    """The part of the tree at a dotted key, which may be a whole group; None if there is nothing."""
     node: Any = tree
     for part in dotted.split("."):
         node = node.get(part) if isinstance(node, dict) else None
@@ -54,7 +54,7 @@ def has_key(tree: Tree, dotted: str) -> bool:
 
 
 def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
-    """What a person may have meant by a key that the configuration does not have.
+    """The key of the configuration that is most like one that it does not have.
 
     Args:
         others: further names that may be written there.

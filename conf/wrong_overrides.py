@@ -1,4 +1,4 @@
-"""What is wrong with single overrides, told without Hydra's own words; and how Hydra wants right ones spelled."""
+"""The faults of single overrides, told without Hydra's own words; and how Hydra wants right ones spelled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def as_hydra_spells(override: Override) -> str:
 
 
 def wrong_alone(override: Override) -> ConfigError | None:
-    """What is wrong with an override that would be wrong beside any others; None if nothing is."""
+    """The error in an override that would be wrong beside any others; None if there is none."""
     key, value = override.key, override.value
     if value is None and override.text.startswith("~"):
         return None

@@ -1,4 +1,4 @@
-"""What a person is told of a file that is no YAML: its path, and the line where the parser knows it."""
+"""Complaints about files that are no YAML: the path, and the line where the parser knows it."""
 
 from __future__ import annotations
 

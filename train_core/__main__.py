@@ -157,7 +157,7 @@ def _unrecorded_line(performance: Performance) -> str:
 
 
 def _breakdown_line(performance: Performance) -> str:
-    """Where the step of the slowest rank goes, and who straggles; empty where neither is known."""
+    """The parts of the slowest rank's step, and who straggles; empty where neither is known."""
     lines = ""
     if (breakdown := performance.breakdown) is not None:
         terms = breakdown.slowest.model_dump().items()

@@ -1,4 +1,4 @@
-"""Which run of a job may write into a trial's folder. No torch.
+"""The run of a job that may write into a trial's folder. No torch.
 
 Slurm may start a job again while ranks of its earlier run are still alive, because the daemon that should have ended
 them died first. Rank 0 of the new run therefore writes its attempt into the folder, and every writer looks there

@@ -1,4 +1,4 @@
-"""Which kernel a GPU computes attention with, as far as it decides what a layer keeps. No torch.
+"""The kernel that computes attention on a GPU, as far as it decides what a layer keeps. No torch.
 
 The trainer repeats keys and values by this rule, and the cost model counts the bytes of that.
 
@@ -15,7 +15,7 @@ LARGEST_FLASH_HEAD = 192
 
 
 def flash_runs(element_bytes: int, head_size: int, *, has_bf16: bool) -> bool:
-    """Whether a GPU computes attention by the flash kernel.
+    """True if a GPU computes attention by the flash kernel.
 
     Args:
         element_bytes: of queries, keys and values: 2 for fp16 and bf16, 4 for fp32.

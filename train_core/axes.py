@@ -62,7 +62,7 @@ PREDICTED_TERMS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How many ranks each axis has, and the arithmetic between ranks and coordinates. It needs no process group.
+    """The sizes of all axes, and the arithmetic between ranks and coordinates. It needs no process group.
 
     Attributes:
         sizes: by axis; an axis that is not named has one rank.
@@ -87,7 +87,7 @@ class Layout:
         return prod(self.sizes.values())
 
     def size(self, *axes: str) -> int:
-        """How many ranks there are along these axes together."""
+        """The number of ranks along these axes together."""
         return prod(self.sizes.get(axis, 1) for axis in axes)
 
     def rank(self, *coordinates: int) -> int:

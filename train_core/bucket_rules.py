@@ -1,4 +1,4 @@
-"""Which parameters of a rank share a flat bucket, and how long a bucket is. No torch.
+"""The rules for which parameters of a rank share a flat bucket, and how long a bucket is. No torch.
 
 The trainer moves parameters into buckets, and the cost model counts the collectives over them, by these rules.
 
@@ -26,7 +26,7 @@ are several buckets, of which one is summed while gradients of the next are stil
 
 
 class Treatment(NamedTuple):
-    """What the parameters of a bucket have in common.
+    """The properties that the parameters of a bucket have in common.
 
     It says nothing of the rank, so that the buckets of all tensor ranks are alike. What several of them hold would else
     lie at another offset on each, where a sum over three or more replicas adds in another order and rounds otherwise.

@@ -1,4 +1,4 @@
-"""How a trial ended, and what it measured. No torch here: submitter and reports read these types too."""
+"""The outcome of a trial, and its measurement. No torch here: submitter and reports read these types too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conf.schema import Count, Frozen, NonNegative, Positive
 
 
 class Outcome(StrEnum):
-    """How a trial stands. All but PENDING and RUNNING are final.
+    """The state of a trial. All but PENDING and RUNNING are final.
 
     PREEMPTED: Slurm ended its job in favour of another, and did not run it again.
     PRUNED: the sweep ended it early, because its first steps were clearly slower or worse than the best.
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class Fault(StrEnum):
-    """What ended a trial early, as far as another attempt depends on it; several may share one outcome.
+    """The cause of a trial's early end, as far as another attempt depends on it; several may share one outcome.
 
     LOST: Slurm no longer knows the job, which left no word.
     HARDWARE: a device, its driver or the network.
@@ -76,7 +76,7 @@ NOT_KNOWN = "unknown"
 
 
 class SystemUse(Frozen):
-    """What the devices and processes of a training took at one step. Nothing of other jobs is in it, unless it says so.
+    """The use of devices and processes by a training at one step. Nothing of other jobs is in it, unless it says so.
 
     Attributes:
         device_busy_percent: of a moment, up to a second long, after the step: how much of it the driver saw a kernel
@@ -124,7 +124,7 @@ class StepMetrics(Frozen):
 
 
 class StepTerms(Frozen):
-    """Where one rank's step goes: medians over the timed steps. In brackets stand the terms of `costs.StepTime`.
+    """The parts of one rank's step: medians over the timed steps. In brackets stand the terms of `costs.StepTime`.
 
     A wait is the part of a collective or transfer that no work hides, and includes waiting for ranks that come later.
 
@@ -164,7 +164,7 @@ class Breakdown(Frozen):
 
 
 class BlockRates(Frozen):
-    """What one type of devices does in a step of a mixed job: predicted in an `Estimate`, measured in a `Performance`.
+    """The rates of one type of devices in a step of a mixed job: predicted in an `Estimate`, else measured.
 
     Attributes:
         num_ranks: of the block of stages on this type; each has a device of its own, but ranks of a CPU may share.
@@ -186,7 +186,7 @@ class BlockRates(Frozen):
 
 
 class Performance(Frozen):
-    """What was measured over the timed steps of one completed trial. Names are shared with `costs.Estimate`.
+    """The measurements over the timed steps of one completed trial. Names are shared with `costs.Estimate`.
 
     Attributes:
         step_seconds: median over the timed steps of the slowest rank's time; `..._min` and `..._max` are its spread.
@@ -256,7 +256,7 @@ class Performance(Frozen):
 
 
 class Environment(Frozen):
-    """Where a measurement was made, and by which code.
+    """The place and the code of a measurement.
 
     Attributes:
         trainer_code: digest of the trainer's own code; empty where another program trained.
@@ -300,7 +300,7 @@ class Measurement(Frozen):
 
     @property
     def why(self) -> Fault | None:
-        """What ended it, from the outcome alone where nobody has said more."""
+        """The fault that ended it, from the outcome alone where nobody has said more."""
         return self.fault or FAULT_OF_OUTCOME.get(self.outcome)
 
 
@@ -353,5 +353,5 @@ class Standing(Frozen):
     stack: str
 
     def waits_with(self, other: Standing) -> bool:
-        """Whether both wait in the same collective."""
+        """True if both wait in the same collective."""
         return self.number > 0 and (self.line, self.number, self.ranks) == (other.line, other.number, other.ranks)

@@ -1,4 +1,4 @@
-"""When the passes of one pipeline stage ran in one timed step, as a rank of that stage recorded it. No torch here."""
+"""The times of one pipeline stage's passes in one timed step, as a rank of that stage recorded it. No torch here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RecordedWait(NamedTuple):
 
 
 class StageSeconds(Frozen):
-    """Where the step of a rank went, over all of its passes, also those that are not listed.
+    """The parts of a rank's step, over all of its passes, also those that are not listed.
 
     Attributes:
         bubble: waits for another stage, and for the whole job before the update.
@@ -93,5 +93,5 @@ class StageTimeline(Frozen):
 
 
 def most_of_a_stage(num_stages: int) -> int:
-    """How many passes a stage lists."""
+    """The number of passes that a stage lists."""
     return max(2, MOST_PASSES // num_stages // 2 * 2)

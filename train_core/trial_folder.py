@@ -90,7 +90,7 @@ class JobFolder:
         write_atomically(self.failure_of(failure.rank), failure.model_dump_json(indent=1))
 
     def read_failures(self) -> list[RankFailure]:
-        """What ranks said of their ends, the earliest first."""
+        """The failures that ranks wrote when they ended, the earliest first."""
         read = (self.read(RankFailure, path) for path in self.failures.glob("rank-*.json"))
         return sorted((failure for failure in read if failure), key=lambda failure: failure.time)
 
@@ -99,7 +99,7 @@ class JobFolder:
             path.unlink(missing_ok=True)
 
     def read(self, model: type[Model], path: Path) -> Model | None:
-        """What a file of this folder holds; None where it is not there, or is damaged and has been put aside."""
+        """Read a file of this folder; None where it is not there, or is damaged and has been put aside."""
         try:
             content = _content(path)
         except IsADirectoryError:
@@ -127,7 +127,7 @@ class JobFolder:
         return sorted(self.path.glob(f"*{DAMAGED}*"))
 
     def is_running_here(self) -> bool:
-        """Whether a job of this machine, its supervisor or one of its ranks, holds the folder."""
+        """True if a job of this machine, its supervisor or one of its ranks, holds the folder."""
         try:
             descriptor = os.open(self.running_lock, os.O_RDWR)
         except OSError:
@@ -180,7 +180,7 @@ class TrialFolder(JobFolder):
 
     @property
     def tokens(self) -> Path:
-        """Where tokens are kept unless the experiment names a folder: beside the folder of all trainings."""
+        """The folder of tokens unless the experiment names one: beside the folder of all trainings."""
         return self.path.resolve().parents[1] / "tokens"
 
     def write_trial(self, trial: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ class TrialFolder(JobFolder):
         write_atomically(self.trial, to_json(trial, indent=1).decode(), durable=False)
 
     def holds_experiment(self, experiment: dict[str, Any]) -> bool:
-        """Whether `trial.json` is there and names exactly this experiment, as plain values."""
+        """True if `trial.json` is there and names exactly this experiment, as plain values."""
         try:
             held = json.loads(self.trial.read_bytes())
         except (OSError, ValueError):  # not there, or not JSON, or not even text
@@ -249,7 +249,7 @@ class TrialFolder(JobFolder):
         return list(steps_of(self.read_step_lines()))
 
     def read_step_lines(self) -> bytes:
-        """What the file of the metrics holds, not taken apart; empty where it is not there, or was put aside."""
+        """The content of the metrics' file, not taken apart; empty where it is not there, or was put aside."""
         try:
             return _content(self.metrics)
         except IsADirectoryError:
@@ -276,11 +276,11 @@ class TrialFolder(JobFolder):
         return self.waits / f"rank-{rank:05d}.json"
 
     def time_of_standing(self, rank: int) -> float:
-        """When a rank last wrote where it stands, in the file system's time."""
+        """The time, of the file system, at which a rank last wrote where it stands."""
         return self._standing_of(rank).stat().st_mtime
 
     def read_standing(self, rank: int, not_before: float) -> Standing | None:
-        """Where a rank stands; None if it has not said so since `not_before`, in the file system's time."""
+        """The standing of a rank; None if it has written none since `not_before`, in the file system's time."""
         path = self._standing_of(rank)
         try:
             return _parsed(Standing, path.read_bytes()) if path.stat().st_mtime >= not_before else None
@@ -323,12 +323,12 @@ class TrialFolder(JobFolder):
         write_atomically(self.measurement, measurement.model_dump_json(indent=1))
 
     def write_verdict(self, measurement: Measurement) -> None:
-        """What an observer concludes about a silent trial. The trial's own word, should it come after all, stays."""
+        """Write an observer's conclusion on a silent trial. The trial's own word, should it come after all, stays."""
         with replacing(self.measurement, keep_existing=True) as file:
             file.write(measurement.model_dump_json(indent=1).encode())
 
     def read_measurement(self) -> Measurement | None:
-        """How the trial ended; None when it has not, or when its file was damaged and has been put aside."""
+        """The outcome of the trial; None when it has not ended, or when its file was damaged and has been put aside."""
         return self.read(Measurement, self.measurement)
 
 
@@ -339,7 +339,7 @@ def steps_of(lines: bytes) -> Iterator[StepMetrics]:
 
 
 def _content(path: Path) -> bytes:
-    """What a file holds; thousands of them are read at a time, and Python's own buffers would cost more than that."""
+    """The content of a file; thousands are read at a time, and Python's own buffers would cost more than that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = list(iter(lambda: os.read(descriptor, READ_BYTES), b""))

@@ -63,7 +63,7 @@ ShowConfig = Annotated[bool, typer.Option("--cfg", help="Print the composed conf
 
 
 def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
-    """What a command line asks for. Only here do its words become values."""
+    """The overrides of a command line. Only here do its words become values."""
     if sweep == "":
         raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)

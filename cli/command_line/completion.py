@@ -1,4 +1,4 @@
-"""What bash offers for an override: groups, their files, their keys, and the values that files give those keys.
+"""The completion of overrides in bash: groups, their files, their keys, and the values that files give those keys.
 
 Bash takes the equals sign for the end of a word, so that `cluster=fr` reaches a completer as three words, and only what
 comes after the sign may be answered. Typer knows nothing of that, and imports every command to answer.

@@ -1,4 +1,4 @@
-"""How `--help` names what an option takes: nothing for a switch, else one word, instead of Python's types."""
+"""The names of values in `--help`: nothing for a switch, else one word, instead of Python's types."""
 
 from __future__ import annotations
 

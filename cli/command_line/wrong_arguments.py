@@ -1,4 +1,4 @@
-"""What Typer refuses before a command runs, in a sentence like every other complaint of this command line."""
+"""Typer's refusals before a command runs, as a sentence like every other complaint of this command line."""
 
 from __future__ import annotations
 

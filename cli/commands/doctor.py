@@ -86,13 +86,13 @@ def _verdict(counts: Counter[str]) -> Text:
 
 
 def _nodes(asked: Examination, findings: Sequence[CheckResult]) -> list[dict[str, Any]]:
-    """What the ranks of this look's job told; none where it had no job."""
+    """The findings of the ranks of this look's job; none where it had no job."""
     had_job = any(finding.name == "job" and finding.status != "skipped" for finding in findings)
     return [report.model_dump() for report in asked.job.folder.read_reports()] if had_job else []
 
 
 def _tell(line: str) -> None:
-    """What is being waited for, on a terminal alone."""
+    """Print what is being waited for, on a terminal alone."""
     if console.is_terminal:
         console.print(Text(f"  {line}", style="dim"), end="\r")
 

@@ -51,7 +51,7 @@ def rehearse(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """What tells how far a rehearsal is, on stderr: a live line on a terminal, else a line for each stage."""
+    """Give a function that tells on stderr how far a rehearsal is: a live line on a terminal, else a line a stage."""
     begun = time.monotonic()
 
     def told(done: int, total: int) -> str:

@@ -49,7 +49,7 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
 
 
 def print_way_in(port: int) -> None:
-    """How a person who is signed in from another computer gets to a page that is served to this one alone."""
+    """Print the way for a person signed in from another computer to a page that is served to this one alone."""
     if "SSH_CONNECTION" in os.environ or shutil.which("sbatch"):
         user, host = getpass.getuser(), socket.gethostname()
         print_unwrapped("From your own computer, in another terminal, and then open the same address there:")

@@ -1,4 +1,4 @@
-"""What commands print, and where.
+"""The output of commands.
 
 console         the one console, which prints names and paths as they are
 progress        a sweep on this machine while it runs: a live table, or a line for each event

@@ -1,4 +1,4 @@
-"""What commands that change a sweep answer with `--json`: how it stands then, as in `status`, and what was done."""
+"""The `--json` answer of commands that change a sweep: its state then, as in `status`, and what was done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How trials stand, as a table that fits the terminal: the wider it is, the more columns there are."""
+"""The states of trials as a table that fits the terminal: the wider it is, the more columns there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trials to show where a terminal has fewer lines than a sweep has trials."""
+"""The choice of trials to show where a terminal has fewer lines than a sweep has trials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
 
 
 def is_troubled(state: Reading) -> bool:
-    """Whether it ended badly, or waits although it was started."""
+    """True if it ended badly, or waits although it was started."""
     ended_badly = state.outcome is not None and state.outcome.is_final and state.outcome not in GOOD_ENDS
     return ended_badly or (state.outcome is Outcome.PENDING and bool(state.cause))
 

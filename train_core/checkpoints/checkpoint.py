@@ -138,7 +138,7 @@ class Checkpoints:
         return last_to_go_on_from(self.folder, unreadable)
 
     def _given(self) -> Path | None:
-        """What to start from; None also where `checkpoint.load` names weights, which the model has already."""
+        """The checkpoint to start from; None also where `checkpoint.load` names weights, which the model has."""
         load = self.plan.load
         return None if load is None or is_weights(load) else Path(load).expanduser()
 
@@ -157,7 +157,7 @@ class Checkpoints:
         return facts
 
     def is_due(self, step: int) -> bool:
-        """Whether to save after this step: every so many steps, and after the last one."""
+        """True if a checkpoint follows this step: every so many steps, and after the last one."""
         if self.folder is None or self.plan.every_steps is None:
             return False
         return step % self.plan.every_steps == 0 or step == self.experiment.training.num_steps

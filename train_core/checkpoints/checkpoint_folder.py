@@ -1,4 +1,4 @@
-"""Which checkpoints a folder holds, and which of them are whole. No torch.
+"""The checkpoints in a folder, and the check that they are whole. No torch.
 
 A checkpoint is written into a draft folder beside the others and renamed when its last byte is on disk, so that a kill
 at any time leaves whole ones and drafts. Files that were cut off later are found by their sizes, and other damage by
@@ -35,7 +35,7 @@ class Unreadable(TrisweepError):
 
 
 class Facts(Frozen):
-    """What a checkpoint says of itself.
+    """A checkpoint's description of itself.
 
     Attributes:
         step: the last step that was done.
@@ -90,7 +90,7 @@ def _checksum(said: dict[str, object]) -> int:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint as far as can be told without reading its tensors; None where nothing is."""
+    """The fault of a checkpoint as far as can be told without reading its tensors; None where there is none."""
     try:
         facts = read_facts(checkpoint)
         for name, expected in facts.file_bytes.items():

@@ -125,7 +125,7 @@ def _write_files(folder: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
 
 
 def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
-    """What `transformers` needs to build the model around the weights."""
+    """The `config.json` from which `transformers` builds the model around the weights."""
     shared = {
         "vocab_size": spec.vocab_size,
         "tie_word_embeddings": spec.tied_embeddings,

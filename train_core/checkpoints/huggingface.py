@@ -66,7 +66,7 @@ LLAMA = {
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
-    """Where the parameter with a global name comes from; the names of its tensors are complete."""
+    """The source of the parameter with a global name; the names of its tensors are complete."""
     module, _, leaf = name.rpartition(".")
     parts = module.split(".")
     index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
@@ -111,7 +111,7 @@ def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor
 
 
 def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None:
-    """How the rows divide into parts, which follow one another there and take turns block by block here.
+    """The parts of the rows, which follow one another there and take turns block by block here.
 
     Of each part: how many heads a block has, how many rows a head has, and how many blocks there are.
 

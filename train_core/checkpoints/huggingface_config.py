@@ -1,4 +1,4 @@
-"""What a config.json beside Hugging Face weights says that the shapes of tensors do not. No torch.
+"""The facts of a model in the config.json beside its weights that shapes of tensors do not show. No torch.
 
 Whatever would compute something else than the weights were trained for is refused by the name of its key; what differs
 and is still taken is said.
@@ -23,7 +23,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class RopeParameters(BaseModel):
-    """How rotary positions turn: `rope_parameters`, or `rope_scaling` in older files, which call the type `type`."""
+    """The speed of rotary positions: `rope_parameters`, or `rope_scaling` in older files, with its type as `type`."""
 
     model_config = ConfigDict(strict=True)
 
@@ -76,7 +76,7 @@ MISTRAL_WINDOW = 4096
 
 
 class Fixed(NamedTuple):
-    """What this trainer computes, whatever a file says, and the values of the key that mean the same."""
+    """A fixed choice of this trainer, whatever a file says, and the values of the key that mean the same."""
 
     values: tuple[str | bool | float, ...]
     computes: str
@@ -98,7 +98,7 @@ FIXED: dict[Family, dict[str, Fixed]] = {
 
 
 def is_weights(path: str | None) -> bool:
-    """Whether `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
+    """True if `checkpoint.load` names Hugging Face weights: a file of them or a folder with such files."""
     if path is None:
         return False
     found = Path(path).expanduser()
@@ -106,7 +106,7 @@ def is_weights(path: str | None) -> bool:
 
 
 def require_config(weights: Path, spec: ModelSpec) -> None:
-    """Where a config.json lies beside the weights, it must mean this model; nothing has to lie there.
+    """Check that a config.json beside the weights means this model; nothing has to lie there.
 
     Raises:
         ConfigError: it means something else, or cannot be read.
@@ -246,7 +246,7 @@ def _scaling(rotary: RopeParameters, path: Path) -> RotaryScaling | None:
 
 
 def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
-    """What a file names that is taken although it differs, in words that follow `names`."""
+    """The values of a file that are taken although they differ, in words that follow `names`."""
     found = []
     if (rows := config.vocab_size) is not None and rows < spec.vocab_size:
         found.append(

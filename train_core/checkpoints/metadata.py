@@ -1,4 +1,4 @@
-"""What a checkpoint says of its tensors, read without running what somebody may have put into the file.
+"""The metadata of a checkpoint's tensors, read without running what somebody may have put into the file.
 
 torch.distributed.checkpoint keeps it as a pickle, and a pickle can name any function of Python and have it called.
 """
@@ -54,7 +54,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(checkpoint: Path, facts: Facts) -> Metadata:
-    """What the checkpoint says of its tensors and where they lie.
+    """Read the metadata of the checkpoint's tensors and where they lie.
 
     Raises:
         Unreadable: it was damaged, or names what it need not.

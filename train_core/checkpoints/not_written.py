@@ -1,4 +1,4 @@
-"""Why a checkpoint could not be written, and what to do about it."""
+"""The error for a checkpoint that could not be written, and what to do about it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_bytes(folder: Path) -> int:
 def not_written(
     error: OSError | CheckpointException, rank: int, folder: Path, facts: Facts, free: int
 ) -> BaseException:
-    """What this rank raises: a TrainingError where a file could not be written, which blames the rank that tried.
+    """The exception to raise: a TrainingError where a file could not be written, which blames the rank that tried.
 
     Args:
         free: room that there was before.

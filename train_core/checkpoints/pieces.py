@@ -1,4 +1,4 @@
-"""What a rank has of the model's tensors, as torch.distributed.checkpoint asks for it."""
+"""A rank's pieces of the model's tensors, as torch.distributed.checkpoint asks for them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pieces_of(states: Sequence[AdamState], boxes: Sequence[list[Box]]) -> dict[s
 
 
 def views_of(states: Sequence[AdamState], boxes: Sequence[list[Box]], view: Callable[[Box, Tensor], Tensor]) -> Views:
-    """What `view` makes of each box and the flat tensor that it lies in."""
+    """The results of `view` for each box and the flat tensor that it lies in."""
     views: Views = {}
     for state, held in zip(states, boxes, strict=True):
         for kind, flat in state.tensors().items():
@@ -80,5 +80,5 @@ def views_of(states: Sequence[AdamState], boxes: Sequence[list[Box]], view: Call
 
 
 def pieces_of_views(views: Views) -> dict[str, Any]:
-    """What torch.distributed.checkpoint reads or writes."""
+    """The dictionary that torch.distributed.checkpoint reads or writes."""
     return {key: Piece.of(shape, of_name) for key, (shape, of_name) in views.items()}

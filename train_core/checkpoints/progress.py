@@ -1,4 +1,4 @@
-"""How far the thread that writes a checkpoint has come, for the training thread when it has to wait for it.
+"""The progress of the thread that writes a checkpoint, for the training thread when it has to wait for it.
 
 A save is its own work at some times, and waits for other ranks at others:
 
@@ -31,7 +31,7 @@ class Phase(Operation):
 
 
 class Progress:
-    """What the writing thread is at. It writes, the training thread reads."""
+    """The present work of the writing thread. It writes, the training thread reads."""
 
     def __init__(self, world: Line) -> None:
         """`world` is the line of all ranks, whose clock is told of the waits."""

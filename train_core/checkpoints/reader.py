@@ -30,7 +30,7 @@ class Reader(FileSystemReader):
         self.metadata = metadata
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """What is known already: reading it anew would run what it names."""
+        """Return what is known already: reading it anew would run what it names."""
         return self.metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -45,7 +45,7 @@ class Reader(FileSystemReader):
         return done
 
     def _place(self, read: ReadItem) -> tuple[str, int]:
-        """Where the item lies: file, and offset there."""
+        """The file of the item, and its offset there."""
         info = self.storage_data[read.storage_index]
         return info.relative_path, info.offset
 
@@ -93,7 +93,7 @@ def read(tensors: dict[str, Any], reader: Reader) -> None:
 
 
 def _first(error: CheckpointException) -> BaseException:
-    """What stands for the failures of all ranks: the same on each of them, because those of all are known to all."""
+    """The error that stands for those of all ranks: the same on each of them, because all know those of all."""
     failures = sorted(error.failures.items(), key=lambda failure: failure[0])
     for _, (cause, _) in failures:
         if isinstance(cause, Unreadable):

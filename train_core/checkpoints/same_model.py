@@ -1,4 +1,4 @@
-"""Whether a checkpoint holds the weights of a given model: what its facts say first, then the shapes of its tensors.
+"""A check that a checkpoint holds a model's weights: by what its facts say first, then by the shapes of its tensors.
 
 Shapes alone do not tell. Four heads of 8 are as wide as eight of 4, and no tensor knows the base of rotary positions.
 """

@@ -1,4 +1,4 @@
-"""Whether a training can go on where another one stopped: the same data in the same order, and a step left to do.
+"""A check that a training can go on from another one: the same data in the same order, and a step left to do.
 
 Data order and dropout follow from seed, step and sequence alone, and the learning rate from step and schedule, so that
 nothing else is needed for the same losses in any layout. The schedule may change; a change is said.
@@ -38,7 +38,7 @@ SCHEDULE = (
 
 
 def facts_of_training(experiment: Experiment, tokens: str | None) -> dict[str, Value]:
-    """What losses follow from, besides model and first weights, by dotted key; see `Facts.training`.
+    """The settings that decide the losses, besides model and first weights, by dotted key; see `Facts.training`.
 
     Args:
         tokens: the name of the token file, which tells its content; None where tokens are drawn at random.

@@ -1,4 +1,4 @@
-"""Which checkpoint `checkpoint.load` means, and what it says of itself. One rank asks for all."""
+"""The checkpoint that `checkpoint.load` means, and its description of itself. One rank asks for all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asked_for(path: Path, unreadable: Mapping[Path, str]) -> Path:
 
 
 def said_by(checkpoint: Path, model: ModelSpec, training: Mapping[str, Value] | None = None) -> tuple[Facts, Metadata]:
-    """What a checkpoint says of itself and of its tensors.
+    """A checkpoint's description of itself and of its tensors.
 
     Args:
         training: what `same_training.facts_of_training` says of one that is to go on after the checkpoint's step; None

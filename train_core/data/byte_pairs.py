@@ -31,14 +31,14 @@ Pieces = Callable[[], Iterator[str]]
 
 
 class End(NamedTuple):
-    """Where a block ends."""
+    """The end of a block."""
 
     num_bytes: int
     num_tokens: int
 
 
 class Encoded(NamedTuple):
-    """How many ids a text has become, and the tokenizer that made them, as the content of a `tokenizer.json`."""
+    """The number of ids that a text has become, and the tokenizer, as the content of a `tokenizer.json`."""
 
     num_tokens: int
     tokenizer: str
@@ -46,7 +46,7 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class BytePairs:
-    """What shapes the ids beside the text.
+    """The settings that shape the ids beside the text.
 
     Attributes:
         num_bytes: of the whole text.
@@ -113,7 +113,7 @@ class BytePairs:
         return ends
 
     def _bytes_trained_on(self, ends: list[End]) -> int:
-        """How many bytes of the text, in whole blocks, give tokens that none is held out of."""
+        """The bytes of the text, in whole blocks, that give tokens none of which is held out."""
         num_training = split(ends[-1].num_tokens, self.seq_length, self.held_out_fraction).num_training
         return max(end.num_bytes for end in ends if end.num_tokens <= num_training * self.seq_length)
 

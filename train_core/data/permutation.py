@@ -14,7 +14,7 @@ WORD = 2**64 - 1
 
 
 def permuted(index: int, size: int, seed: int) -> int:
-    """Where the permutation of 0 .. size-1 that `seed` names puts `index`."""
+    """The place to which the permutation of 0 .. size-1 that `seed` names moves `index`."""
     assert 0 <= index < size
     half_bits = ((size - 1).bit_length() + 1) // 2
     # The square is less than four times as large as `size`, so that a few rounds are enough on average.

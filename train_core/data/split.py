@@ -1,4 +1,4 @@
-"""How a stream of tokens is cut into sequences, of which the last ones are held out. No torch."""
+"""The cut of a stream of tokens into sequences, of which the last ones are held out. No torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Split(NamedTuple):
-    """How many sequences are trained on, from the start of the stream, and how many after them are held out."""
+    """The number of sequences trained on, from the start of the stream, and of those held out after them."""
 
     num_training: int
     num_held_out: int

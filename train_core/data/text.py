@@ -37,7 +37,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Content(NamedTuple):
-    """What a text holds; equal where the same tokens follow."""
+    """The content of a text; equal where the same tokens follow."""
 
     signature: str
     num_bytes: int
@@ -139,7 +139,7 @@ def _write_header(file: BinaryIO, dtype: np.dtype[Any], num_tokens: int) -> None
 
 
 def _say_what_is_taken(data: DataSpec, files: TextFiles, num_bytes: int) -> None:
-    """What a person who names a text would not expect. Of Python's own library nobody expects all of it."""
+    """Warn of what a person who names a text would not expect. Of Python's own library nobody expects all of it."""
     if data.path is None:
         return
     assert data.max_bytes is not None

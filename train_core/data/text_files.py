@@ -1,4 +1,4 @@
-"""Which files a text is made of: every file of a folder in the order of their paths, but for what is hidden. No torch.
+"""The files of a text: every file of a folder in the order of their paths, but for what is hidden. No torch.
 
 Links are followed after the folder itself has been read through, so that a folder which several names lead to is read
 once, by its own name if it has one here, and a link that leads back ends the search.
@@ -26,7 +26,7 @@ HIDDEN, DANGLING, SPECIAL, AGAIN = (
 
 @dataclass
 class TextFiles:
-    """What a search has found.
+    """The files that a search has found.
 
     Attributes:
         left_out: by reason, the paths below `data.path` that are not read.
@@ -36,7 +36,7 @@ class TextFiles:
     left_out: dict[str, list[str]] = field(default_factory=dict)
 
     def num_bytes(self) -> int:
-        """How much text there is, read or not; what has vanished meanwhile is nothing."""
+        """The bytes of all files, read or not; those that have vanished meanwhile count nothing."""
         return sum(path.stat().st_size for path in self.paths if path.exists())
 
     def leave_out(self, reason: str, name: str) -> None:
@@ -136,5 +136,5 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _refuse(error: OSError) -> None:
-    """What os.walk would pass over in silence is an error here."""
+    """Make an error of what os.walk would pass over in silence."""
     raise error

@@ -13,7 +13,7 @@ Ids = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Where the ids are, and how many.
+    """The place of the ids, and their number.
 
     Attributes:
         dtype: the type of the ids in a file without a header; None for a `.npy`, which names it itself.
@@ -25,7 +25,7 @@ class TokenFile:
 
     @property
     def name(self) -> str:
-        """What tells tokens apart wherever they lie: a text's file is named by its content, a dataset's by people."""
+        """The name of the tokens wherever they lie: a text's file is named by its content, a dataset's by people."""
         return f"{self.path.stem} ({self.num_tokens:,} tokens)"
 
     def read(self) -> Ids:

@@ -16,7 +16,7 @@ NAME = "tokenizer.json"
 
 
 def learnt_beside(tokens: Path) -> Path:
-    """Where the byte pairs are kept that a token file was made with."""
+    """The file of the byte pairs that a token file was made with."""
     return tokens.with_name(f"{tokens.stem.replace('tokens', 'tokenizer', 1)}.json")
 
 

@@ -43,7 +43,7 @@ def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:
 
 
 def split_of(experiment: Experiment, num_tokens: int) -> Split:
-    """How many sequences train, and how many are held out.
+    """The number of sequences that train, and of those held out.
 
     Raises:
         ConfigError: a part is too short for what is asked of it.

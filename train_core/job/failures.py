@@ -1,4 +1,4 @@
-"""Why a rank ended: the outcome and cause of an exception or a signal, and which of several ranks is the culprit."""
+"""The reason of a rank's end: outcome and cause of an exception or a signal, and the culprit among several ranks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _print(error: BaseException) -> None:
 
 
 def failure_of(rank: int, error: BaseException) -> RankFailure:
-    """What a rank tells about the exception that ends it."""
+    """A rank's account of the exception that ends it."""
     # A cause is one line of a table. Errors of our own are written for people, and need no type before them.
     message = " ".join(str(error).split("\n", 1)[0].split())
     cause = message if isinstance(error, TrisweepError) else f"{type(error).__name__}: {message}"
@@ -91,7 +91,7 @@ def failure_of(rank: int, error: BaseException) -> RankFailure:
 
 
 def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> RankFailure:
-    """What is known of a rank that ended without a word; `exit_code` is negative for a signal.
+    """The failure of a rank that ended without a word; `exit_code` is negative for a signal.
 
     Args:
         oom_kills: processes that the kernel killed for memory while the trial ran.
@@ -131,7 +131,7 @@ def _last_lines(log: Path) -> str:
 
 
 def lost_a_peer(failure: RankFailure) -> bool:
-    """Whether the rank failed because another one had gone."""
+    """True if the rank failed because another one had gone."""
     return PEER_LOST.search(failure.cause) is not None
 
 
@@ -173,7 +173,7 @@ def without_numbers(
 
 
 def oom_kill_count() -> int:
-    """How many processes the kernel has killed for lack of memory since it started; 0 where it does not say."""
+    """The processes that the kernel has killed for lack of memory since it started; 0 where it does not say."""
     if not VMSTAT.exists():
         return 0
     counters = dict(line.split() for line in VMSTAT.read_text().splitlines())

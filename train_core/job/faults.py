@@ -1,4 +1,4 @@
-"""What ended a rank, told by its exception or its signal, and how much memory it lacked. No torch."""
+"""The fault that ended a rank, told by its exception or its signal, and the memory it lacked. No torch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def fault_of_signal(number: int) -> Fault:
 
 
 def over_capacity_bytes(text: str) -> float | None:
-    """By how much the request that failed was larger than what was free; None where the words do not say.
+    """The bytes that a failed request exceeded the free memory by; None where the words do not say.
 
     It is a lower bound of what the step lacks, because what would have come after the request is not known.
     """

@@ -28,7 +28,7 @@ Message = StepMetrics | str | Measurement | Stopped | RankFailure
 
 @dataclass(frozen=True)
 class RankStart:
-    """What a rank's process is told when it starts.
+    """The arguments of a rank's process when it starts.
 
     Attributes:
         meeting: file through which the ranks find each other.

@@ -33,7 +33,7 @@ from train_core.trial_folder import TrialFolder
 
 @dataclass(frozen=True)
 class Job:
-    """What to supervise.
+    """The job to supervise.
 
     Attributes:
         gpus: the GPU of each rank; None runs on the CPU.

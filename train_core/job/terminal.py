@@ -1,4 +1,4 @@
-"""What a rank says of the checkpoint that it goes on from reaches the terminal, and not its log alone."""
+"""The messages about the checkpoint that a rank goes on from, on the terminal and not in its log alone."""
 
 from __future__ import annotations
 

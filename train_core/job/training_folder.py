@@ -40,7 +40,7 @@ class StoredTraining:
     schedules: tuple[tuple[int, int], ...]
 
     def content(self) -> dict[str, Any]:
-        """What `trial.json` holds."""
+        """The content of `trial.json`."""
         content: dict[str, Any] = {"experiment": self.experiment.model_dump(mode="json")}
         return content | ({"schedules": [list(each) for each in self.schedules]} if self.schedules else {})
 
@@ -69,7 +69,7 @@ def training_in(root: Path, experiment: Experiment) -> StoredTraining:
 
 
 def extension_lines(schedules: Sequence[tuple[int, int]], num_steps: int) -> list[str]:
-    """What a person is told of a training of `num_steps` steps that was extended."""
+    """The lines for a person about a training of `num_steps` steps that was extended."""
     return [
         f"Extended at step {done}: up to there learning rates fell as in a training of {before} steps, so that its"
         f" losses are not those of {num_steps} steps from the start."

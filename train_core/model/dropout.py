@@ -21,7 +21,7 @@ from train_core.model.transformer import CausalAttention, causal_attention
 
 @dataclass
 class Randomness:
-    """What is being worked on: the trainer sets the step, and the executor the micro-batch of every pass.
+    """The step, set by the trainer, and the micro-batch of every pass, set by the executor, that seeds depend on.
 
     Attributes:
         first_sequence: the first sequence of this replica in a global batch.
@@ -83,14 +83,14 @@ class SeededDropout(nn.Module):
 
 
 class DroppingAttention:
-    """How a device computes attention that drops scores.
+    """A device's way to compute attention that drops scores.
 
     The kernels draw from the device's default generator, which is seeded before each call. A CPU has no fused kernel
     with dropout; there every head is a call, so that heads drop the same scores on whichever rank they are.
     """
 
     def takes_all_heads(self, query: Tensor) -> bool:
-        """Whether one call serves all heads of a rank."""
+        """True if one call serves all heads of a rank."""
         return query.is_cuda
 
     def dropped(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
@@ -143,7 +143,7 @@ class AttentionWithDropout(CausalAttention):
 
 @dataclass(frozen=True)
 class Dropping:
-    """What a training drops, if it drops anything."""
+    """The dropout of a training, if it drops anything."""
 
     probability: float
     randomness: Randomness

@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a Llama, with backward passes that keep less than autograd would.
+"""The operations between the matrix products of a Llama, whose backward passes keep less than autograd would.
 
 Shapes: s sequence, b micro-batch, g query groups, n query heads of a group, d head size, f feed-forward.
 """
@@ -104,7 +104,7 @@ def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
 
 
 def _turned(x: Tensor, table: Tensor, sign: int) -> Tensor:
-    """What `_turn` writes, as a new tensor: torch's compiler cannot write into a part of one, and fuses this."""
+    """The result of `_turn` as a new tensor: torch's compiler cannot write into a part of one, and fuses this."""
     cos, sin = table[:, :, None, None, None]
     left, right = x.chunk(2, -1)
     return torch.cat((left * cos - right * (sign * sin), right * cos + left * (sign * sin)), dim=-1)

@@ -1,4 +1,4 @@
-"""How fast rotary positions turn: one frequency for each pair of a head's elements."""
+"""The speed of rotary positions: one frequency for each pair of a head's elements."""
 
 from __future__ import annotations
 

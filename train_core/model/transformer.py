@@ -99,7 +99,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float =
 
 
 def takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
-    """Whether the kernel that a GPU has for these heads takes fewer keys and values than queries; asks the driver."""
+    """True if a GPU's kernel for these heads takes fewer keys and values than queries; asks the driver."""
     has_bf16 = torch.version.hip is not None or torch.cuda.get_device_capability(gpu) >= AMPERE
     return flash_runs(element_bytes, head_size, has_bf16=has_bf16)
 
@@ -136,7 +136,7 @@ class Attention(nn.Module):
 
 
 class FeedForwardActivation(nn.Module):
-    """What lies between the two products: (s, b, f) -> (s, b, f), with a gate (s, b, 2f) -> (s, b, f)."""
+    """The operation between the two products: (s, b, f) -> (s, b, f), with a gate (s, b, 2f) -> (s, b, f)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class FeedForward(nn.Module):
 
 
 def gate_block_size(spec: ModelSpec) -> int:
-    """How many rows of a gate stand together.
+    """The number of rows of a gate that stand together.
 
     Every tensor-parallel size divides both the query groups and the feed-forward layer, so it divides the blocks too.
     """

@@ -12,7 +12,7 @@ class AdamState:
     """Holds the fp32 masters and the two moments of AdamW for one flat part of the weights (n)."""
 
     def __init__(self, weights: Tensor) -> None:
-        """Where the weights are fp32 they are the masters, and no copy is kept."""
+        """Copy the weights as fp32 masters, or take them as such where they are fp32 already."""
         self.masters = weights.float()
         self.first_moments = torch.zeros_like(self.masters)
         self.second_moments = torch.zeros_like(self.masters)
@@ -42,7 +42,7 @@ class AdamState:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of it, by name."""
+        """The tensors that a checkpoint keeps of it, by name."""
         return {
             "weights": self.masters,
             "first_moments": self.first_moments,

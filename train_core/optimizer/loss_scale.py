@@ -51,7 +51,7 @@ class LossScale:
             self.num_good_steps = 0
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps; empty where the scale is constant."""
+        """The values that a checkpoint keeps; empty where the scale is constant."""
         return {name: getattr(self, name) for name in STATE} if self.is_dynamic else {}
 
     def restore(self, state: dict[str, float]) -> None:

@@ -21,7 +21,7 @@ NORM_ROW = 2**14
 
 
 class OwnShare(NamedTuple):
-    """Whether what one rank added to a step's loss and to the gradient's norm was finite, each by itself.
+    """The finiteness of what one rank added to a step's loss and to the gradient's norm, each by itself.
 
     Attributes:
         gradient: the parts that are sums over replicas alone.
@@ -34,7 +34,7 @@ class OwnShare(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one optimizer step saw, over the whole job.
+    """The result of one optimizer step, over the whole job.
 
     Attributes:
         loss: the mean over the global batch.
@@ -112,7 +112,7 @@ class Optimizer:
         return result._replace(own_share=self._own_share(gradients, loss_share))
 
     def is_finite(self, loss_share: Tensor) -> bool:
-        """Whether loss and norm of the gradients accumulated since `Replicas.zero_gradients` are; updates nothing."""
+        """True if loss and norm of the gradients since `Replicas.zero_gradients` are finite; updates nothing."""
         return all(map(math.isfinite, self._over_the_world(self.reduced_gradients(), loss_share)))
 
     def _own_share(self, gradients: list[Tensor], loss_share: Tensor) -> OwnShare:

@@ -1,4 +1,4 @@
-"""When each pass of a pipeline begins and ends, from the order in which its stages run them and how long each takes.
+"""The begin and end of each pass of a pipeline, from the order in which stages run them and their seconds.
 
 Every stage works its list of actions off, each as soon as what it needs has been computed by the neighbour.
 """
@@ -65,7 +65,7 @@ def _advance(
 
 
 def _needed(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple[int, Action] | None:
-    """Whose output an action takes; None where it takes token ids."""
+    """The stage and action whose output an action takes; None where it takes token ids."""
     if action.kind == "weight":
         return stage, action._replace(kind="backward")
     if action.kind == "forward":

@@ -1,4 +1,4 @@
-"""Where the elements of a rank's flat weights lie in the model's parameters.
+"""The boxes of the model's parameters that a rank's flat weights consist of.
 
 A checkpoint knows parameters by name and shape, and stores boxes of them; a rank holds a run of consecutive elements of
 a flat bucket. A run of a matrix is cut into at most three boxes (here elements 2 to 11 of three rows and five columns):

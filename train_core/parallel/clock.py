@@ -1,4 +1,4 @@
-"""What a rank waits for now, and where the time of its step goes.
+"""A clock of a rank's step, which knows what the rank waits for now and where the time goes.
 
     Line         the ranks of one group, as one rank sees them; counts the operations that it has started there
     Operation    one collective or transfer of a line
@@ -104,7 +104,7 @@ class PassMark(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What a clock noted of one step. Marks are read by the clock that made them.
+    """A clock's notes of one step. Marks are read by the clock that made them.
 
     Attributes:
         began: the mark of the step's beginning.
@@ -162,13 +162,13 @@ class Clock:
         self._passes.append(PassMark(action, self.mark(), len(self._spans)))
 
     def end_step(self) -> StepRecord:
-        """What was noted since the step began. What comes between this step and the next one is not added to it."""
+        """End the step and return its record. What comes between this step and the next one is not added to it."""
         record = StepRecord(self.step, self._began, self._began_at, self._spans, self._passes)
         self._spans, self._passes = [], []
         return record
 
     def awaited(self) -> tuple[Operation, float] | None:
-        """What holds this rank up, and since when; None while it works. For other threads."""
+        """The operation that holds this rank up, and since when; None while it works. For other threads."""
         return self.waiting
 
     def wait(self, operation: Operation, finish: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]
 
 
 def compiler_of(device: torch.device) -> Compiler:
-    """What turns a layer into its compiled forward function.
+    """The compiler that turns a layer into its compiled forward function.
 
     Raises:
         ConfigError: the machine lacks what torch's compiler needs.
@@ -51,7 +51,7 @@ def _missing_triton() -> str | None:
 
 
 def _missing_cpp_compiler() -> str | None:
-    """What the compiler lacks on a CPU; asking imports torch's compiler, which takes a second."""
+    """The compiler that torch misses on a CPU; asking imports torch's compiler, which takes a second."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

@@ -74,13 +74,13 @@ def flatten(
 
 
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
-    """How one of this rank's parameters is treated, which is alike on all ranks that hold it."""
+    """The treatment of one of this rank's parameters, alike on all ranks that hold it."""
     placement = stage.placements[name]
     return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over)
 
 
 def _num_uses(stage: Stage) -> dict[int, int]:
-    """In how many places of the stage each parameter stands, by its id: two for a tied embedding beside its head."""
+    """The uses of each parameter in the stage, by its id: two for a tied embedding beside its head."""
     uses: dict[int, int] = {}
     for chunk in stage.chunks:
         for _, parameter in chunk.named_parameters(remove_duplicate=False):

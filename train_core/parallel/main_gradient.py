@@ -190,7 +190,7 @@ def add_product(
 
 
 def has_wide_products(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the device multiplies matrices of a narrow type and adds the product to one in fp32, in one kernel.
+    """True if the device multiplies matrices of a narrow type and adds the product to one in fp32, in one kernel.
 
     It is tried out, because that depends on the device, its library of products and the release of torch.
     """

@@ -40,7 +40,7 @@ never in a collective, so that the pipeline axis needs no group."""
 
 @dataclass(frozen=True)
 class Mesh:
-    """Where this rank stands.
+    """The groups and channels of this rank.
 
     Attributes:
         clock: is told of every wait on the axes and channels.
@@ -63,7 +63,7 @@ class Mesh:
         return self.axes[names]
 
     def counts(self, treatment: Treatment) -> bool:
-        """Whether this rank counts such parameters in norms and checkpoints: of several copies the first one does."""
+        """True if this rank counts such parameters in norms and checkpoints: of several copies the first one does."""
         return all(self.axis(name).rank == 0 for name in treatment.copied_over)
 
     @property

@@ -43,7 +43,7 @@ FirstValue = Callable[[str, torch.Size], Tensor]
 
 @dataclass(frozen=True)
 class Placement:
-    """How this rank's parameter relates to the model's.
+    """The relation of this rank's parameter to the model's.
 
     Attributes:
         name: the parameter's name in the whole model; the head of a tied model has the embedding's name.

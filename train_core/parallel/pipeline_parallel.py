@@ -161,9 +161,7 @@ class PipelineExecutor:
         return self.mesh.is_last_stage and action.chunk == len(self.chunks) - 1
 
     def _channel_in(self, action: Action) -> Channel | None:
-        """Where the input of an action comes from; None for token ids, for the loss and for weight gradients, which
-        need nothing from another stage.
-        """
+        """The channel of an action's input; None for token ids, for the loss and for weight gradients."""
         if action.kind == "forward":
             return None if self._is_first(action) else self.mesh.activations_in
         return None if action.kind == "weight" or self._is_last(action) else self.mesh.gradients_in

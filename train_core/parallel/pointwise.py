@@ -34,7 +34,7 @@ def drop_pointwise_outputs(layer: Layer) -> None:
 
 
 class DroppedOutput:
-    """How the output of a module that was called last is made again."""
+    """A module's last input, from which its output is made again."""
 
     def __init__(self, maker: nn.Module) -> None:
         self.make: Callable[[Tensor], Tensor] = maker.forward

@@ -1,4 +1,4 @@
-"""What the optimizer and the checkpoints see of the data axis, whatever ZeRO shards."""
+"""The interface of the data axis to the optimizer and the checkpoints, whatever ZeRO shards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Replicas(Protocol):
         ...
 
     def boxes(self) -> list[list[Box]]:
-        """Where in the model's parameters the elements of each part lie."""
+        """The boxes of the model's parameters in which the elements of each part lie."""
         ...
 
     def boxes_to_write(self) -> list[list[Box]]:

@@ -34,7 +34,7 @@ class Action(NamedTuple):
 
 
 def actions_of(experiment: Experiment, stage: int) -> list[Action]:
-    """What one stage does in one step, in order."""
+    """The actions of one stage in one step, in order."""
     parallel, m = experiment.parallel, experiment.num_micro_batches
     p, v = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size
     match parallel.schedule:

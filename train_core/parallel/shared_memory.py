@@ -43,7 +43,7 @@ Combine = Callable[[Sequence[Tensor]], object]
 
 
 class SharedMemory:
-    """What the ranks of one group show each other. They start the same collectives in the same order."""
+    """The memory that the ranks of one group share. They start the same collectives in the same order."""
 
     def __init__(self, memory: mmap.mmap, rank: int, size: int, timeout: timedelta | None) -> None:
         self.rank, self.size = rank, size
@@ -95,7 +95,7 @@ class SharedMemory:
         return shown
 
     def has_room(self) -> bool:
-        """Whether all ranks have read what is in the slot that the next tensor goes to."""
+        """True if all ranks have read what is in the slot that the next tensor goes to."""
         return self._have_all(self.num_started + 1 - NUM_SLOTS, READ)
 
     def make_room(self) -> None:
@@ -150,7 +150,7 @@ class Shown:
 
 
 class Offer(NamedTuple):
-    """What other processes need to find new memory, which vanishes with the last process that uses it.
+    """The address of new memory for other processes. It vanishes with the last process that uses it.
 
     The memory has no name in a file system, where a kill would leave it behind. It is reached through the descriptor
     that the process holds, and the token tells it from that of an unrelated process with the same number.

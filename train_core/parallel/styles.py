@@ -1,4 +1,4 @@
-"""Which modules of the plain model are split, over which axes, and what else of them a layout replaces.
+"""A table of the plain model's modules that are split, over which axes, and what else of them a layout replaces.
 
 A module that is not in the table `STYLES`, such as a norm, stays as it is: every tensor rank holds and computes all of
 it.
@@ -25,7 +25,7 @@ from train_core.parallel.tensor_parallel import (
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the model a module stands, and what its form on this rank depends on beside the axes.
+    """The place of a module in the model, and what its form on this rank depends on beside the axes.
 
     Attributes:
         name: the module's name in the whole model.
@@ -42,7 +42,7 @@ Form = Callable[..., nn.Module]
 
 
 class Style(NamedTuple):
-    """How a module of the plain model is turned into its form on one rank.
+    """The rule that turns a module of the plain model into its form on one rank.
 
     Attributes:
         splits: by the name of a parameter in the module, the dim that is split over each axis.

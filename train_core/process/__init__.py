@@ -1,4 +1,4 @@
-"""What a process of a job is: its rank and device, the signals that stop it, and the code that it runs.
+"""A process of a job: its rank and device, the signals that stop it, and the code that it runs.
 
 meeting       where the ranks of a Slurm job meet
 world         `Seat` and `World`: joining through torchrun, srun or alone (imports torch, as `first_rank` does)

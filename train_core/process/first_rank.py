@@ -1,4 +1,4 @@
-"""What one rank finds out for all of them, such as what lies on a file system."""
+"""Facts that one rank finds out for all of them, such as what lies on a file system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGN_SECONDS = 60.0
 
 
 def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
-    """What the axis's first rank finds out; where it fails, all ranks do. All call it.
+    """Return what the axis's first rank finds out; where it fails, all ranks do. All call it.
 
     Ranks that each looked for themselves could find different things: a shared file system shows a new file to one
     node earlier than to another. The clock is not told, because the search may take longer than a collective may.
@@ -46,7 +46,7 @@ def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
 
 
 class _SearchThread:
-    """What the first rank looks for, in a thread of its own; the process may end before it has found it."""
+    """The first rank's search, in a thread of its own; the process may end before it has found anything."""
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self.find = find
@@ -65,6 +65,6 @@ class _SearchThread:
             self.told = None, error if isinstance(error, TrisweepError) else RuntimeError(words)
 
     def answer(self, seconds: float) -> tuple[Any, Exception | None] | None:
-        """What was found, and what went wrong; None if neither is known after this time."""
+        """The result and the error of the search; None if there is neither after this time."""
         self.thread.join(seconds)
         return self.told

@@ -1,4 +1,4 @@
-"""Which code runs: its commit, and a digest of what is measured."""
+"""The identity of the code that runs: its commit, and a digest of what is measured."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def least_queues(schedule: Schedule, num_streams: int) -> int:
 
 
 def num_communicators(experiment: Experiment) -> int:
-    """How many groups the rank with most of them takes part in: four channels, its axes and the world."""
+    """The number of groups of the rank that has most: four channels, its axes and the world."""
     parallel = experiment.parallel
     p, is_ring = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size > 1
     at_ends = (4 if is_ring else 2) + 1  # with the group of the tied embedding

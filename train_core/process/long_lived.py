@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """What is made in the block is no garbage, so that Python's collector does not look for any meanwhile.
+    """Keep what is made in the block out of Python's garbage collection, which looks for none meanwhile.
 
     It would look at everything again and again, which takes most of the time where thousands of trials are read.
     """

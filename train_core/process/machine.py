@@ -1,4 +1,4 @@
-"""Which machine a process runs on."""
+"""The machine that a process runs on."""
 
 from __future__ import annotations
 

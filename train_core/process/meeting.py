@@ -1,4 +1,4 @@
-"""Where the ranks of a Slurm job meet: on its first node, at a port that follows from the job's number. No torch."""
+"""The meeting point of a Slurm job's ranks: its first node, at a port that follows from the job's number. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device and its links really do, measured by all ranks of a job at once: the input of a calibration.
+"""The real speed of a device and its links, measured by all ranks of a job at once: the input of a calibration.
 
 plan, record, folder   what is measured, what was found, where it lies on disk; no torch
 link_fit               a link's latency and bandwidth from measured times; no torch

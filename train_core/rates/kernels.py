@@ -1,4 +1,4 @@
-"""What one device reaches in matrix products, attention, memory traffic and very small kernels."""
+"""The rates of one device in matrix products, attention, memory traffic and very small kernels."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
 
 
 def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
-    """What small kernels add to a product that is long enough to queue all of them meanwhile."""
+    """The seconds that small kernels add to a product that is long enough to queue all of them meanwhile."""
     product = _product(plan.large_products[0], plan.dtypes[-1], stopwatch)
     tensor = torch.ones(SMALL, device=stopwatch.world.device)
 

@@ -63,7 +63,7 @@ def _error(relative: Floats, latency: float, seconds_per_byte: float) -> float:
 
 
 def _terms(time: LinkTime) -> tuple[float, float]:
-    """How many latencies, and how many bytes at full bandwidth."""
+    """The number of latencies, and the bytes at full bandwidth."""
     if time.pattern == "transfer":
         return 1.0, float(time.num_bytes)
     passes = 2 if time.pattern == "all_reduce" else 1

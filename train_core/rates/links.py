@@ -41,7 +41,7 @@ def _own_group(link: LinkPlan, group_size: int, world: Axis) -> tuple[Axis, list
 
 
 def _work(pattern: Pattern, num_bytes: int, own: tuple[Axis, list[int]] | None, device: torch.device) -> Run:
-    """What this rank does in one run that is timed."""
+    """The work of this rank in one run that is timed."""
     if own is None:  # such a rank still meets the others before every sample
         return lambda: None
     axis, ranks = own

@@ -1,4 +1,4 @@
-"""What to measure on a cluster: which shapes and sizes, and which groups of ranks cross each link."""
+"""The plan of measurements on a cluster: shapes and sizes, and the groups of ranks that cross each link."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def rates_plan(cluster: ClusterSpec, kind: Literal["gpu", "cpu"], world_size: in
 
 
 def kernels_per_layer(cluster: ClusterSpec) -> int:
-    """How many kernels the cost model counts in a layer, forward and backward.
+    """The number of kernels that the cost model counts in a layer, forward and backward.
 
     It is asked and not repeated here: if every kernel takes a second longer, a layer takes so many seconds longer.
     """

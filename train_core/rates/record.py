@@ -1,4 +1,4 @@
-"""What a calibration measures, and what it finds. No torch here: the login node writes the plan and reads the rates."""
+"""The plan of a calibration, and its results. No torch here: the login node writes the plan and reads the rates."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LinkPlan(Frozen):
 
 
 class RatesPlan(Frozen):
-    """What every rank of a calibration measures; all ranks at the same time, as in training.
+    """The measurements that every rank of a calibration makes; all ranks at the same time, as in training.
 
     Attributes:
         kind: what the ranks compute on; a CPU rank is one thread.

@@ -60,7 +60,7 @@ class Stopwatch:
         return [list(samples) for samples in zip(*rounds, strict=True)]
 
     def _enough(self, run: Run) -> int:
-        """How often to run for one sample; the same on all ranks."""
+        """The number of runs in one sample; the same on all ranks."""
         for _ in range(NUM_WARM_UPS):
             once = self._seconds(run, 1)
         # Ranks that ran a collective a different number of times would wait for each other for ever.

@@ -1,4 +1,4 @@
-"""What two ranks on two nodes find out in seconds: their devices, and the link between them."""
+"""A measurement of two ranks on two nodes, within seconds: their devices, and the link between them."""
 
 from __future__ import annotations
 

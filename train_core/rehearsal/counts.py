@@ -1,4 +1,4 @@
-"""What a rehearsal found out, as values that print and serialize. No torch."""
+"""The results of a rehearsal, as values that print and serialize. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a step has to be rehearsed: the micro-batches that show everything, and the stages that differ."""
+"""The part of a step to rehearse: the micro-batches that show everything, and the stages that differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDS_AND_ONE = 3
 
 
 def enough_micro_batches(experiment: Experiment, stage: int) -> int:
-    """How many micro-batches let this stage hold as many at once as it ever does, and one more.
+    """The number of micro-batches that lets this stage hold as many at once as it ever does, and one more.
 
     Interleaved schedules take micro-batches by groups, so that there it is a group more. Where groups differ, all are
     taken.
@@ -29,7 +29,7 @@ def enough_micro_batches(experiment: Experiment, stage: int) -> int:
 
 
 def group_size(experiment: Experiment) -> int:
-    """How many micro-batches a schedule takes together, group after group."""
+    """The number of micro-batches that a schedule takes together, group after group."""
     parallel = experiment.parallel
     return parallel.pipeline_parallel_size if parallel.schedule == "interleaved" else 1
 

@@ -1,4 +1,4 @@
-"""What one rank's step would do to a device, seen operation by operation: memory, matrix products, collectives."""
+"""The effects of one rank's step on a device, operation by operation: memory, matrix products, collectives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
 
 
 def _attention_flops(num_products: int) -> Callable[..., int]:
-    """How to count a fused kernel that makes so many products of the full square of scores.
+    """The counter for a fused kernel that makes so many products of the full square of scores.
 
     Its tensors are (b, heads, s, head_size).
     """

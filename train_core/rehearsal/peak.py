@@ -58,7 +58,7 @@ class MemorySorter:
         return "activations_bytes"
 
     def _holds_gradients(self, allocation: Allocation) -> bool:
-        """Whether memory at the address of gradients holds them, and not another tensor that was freed before."""
+        """True if memory at the address of gradients holds them, and not another tensor that was freed before."""
         return allocation.born < self.built or allocation.is_passing or allocation.freed is None
 
     def _outlives_its_forward(self, allocation: Allocation) -> bool:

@@ -118,7 +118,7 @@ def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:
 
 
 def _of_a_group_between(amounts_of: dict[int | None, Amounts], few: int, group: int) -> Amounts:
-    """What each group of micro-batches adds that is neither the first nor the last."""
+    """The amounts of one group of micro-batches that is neither the first nor the last; all such are equal."""
     firsts = range(group, few - group, group)
     groups = [sum((amounts_of[index] for index in range(first, first + group)), Amounts()) for first in firsts]
     assert all(other == groups[0] for other in groups), "micro-batches differ"

@@ -33,7 +33,7 @@ MATMUL_SIZES = {"cpu": 1024, "cuda": 8192}
 
 
 def count_devices(world: World, axis: Axis) -> int:
-    """How many physical devices the ranks use: GPUs, or on CPUs the cores, which several ranks may share."""
+    """The number of devices that the ranks use: GPUs, or on CPUs the cores, which several ranks may share."""
     if world.device.type != "cpu":
         return world.size
     cores_of: dict[str, set[int]] = defaultdict(set)
@@ -45,7 +45,7 @@ def count_devices(world: World, axis: Axis) -> int:
 
 
 def matmul_flops_per_second(world: World, axis: Axis, dtype: torch.dtype, seconds: float = MATMUL_SECONDS) -> float:
-    """What all ranks reach together when each multiplies square matrices for the same half second."""
+    """The rate of all ranks together when each multiplies square matrices for the same half second."""
     n = MATMUL_SIZES[world.device.type]
     a = torch.rand(n, n, device=world.device).to(dtype)  # constant data would draw less power and clock higher
     out = torch.mm(a, a)  # the first product also loads kernels
@@ -169,7 +169,7 @@ class Meter:
 
     @property
     def _speaks_for_its_stage(self) -> bool:
-        """Whether this is the first tensor rank of the first replica: all ranks of a stage run the same passes."""
+        """True for the first tensor rank of the first replica: all ranks of a stage run the same passes."""
         return not any(self.layout.coordinates(self.world.rank)._replace(pipeline=0))
 
     def performance(self) -> Performance:
@@ -216,7 +216,7 @@ class Meter:
         return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured)
 
     def _is_timed(self, step: int) -> bool:
-        """Whether a step counts: neither a warm-up step nor one that was traced, which is slower."""
+        """True if a step counts: neither a warm-up step nor one that was traced, which is slower."""
         return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
 
     def _unrecorded(self) -> tuple[int, ...]:
@@ -233,7 +233,7 @@ class Meter:
         return [step.step_seconds for step in timed or own[plan.num_warmup_steps :] or own[1:] or own]
 
     def _breakdown(self) -> Breakdown | None:
-        """Where the step of each rank goes; None where no step was left to run after an interruption."""
+        """The parts of each rank's step; None where no step was left to run after an interruption."""
         medians = self.terms.medians()
         return breakdown_of(gather(medians, self.axis, self.world.device)) if medians else None
 

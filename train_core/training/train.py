@@ -88,7 +88,7 @@ def train(
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:
-    """What saves and restores; None where a training does neither."""
+    """The object that saves and restores; None where a training does neither."""
     experiment = trainer.experiment
     folder = trial.checkpoints if trial is not None and experiment.checkpoint.every_steps is not None else None
     if folder is None and experiment.checkpoint.load is None:

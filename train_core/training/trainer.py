@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class MicroBatches(Protocol):
-    """Where a trainer's tokens come from; see `data.batches.Batches`."""
+    """The source of a trainer's tokens; see `data.batches.Batches`."""
 
     tokens: TokenFile | None
 
@@ -43,7 +43,7 @@ class MicroBatches(Protocol):
 
 @dataclass(frozen=True)
 class TrainerParts:
-    """What a trainer is put together from, where a rehearsal has parts of its own; see `rehearsal.stage`.
+    """The parts of a trainer, where a rehearsal has parts of its own; see `rehearsal.stage`.
 
     Attributes:
         batches: from experiment, mesh, device and the folder of the token files.
@@ -118,7 +118,7 @@ class Trainer:
         return self.pipeline.run(self.actions, partial(self.batches.micro_batch, step), scale)
 
     def checkpoints(self, folder: Path | None, require_current: Callable[[], None] = lambda: None) -> Checkpoints:
-        """What saves and restores this trainer; the import takes each rank a second.
+        """The object that saves and restores this trainer; the import takes each rank a second.
 
         Args:
             folder: gets the checkpoints; None saves none.
@@ -132,12 +132,12 @@ class Trainer:
 
     @property
     def num_summands(self) -> int:
-        """How many micro-batches all replicas have in a step, over which the loss is a mean."""
+        """The number of micro-batches of all replicas in a step, over which the loss is a mean."""
         return self.experiment.num_micro_batches * self.mesh.batch.size
 
 
 def activation_shape(experiment: Experiment) -> tuple[int, int, int]:
-    """What passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+    """The shape of the tensors between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
     model, parallel = experiment.model, experiment.parallel
     shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
     return model.seq_length // shards, experiment.batch.micro_batch_size, model.hidden_size

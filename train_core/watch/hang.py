@@ -1,4 +1,4 @@
-"""Which rank the others wait for: each says where it stands, and the waits lead to the one that is missing."""
+"""A search for the rank that others wait for: each says where it stands, and the waits lead to the missing one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRANSFERS = ("send to ", "receive from ")
 
 
 class Hang(NamedTuple):
-    """Why a wait does not end.
+    """The reason why a wait does not end.
 
     Attributes:
         blamed: the rank that did not arrive; None where all did, or where they wait for each other.

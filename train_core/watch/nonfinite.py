@@ -1,4 +1,4 @@
-"""Where the first value that is not finite comes from: the passes of a step, run again under observation."""
+"""A search for the source of the first value that is not finite: the passes run again under observation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where the value came from, in words that end a sentence.
+    """The source of the value, in words that end a sentence.
 
     Attributes:
         blamed: the rank where it appeared first; None where several saw it at the same point.
@@ -110,9 +110,7 @@ def _lasting(findings: list[Finding], layout: Layout) -> Origin:
 
 
 def _is_independent(finding: Finding, first: Finding, layout: Layout) -> bool:
-    """Whether another replica found it by itself, at whatever point of the same phase: until gradients are summed,
-    replicas give each other nothing.
-    """
+    """True if another replica found it by itself: until gradients are summed, replicas give each other nothing."""
     in_replica = layout.ranks(first.rank, *(set(AXES) - set(REPLICAS)))
     is_elsewhere = finding.rank not in in_replica
     return finding.phase == first.phase and finding.micro_batch != ALL_MICRO_BATCHES and is_elsewhere

@@ -1,4 +1,4 @@
-"""When the passes of one timed step ran, from what the clock noted anyway.
+"""The times of the passes of one timed step, from what the clock noted anyway.
 
 A pass costs one more mark in every step, so that no step need be set aside to be recorded:
 

@@ -1,4 +1,4 @@
-"""Where the threads of this process stand, as far as the training is concerned."""
+"""The stacks of this process's threads, as far as the training is concerned."""
 
 from __future__ import annotations
 

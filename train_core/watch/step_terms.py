@@ -1,4 +1,4 @@
-"""Where a rank's step goes, and which ranks take much longer for their own work than the others."""
+"""The parts of a rank's step, and the ranks that take much longer for their own work than the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ranks a value that was not finite may have come from when it does not come again."""
+"""A search for the ranks that a value which was not finite may have come from when it does not come again."""
 
 from __future__ import annotations
 

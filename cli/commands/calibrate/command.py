@@ -70,8 +70,10 @@ def calibrate(
 
 
 def _require_one(given: Mapping[str, object]) -> None:
-    """Raises:
-    UsageError: more than one of these options is given.
+    """Refuse more than one of these options.
+
+    Raises:
+        UsageError: several are given.
     """
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:

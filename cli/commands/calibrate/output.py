@@ -1,4 +1,4 @@
-"""What calibrations print: the values before and after, and that the file is written."""
+"""The output of calibrations: the values before and after, and that the file is written."""
 
 from __future__ import annotations
 

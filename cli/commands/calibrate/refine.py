@@ -29,7 +29,7 @@ from sweeps.confidence.interval import half_width
 
 @dataclass(frozen=True)
 class Evidence:
-    """What constants are fitted to.
+    """The measurements that constants are fitted to.
 
     Attributes:
         kind: what each measurement is: trials or rows.
@@ -46,13 +46,13 @@ class Evidence:
 
     @property
     def of_kind(self) -> str:
-        """How many there are: `5 rows`, `1 trial`."""
+        """The number of measurements and their kind: `5 rows`, `1 trial`."""
         number = sum(trial.counts for trial in self.trials)
         return f"{number} {self.kind if number != 1 else self.kind.removesuffix('s')}"
 
     @property
     def counted(self) -> str:
-        """How many there are, and where they are from."""
+        """The number of measurements, and where they are from."""
         return f"{self.of_kind} of {self.origin}"
 
 
@@ -130,7 +130,7 @@ def _fitted_changes(found: Refit, evidence: Evidence, stamp: str) -> list[Change
 
 
 def _runs(found: Refit) -> list[Change]:
-    """What says how far predictions may be trusted near these runs."""
+    """The changes that say how far predictions may be trusted near these runs."""
     counted = [each.trial for each in found.trials if each.trial.counts]
     # Of too few runs to leave one out, the error before is what constants said that had not seen them.
     error = found.error_before if found.error_left_out is None else found.error_left_out

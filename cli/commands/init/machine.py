@@ -21,7 +21,7 @@ USUAL_CLUSTER = "selene"
 
 @dataclass(frozen=True)
 class DescribedMachine:
-    """What its cluster file says.
+    """A machine as its cluster file describes it.
 
     Attributes:
         offer: the nodes as Slurm tells of them; None where no Slurm answers and all numbers are an example.
@@ -62,7 +62,7 @@ class DescribedMachine:
 
 
 def machine(name: str | None, partition: str | None) -> DescribedMachine:
-    """What is known of the machine that this one submits to; an example where there is no Slurm."""
+    """The machine that this one submits to; an example where there is no Slurm."""
     kinds = node_kinds()
     offer = best_of(kinds, partition)
     name = name or _free_name(this_cluster().name if offer else None)

@@ -57,7 +57,7 @@ def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _names_a_trial(word: Override) -> bool:
-    """Whether it is a name such as `lr=0.01`: what is overridden is a group, or a key within one."""
+    """True for a trial's name such as `lr=0.01`: what is overridden is a group, or a key within one."""
     return word.value is None or ("." not in word.key and word.key not in groups())
 
 

@@ -57,7 +57,7 @@ def follow_log(reading: Reading, rank: int | None) -> None:
 
 
 class _Following:
-    """What has been printed of one trial so far."""
+    """The place in the log of one trial up to which it has been printed."""
 
     def __init__(self, rank: int | None) -> None:
         self._rank = rank

@@ -1,4 +1,4 @@
-"""What a file that another process writes has got since it was last looked at."""
+"""The part of a file that another process has written since the last look."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GrowingFile:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def news(self) -> Iterator[str]:
-        """What was added, in parts; nothing where the file is not there."""
+        """The text added since the last look, in parts; nothing where the file is not there."""
         try:
             with self.path.open("rb") as file:
                 status = self.path.stat()

@@ -180,7 +180,7 @@ def _starting(experiment: Experiment, job: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _grouped(starting: Sequence[str], words: Sequence[str]) -> list[str]:
-    """What starts the program, the program, and every flag with its values, each on a line of its own."""
+    """The lines of the command: what starts the program, the program, and every flag with its values."""
     lines: list[list[str]] = [[]]
     for index, word in enumerate((*starting, *words)):
         is_flag = word.startswith("-") and not NUMBER.match(word)

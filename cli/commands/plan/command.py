@@ -214,7 +214,7 @@ def print_plan(record: SweepRecord, asked: Composition) -> None:
 
 
 def print_space(asked: Composition, record: SweepRecord) -> None:
-    """How large the space is that a search chooses from; nothing where all points are listed."""
+    """Print the size of the space that a search chooses from; nothing where all points are listed."""
     from sweeps.points.plan import chooses_layouts, part_of
     from sweeps.search.axes.space_size import space_size
 
@@ -228,7 +228,7 @@ def print_space(asked: Composition, record: SweepRecord) -> None:
 
 
 def print_question(record: SweepRecord, asked: Composition) -> None:
-    """What the sweep asks, of which model on which devices."""
+    """Print the sweep's question, its model and its devices."""
     console.print(headed(record.name, f": {record.spec.question}"))
     sizes = [trial.experiment for trial in record.plan if trial.experiment]
     if not sizes:
@@ -242,7 +242,7 @@ def print_question(record: SweepRecord, asked: Composition) -> None:
 
 
 def _print_suiting_devices(record: SweepRecord, asked: Composition, size: Experiment) -> None:
-    """Why not all devices are taken, where nobody said how many."""
+    """Print the reason for taking fewer devices than there are, where nobody said how many."""
     from sweeps.points.suiting_devices import on_suiting_devices
 
     suiting = on_suiting_devices(asked, record.spec, whole_grid=asked.settings.search.kind == "grid")

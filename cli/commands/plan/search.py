@@ -70,7 +70,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
 
 
 def _waiting(num_spaces: int) -> AbstractContextManager[object]:
-    """What a terminal shows while many numbers of devices are searched, which takes seconds."""
+    """Show a spinner on a terminal while many numbers of devices are searched, which takes seconds."""
     if num_spaces <= MOST_SEARCHED_WHOLE or not complaints.is_terminal:
         return nullcontext()
     return complaints.status(f"Searching all plans on {num_spaces:,} numbers of devices, 2 to 10 s ...")
@@ -97,7 +97,7 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
 
 
 def training_of(wanted: Request, options: SearchOptions) -> Training:
-    """How long the training is, and its limits, as the options say."""
+    """The length of the training and its limits, as the options say."""
     if options.num_tokens is not None and options.num_steps is not None:
         raise UsageError("--tokens and --steps both say how long the training is", "Give one of them.")
     num_steps = options.num_steps

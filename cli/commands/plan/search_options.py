@@ -1,4 +1,4 @@
-"""What `trisweep plan` can be told about a search, as one value."""
+"""The options of `trisweep plan` for a search, as one value."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SearchOptions:
 
     @property
     def ask_for_a_search(self) -> bool:
-        """Whether any option was given, because all of them are about searches."""
+        """True if any option was given, because all of them are about searches."""
         return self != SearchOptions()
 
     def as_json(self) -> SearchOptions:

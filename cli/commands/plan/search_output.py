@@ -31,7 +31,7 @@ RANKED_BY: dict[Objective, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SearchOutput:
-    """What was asked and what came out.
+    """A search's request and result.
 
     Attributes:
         shown: the best plan of each family, or the best plans, with their intervals.

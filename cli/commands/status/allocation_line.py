@@ -1,4 +1,4 @@
-"""What `trisweep status` says of the allocation in which a sweep is carried out."""
+"""The lines of `trisweep status` about the allocation in which a sweep is carried out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_allocation(folder: SweepFolder, patience: Patience) -> None:
-    """Which job carries the sweep out, if one does and Slurm answers."""
+    """Print which job carries the sweep out, if one does and Slurm answers."""
     from launcher.allocation.folder import live_allocation
 
     with suppress(UsageError):

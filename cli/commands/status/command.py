@@ -64,7 +64,7 @@ def _standing(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], li
 
 
 def _history(stored: Sweep) -> History:
-    """What the sweep's journal comes to."""
+    """The history in the sweep's journal."""
     from sweeps.folder.history import History
 
     return History.kept_in(stored.folder)

@@ -1,4 +1,4 @@
-"""Who goes on with a sweep, and what keeps it: the lines that its journal adds to the table of its trials."""
+"""The state of a sweep: the lines that its journal adds to the table of its trials."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ REPEAT_SECONDS = 60.0
 
 
 class PlainWatch(PlainProgress):
-    """What starts and ends, and once a minute how many trials stand how; for logs and pipes."""
+    """Print what starts and ends, and once a minute the number of trials in each state; for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

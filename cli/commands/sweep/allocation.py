@@ -1,4 +1,4 @@
-"""What `trisweep sweep` does and says with `launcher=allocation`: one Slurm job in which all trials run as steps."""
+"""A sweep with `launcher=allocation`: one Slurm job in which all trials run as steps."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
 
 
 def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
-    """What a dry run answers with."""
+    """The answer of a dry run."""
     chosen = [trial.trial_id for trial in record.trials if trial.selected]
     return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
 
@@ -175,7 +175,7 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
 
 
 def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
-    """What the points cost, of which a search that chooses one after another knows only the first."""
+    """Print the costs of the points, of which a search that chooses one after another knows only the first."""
     from cli.commands.sweep.costs import costs_table, num_too_long
     from launcher.control.rules import budget_of
 
@@ -228,7 +228,7 @@ def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrd
 
 
 def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
-    """How long the trials to come should take; nothing where none is known to be left."""
+    """Print the expected time of the trials to come; nothing where none is known to be left."""
     from cli.commands.sweep.costs import seconds_here
     from cli.output.state_table import duration
     from launcher.this_machine.capacity import this_machine
@@ -244,7 +244,7 @@ def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
 
 
 def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
-    """What the plan says of the full size, in a few lines, before the proxy is measured."""
+    """Print the plan of the full size, in a few lines, before the proxy is measured."""
     from launcher.control.rules import rounds_of
 
     print_question(record, asked)

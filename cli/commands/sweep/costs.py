@@ -1,4 +1,4 @@
-"""What a dry run says of money and time: what each point should cost and may cost at most, and all of them together."""
+"""The money and time in a dry run: what each point should cost and may cost at most, and all of them together."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
 
 
 def num_too_long(trials: Sequence[Trial], budget: Budget) -> int:
-    """How many trials are predicted to take longer than they may."""
+    """The number of trials that are predicted to take longer than they may."""
     return sum(predicted_seconds(trial) > budget.most_seconds(trial) for trial in trials)
 
 
 def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
-    """How long the trials should take on this machine, as many of them at once as its devices or cores hold."""
+    """The seconds that trials should take on this machine, as many at once as its devices or cores hold."""
     room = machine.num_devices or machine.num_cores
     busy = 0.0
     for trial in trials:

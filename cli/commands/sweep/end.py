@@ -1,4 +1,4 @@
-"""How a sweep's command ends: what to do about trials that failed, and exit code 1 if nothing was measured."""
+"""The end of a sweep's command: what to do about trials that failed, and exit code 1 if nothing was measured."""
 
 from __future__ import annotations
 

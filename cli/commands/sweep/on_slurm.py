@@ -32,7 +32,7 @@ def carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrd
 
 
 def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
-    """What ended a sweep that chose points or measured some again, and what its search has learned."""
+    """Print why a sweep that chose points or measured some again has ended, and what its search has learned."""
     from sweeps.folder.history import History
 
     finished = History.kept_in(stored.folder).finished
@@ -43,7 +43,7 @@ def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
 
 
 def hours_at_most(place: SweepPlace, hours: float) -> str:
-    """What a request costs if every job runs into its time limit."""
+    """The cost of a request if every job runs into its time limit."""
     unit = "GPU-hours" if place.settings.cluster.device.kind == "gpu" else "core-hours"
     return f"{hours:,.0f} {unit} at most"
 

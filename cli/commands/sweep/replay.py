@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def is_replayed(place: SweepPlace) -> bool:
-    """Whether the sweep asks for a replay, and there is no cluster on which it could be measured."""
+    """True if the sweep asks for a replay, and there is no cluster on which it could be measured."""
     sweep = place.settings.sweep
     return sweep is not None and sweep.replay is not None and not place.on_slurm
 
 
 def print_replay(place: SweepPlace, *, as_json: bool) -> None:
-    """How many jobs the sweep's search and others need on made-up machines until one is near the best."""
+    """Print the jobs that the sweep's search and others need on made-up machines until one is near the best."""
     from sweeps.points.plan import plan_sweep
     from sweeps.replay.contest import contest
 

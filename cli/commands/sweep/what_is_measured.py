@@ -1,4 +1,4 @@
-"""What a sweep measures, and what it leaves out, in the sentences that `trisweep sweep` prints."""
+"""The parts of a sweep that are measured or left out, in the sentences that `trisweep sweep` prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_NAMED = 5
 
 
 def print_left_out(record: SweepRecord) -> None:
-    """Where `sweep.max_trials` cuts: how many points it leaves out, and which."""
+    """Print how many points `sweep.max_trials` leaves out, and which."""
     fitting = [trial for trial in record.trials if trial.infeasible_reason is None]
     left_out = [trial.trial_id for trial in fitting if not trial.selected]
     if not left_out:
@@ -28,7 +28,7 @@ def print_left_out(record: SweepRecord) -> None:
 
 
 def print_part(planned: Sweep, restriction: Restriction | None) -> None:
-    """Which part of the sweep a command with values of its axes takes."""
+    """Print the part of the sweep that a command with values of its axes takes."""
     if restriction is None:
         return
     part = [trial for trial in planned.runnable if restriction.holds(trial)]
@@ -47,7 +47,7 @@ def num_attempts(sweep: Sweep) -> int:
 
 
 def print_nothing_to_do(stored: Sweep, before: int) -> None:
-    """Where a command started nothing, because there was nothing left to start.
+    """Print that a command started nothing, because there was nothing left to start.
 
     Args:
         before: attempts before the command.

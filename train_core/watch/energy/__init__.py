@@ -1,4 +1,4 @@
-"""What energy the devices of a training take, as counters beside them say.
+"""The energy that the devices of a training take, as counters beside them say.
 
 counter   one counter, and how it is followed when it starts again from zero
 nvml      an NVIDIA GPU

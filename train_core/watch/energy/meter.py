@@ -54,7 +54,7 @@ class EnergyFields(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class PartPower:
-    """What one counter said over the timed steps.
+    """The readings of one counter over the timed steps.
 
     Attributes:
         machine: whose counter it is; ranks of one machine may read the same one.
@@ -71,7 +71,7 @@ class PartPower:
 
 @dataclass(frozen=True)
 class EnergyOfJob:
-    """What all counters of a job said, each counted once.
+    """The readings of all counters of a job, each counted once.
 
     Attributes:
         seconds: between the two readings; 0 where no step was timed.
@@ -130,13 +130,13 @@ class EnergyMeter:
             self.seconds = time.perf_counter() - self.began
 
     def device_joules(self) -> float | None:
-        """What was counted since the first reading for the device; None where nothing counts it."""
+        """The joules counted since the first reading for the device; None where nothing counts them."""
         counted = [followed.joules for followed in self.followed if followed.counter.counts == "device"]
         known = [joules for joules in counted if joules is not None]
         return sum(known) if known and len(known) == len(counted) else None
 
     def of_all_ranks(self, axis: Axis) -> EnergyOfJob:
-        """What the counters of all ranks said; every rank calls it."""
+        """The readings of all ranks' counters; every rank calls it."""
         gathered: list[tuple[list[PartPower], float]] = gather_objects((self._parts(), self.seconds), axis)
         once = {(part.machine, part.name): part for parts, _ in gathered for part in parts}
         is_whole = all(any(part.counts == "device" for part in parts) for parts, _ in gathered)

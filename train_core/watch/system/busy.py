@@ -1,4 +1,4 @@
-"""How busy this rank's GPU is: the share of a moment, up to a second long, in which any kernel ran on it."""
+"""The use of this rank's GPU: the share of a moment, up to a second long, in which any kernel ran on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Percent = Callable[[], float | None]
 
 
 def busy_percent_of(device: torch.device) -> Percent | None:
-    """What tells how busy the device is; None where nothing does, as on a CPU, which other programs use too."""
+    """The reader of the device's use; None where there is none, as on a CPU, which other programs use too."""
     if device.type == "cpu":
         return None
     properties = torch.cuda.get_device_properties(device)

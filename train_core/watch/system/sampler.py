@@ -1,4 +1,4 @@
-"""What each rank reads beside its steps, and what the readings of all ranks come to.
+"""The readings of each rank beside its steps, and the sums over all ranks.
 
 Every rank reads its own device and its own process, so that nothing of another job on the same machine is counted. It
 does so between two steps, outside of what is timed, and the figures travel with the times of the step.
@@ -42,7 +42,7 @@ class SystemSampler:
         self._clock, self._cpu_seconds = time.perf_counter(), time.process_time()
 
     def read(self, step: int, energy: EnergyMeter) -> list[float]:
-        """What this rank uses, as numbers to gather, NaN for what is not known; all NaN where no sample is due."""
+        """The use of this rank, as numbers to gather, NaN for what is not known; all NaN where no sample is due."""
         if self._seconds_of_steps < SAMPLE_SECONDS and step < self.num_steps:
             return NOT_DUE
         self._seconds_of_steps = 0.0
@@ -51,7 +51,7 @@ class SystemSampler:
         return [UNKNOWN if value is None else float(value) for value in known]
 
     def combine(self, of_ranks: Sequence[Sequence[float]], step_seconds: float) -> SystemUse | None:
-        """What all ranks use together; None where no sample was due.
+        """The use of all ranks together; None where no sample was due.
 
         Args:
             of_ranks: what every rank read.
@@ -71,7 +71,7 @@ class SystemSampler:
         )
 
     def _device_memory_bytes(self) -> int | None:
-        """What is in use on the device, by whatever uses it; None of a CPU."""
+        """The bytes in use on the device, by whatever uses it; None of a CPU."""
         if self.device.type == "cpu":
             return None
         free, whole = torch.cuda.mem_get_info(self.device)
@@ -87,7 +87,7 @@ class SystemSampler:
         return watts if self.counts_energy else 0.0
 
     def _cores(self) -> float:
-        """How many cores this process kept busy since the last sample."""
+        """The number of cores that this process kept busy since the last sample."""
         clock, cpu_seconds = time.perf_counter(), time.process_time()
         cores = (cpu_seconds - self._cpu_seconds) / max(clock - self._clock, 1e-9)
         self._clock, self._cpu_seconds = clock, cpu_seconds
