@@ -84,7 +84,8 @@ def pytest_collection_finish() -> None:
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each grid that is marked `covering` the cases that bring no new pair of values."""
+    """Of each grid that is marked `covering` the cases that bring no new pair of values; and all that is `thorough`."""
+    _deselect(config, items, [item for item in items if item.get_closest_marker("thorough")])
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):

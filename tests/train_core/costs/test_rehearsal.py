@@ -25,7 +25,11 @@ def assert_equal(experiment: Experiment, stage: int) -> None:
 
 @pytest.mark.parametrize(
     ("sweep", "batch", "stages"),
-    [("22b", 6, (0, 4, 7)), ("175b", 48, (0, 7, 15)), ("1t", 12, (0, 31, 63))],
+    [
+        pytest.param("22b", 6, (0, 4, 7), marks=pytest.mark.thorough),
+        ("175b", 48, (0, 7, 15)),
+        ("1t", 12, (0, 31, 63)),
+    ],
 )
 def test_collectives_equal_the_trainers_and_memory_is_within_2_percent(
     sweep: str, batch: int, stages: tuple[int, ...]
@@ -62,7 +66,7 @@ FOUR_STAGES = [
 ]
 
 
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize(
     ("chunks", "layers", "num_micro_batches", "recompute"),
     [

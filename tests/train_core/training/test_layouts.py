@@ -3,7 +3,7 @@
 Layout, schedule and ZeRO stage meet in all combinations that the trainer runs. On 1 and 2 ranks each also meets every
 recomputation and model family; on 4 and 8 those are dealt out so that each meets every value of every other option, and
 on 8 so is sequence parallelism. GPTs tie their embeddings, Llamas do not; stages and chunks are uneven. `make test-all`
-runs them all; `make test` as many as it takes for every pair of options to meet in one.
+runs them all; `make test` leaves them to those that `test_random_layouts` draws, and runs what that does not draw.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ def layouts_of(
     return lambda split: [layout for layout in chosen if layout[:3] == split]
 
 
+@pytest.mark.thorough  # than test_random_layouts, which draws from the same options
 @pytest.mark.parametrize("split", SPLITS, ids="tp{0[0]}-pp{0[1]}-dp{0[2]}".format)
 def test_a_layout_trains_like_one_rank(split: tuple[int, int, int], layouts_of: Any, assert_like_one_rank: Any) -> None:
     assert_like_one_rank(layouts_of(split), "fp32", **FP32)
