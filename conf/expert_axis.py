@@ -8,6 +8,9 @@ from conf.remedies import largest_share
 from conf.setup_parts import SetupParts
 
 SIZE, TENSOR_SIZE = "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size"
+DISPATCHER = "parallel.expert_dispatcher"
+PLAIN = {SIZE: 1, TENSOR_SIZE: None, DISPATCHER: "alltoall"}
+"""What a plan says of experts where a model has none."""
 
 
 def check_expert_axis(setup: SetupParts) -> None:
@@ -18,9 +21,10 @@ def check_expert_axis(setup: SetupParts) -> None:
     """
     experts, parallel = setup.model.experts, setup.parallel
     if experts is None:
-        for key, value in ((SIZE, parallel.expert_parallel_size), (TENSOR_SIZE, parallel.expert_tensor_parallel_size)):
-            if value not in (1, None):
-                remedy = f"Set {key}={'1' if key == SIZE else 'null'}, or choose a model with experts."
+        for key, plain in PLAIN.items():
+            value = getattr(parallel, key.removeprefix("parallel."))
+            if value not in (1, plain):
+                remedy = f"Set {key}={'null' if plain is None else plain}, or choose a model with experts."
                 raise InfeasiblePlan(key, value, f"spreads experts, and {setup.model.name} has none", remedy)
         return
     _check_shares(setup, experts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
-from conf.schema import BatchPlan, ParallelPlan, Recompute, Schedule
+from conf.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute, Schedule
 
 Listed: TypeAlias = int | str | bool
 KnobValue: TypeAlias = Listed | tuple[int, ...] | None
@@ -21,6 +21,7 @@ Shown: TypeAlias = Literal["in every row", "in rows of a search", "nowhere"]
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full", "pointwise")
+EXPERT_DISPATCHERS: tuple[ExpertDispatcher, ...] = ("alltoall", "deepep", "hybridep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,16 @@ KNOBS = (
         values=(False, True),
         shown="in rows of a search",
         meaning="pipeline before data: neighbouring nodes hold stages of one replica",
+    ),
+    Knob(
+        "expert_dispatcher",
+        "{}",
+        "dispatcher",
+        plain="alltoall",
+        values=EXPERT_DISPATCHERS,
+        role="held",
+        shown="nowhere",
+        meaning="tokens are brought to their experts by {}",
     ),
     Knob(
         "micro_batch_size",

@@ -21,6 +21,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full", "pointwise"]
+ExpertDispatcher = Literal["alltoall", "deepep", "hybridep"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Family = Literal["gpt", "llama"]
 MatmulRecipe = Literal["fp8-delayed", "fp8-tensorwise", "fp8-rowwise", "fp8-blockwise", "mxfp8", "nvfp4"]
@@ -64,6 +65,8 @@ class ParallelPlan(Frozen):
         zero_group_size: replicas among which ZeRO shares out, all groups holding the same; null means all of them.
         offload_optimizer: keep the optimizer's state in the host's memory and update there.
         pipeline_before_data: neighbouring nodes hold stages of one replica, instead of replicas of one stage.
+        expert_dispatcher: what brings tokens to their experts: `alltoall` sends a copy to each of them, `deepep` and
+            `hybridep` one to a node that has any of them, which passes it on to its ranks.
     """
 
     world_size: Count
@@ -83,6 +86,7 @@ class ParallelPlan(Frozen):
     zero_group_size: Count | None = None
     offload_optimizer: bool = False
     pipeline_before_data: bool = False
+    expert_dispatcher: ExpertDispatcher = "alltoall"
 
     @model_validator(mode="after")
     def _chunks_need_interleaving(self) -> ParallelPlan:

@@ -152,6 +152,7 @@ def _setting(
     settings: Settings, cluster: ClusterSpec, trainer: Implementation, knobs: Mapping[str, KnobValue]
 ) -> Setting:
     precision, tensor_size = settings.precision, knobs.get("expert_tensor_parallel_size")
+    dispatcher: Any = knobs.get("expert_dispatcher", settings.parallel.expert_dispatcher)
     assert tensor_size is None or isinstance(tensor_size, int)
     return Setting(
         settings.model,
@@ -161,6 +162,7 @@ def _setting(
         precision.gradient_dtype,
         matmul_recipe=precision.matmul_recipe,
         expert_tensor_parallel_size=tensor_size,
+        expert_dispatcher=dispatcher,
     )
 
 

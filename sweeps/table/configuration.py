@@ -46,6 +46,7 @@ OPTIONAL_COLUMNS = (
     "cp",
     "ep",
     "etp",
+    "dispatcher",
     "sequence_parallel",
     "precision",
     "fp8_recipe",

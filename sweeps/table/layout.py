@@ -10,6 +10,7 @@ from conf.knobs import plain_values
 from conf.schema import BatchPlan, ParallelPlan, Recompute
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
 from sweeps.table.model import MOST_LAYERS
+from sweeps.table.recipes import dispatcher_of
 from sweeps.table.remarks import said
 
 ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
@@ -103,11 +104,11 @@ def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
 def _lighter_ends(layers: int, pipeline: int, chunks: int) -> tuple[int, ...] | None:
     """Layers of each stage where chunks are equal only if embedding and head count as a layer; else None, for evenly.
 
-    So the 126 layers of Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; Megatron-Core's
-    account_for_embedding_in_pipeline_split).
+    With as many chunks as those, the first one has the embedding alone and the last one the head. So the 126 layers of
+    Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; Megatron-Core's account_for_embedding_in_pipeline_split).
     """
     parts = pipeline * chunks
-    if chunks == 1 or layers % parts == 0 or (layers + 2) % parts or layers < parts:
+    if chunks == 1 or layers % parts == 0 or (layers + 2) % parts:
         return None
     inner = (layers + 2) // pipeline
     return (inner - 1, *(inner,) * (pipeline - 2), inner - 1)
@@ -120,7 +121,7 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
     stage = int(numbered.group(1)) if numbered else choice_of(row, "zero_stage", ZERO_STAGES, default=0)
     # Beside a pipeline, FSDP2 keeps what it has gathered for all micro-batches of a step (torchtitan, its `default`
     # of reshard_after_forward), which shares out what ZeRO-2 does.
-    is_kept = "fsdp" in text_of(row, "zero_stage").lower() and pipeline > 1
+    is_kept = said(row, r"fsdp", ("zero_stage", "notes")) is not None and pipeline > 1
     return 2 if stage == 3 and is_kept else stage
 
 
@@ -132,12 +133,16 @@ def _zero_group_of(row: Row, replicas: int) -> int | None:
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
 
-def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict[str, int | None]:
+def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict[str, int | str | None]:
     """Ranks of experts. Every expert is cut as the rest of a layer is, unless there are too few devices for that."""
     experts = count_of(row, "ep", default=1)
     usual = None if devices % (tensor * pipeline * experts) == 0 else 1
     stated = count_of(row, "etp") if text_of(row, "etp") else usual
-    return {"expert_parallel_size": experts, "expert_tensor_parallel_size": stated if experts > 1 else None}
+    return {
+        "expert_parallel_size": experts,
+        "expert_tensor_parallel_size": stated if experts > 1 else None,
+        "expert_dispatcher": dispatcher_of(row),
+    }
 
 
 def _recompute_of(row: Row) -> dict[str, object]:

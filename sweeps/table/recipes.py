@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sweeps.table.cells import Row, text_of
+from conf.knobs import EXPERT_DISPATCHERS
+from conf.schema import ExpertDispatcher
+from sweeps.table.cells import Row, choice_of, text_of
+from sweeps.table.remarks import said
 from train_core.costs import Implementation
 from train_core.costs.trainers.fsdp import FSDP
 
@@ -17,7 +21,7 @@ class SourceRecipe:
 
     Attributes:
         where: patterns that the row's columns have to match, in lower case; a column that does not is another row's.
-        facts: fields of `Implementation` that the recipe decides.
+        facts: fields of `Implementation`, and the dispatcher of a plan, that the recipe decides.
     """
 
     where: Mapping[str, str]
@@ -27,8 +31,10 @@ class SourceRecipe:
         return all(re.search(pattern, text_of(row, column).lower()) for column, pattern in self.where.items())
 
 
+DISPATCHERS: dict[str, ExpertDispatcher] = {**{name: name for name in EXPERT_DISPATCHERS}, "all-to-all": "alltoall"}
 LAUNCHED_BY_GRAPHS = {"launch_seconds": 0.0, "collective_call_seconds": 0.0}
 SINCE_26_06 = r"megatron-bridge.*\(26\.(?:0[6-9]|1\d)|megatron-bridge.*\((?:2[7-9]|[3-9]\d)\."
+WITH_A_CHOICE = r"^(?!0|1(?:\.0)?$)\d"
 RECIPES = (
     # Megatron-LM reduces beside the gradients of weights since September 2021 (commit 16c90445), the paper is of April.
     SourceRecipe({"arxiv": r"^2104\.04473"}, {"overlaps_weight_gradient": False}),
@@ -43,11 +49,16 @@ RECIPES = (
         {"source": r"dgxc-benchmarking @v25\.05", "gpu": r"gb200|b200", "model": r"^(?:nemotron4|grok1)"},
         LAUNCHED_BY_GRAPHS,
     ),
-    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on.
-    SourceRecipe({"source": "megatron-bridge", "num_experts": r"^(?!0|1(?:\.0)?$)\d"}, {"sends_tokens_once": True}),
+    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on, and moe_a2a_overlap of one (Megatron-Bridge,
+    # deepseek_workload_base_configs.py, DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2).
+    SourceRecipe({"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}, {"expert_dispatcher": "hybridep"}),
+    SourceRecipe(
+        {"source": "megatron-bridge", "gpu": r"^b200", "model": r"deepseek-v3", "vpp": r"^[2-9]", "precision": "mxfp8"},
+        {"expert_dispatcher": "deepep", "experts_overlap": 1.0},
+    ),
     # _enable_hybridep_full_iteration_mxfp8: one graph of the whole step, and overlap_moe_expert_parallel_comm.
     SourceRecipe(
-        {"source": SINCE_26_06, "num_experts": r"^(?!0|1(?:\.0)?$)\d", "precision": "mxfp8"},
+        {"source": SINCE_26_06, "num_experts": WITH_A_CHOICE, "precision": "mxfp8"},
         {**LAUNCHED_BY_GRAPHS, "experts_overlap": 1.0},
     ),
 )
@@ -55,5 +66,17 @@ RECIPES = (
 
 def with_recipe_of(row: Row, trainer: Implementation) -> Implementation:
     """The trainer as the recipes of the row's source run it."""
-    facts = {name: value for recipe in RECIPES if recipe.is_of(row) for name, value in recipe.facts.items()}
-    return trainer.model_copy(update=facts)
+    own = {name: value for name, value in _facts_of(row).items() if name in Implementation.model_fields}
+    return trainer.model_copy(update=own)
+
+
+def dispatcher_of(row: Row) -> ExpertDispatcher:
+    """What brings tokens to their experts: as the row says, in its column or in a remark, else as its recipe does."""
+    remark = said(row, r"\b(?:deepep|hybridep)\b", ("notes",))
+    usual: Any = remark.group() if remark else _facts_of(row).get("expert_dispatcher", "alltoall")
+    return choice_of(row, "dispatcher", DISPATCHERS, default=usual)
+
+
+def _facts_of(row: Row) -> dict[str, object]:
+    """What all recipes of the row decide; of two that decide the same the later one."""
+    return {name: value for recipe in RECIPES if recipe.is_of(row) for name, value in recipe.facts.items()}

@@ -49,6 +49,9 @@ FLASH_ATTENTION = {
 }
 VERSION_OF_FLASH = re.compile(r"flash|(?:fa|v)[-_ ]?[1-4]\b")
 """`FlashAttention-3`, `flash_attention_2`, `FA2`, `v2`."""
+BEFORE_2023 = re.compile(r"(?:0[7-9]|1\d|2[0-2])\d\d\.")
+"""How the number of a paper on arXiv begins: its year and month. FlashAttention is of June 2022 (2205.14135), and in
+Megatron-LM since the end of that year."""
 DDP_OR_ZERO = {0: "megatron-lm", 1: "megatron-deepspeed"}
 
 
@@ -59,16 +62,19 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
         given: the trainer of rows that name none; None decides by what the row says.
     """
     usual = given or _known_source(row) or _usual(row, zero_stage)
-    chosen = _grouping(
-        row, _overlapping(row, IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)])
-    )
-    if not text_of(row, "flash_attention"):
+    is_named = given is not None or bool(text_of(row, "implementation"))
+    chosen = IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)]
+    for as_said in (_overlapping, _grouping, _exchanging):
+        chosen = as_said(row, chosen)
+    if not text_of(row, "flash_attention") and (is_named or not _is_flash(row)):
         return chosen
     return chosen.model_copy(update={"flash_attention": _is_flash(row)})
 
 
 def _is_flash(row: Row) -> bool:
-    """Whether attention is one fused kernel; no where the row does not say it."""
+    """Whether attention is one fused kernel; where a row does not say it, all of bf16 and narrower since 2023 are."""
+    if not text_of(row, "flash_attention"):
+        return _is_half(row) and not BEFORE_2023.match(text_of(row, "arxiv"))
     if VERSION_OF_FLASH.match(text_of(row, "flash_attention").lower()):
         return True
     return choice_of(row, "flash_attention", FLASH_ATTENTION, default=False)
@@ -78,6 +84,15 @@ def _grouping(row: Row, trainer: Implementation) -> Implementation:
     """The trainer without one product for all experts of a rank, where the row says so."""
     is_apart = said(row, r"no grouped[- ]?gemm", ("notes",))
     return trainer.model_copy(update={"groups_experts": False}) if is_apart else trainer
+
+
+def _exchanging(row: Row, trainer: Implementation) -> Implementation:
+    """The trainer with experts' exchanges beside the passes of another micro-batch, where the row says so.
+
+    Megatron-Core's `--overlap-moe-expert-parallel-comm`.
+    """
+    is_beside = said(row, r"1f1b (?:all-to-all|a2a|ep) overlap|overlap_moe_expert_parallel_comm", ("notes",))
+    return trainer.model_copy(update={"experts_overlap": 1.0}) if is_beside else trainer
 
 
 def _overlapping(row: Row, trainer: Implementation) -> Implementation:
@@ -111,5 +126,8 @@ def _usual(row: Row, zero_stage: int) -> str:
     flash = _is_flash(row)
     if zero_stage >= 2:
         return "fsdp" if flash else "megatron-deepspeed"
-    is_modern = flash and (is_narrow(row) or "bf16" in text_of(row, "precision").lower())
-    return "megatron-core" if is_modern else DDP_OR_ZERO[zero_stage]
+    return "megatron-core" if flash and _is_half(row) else DDP_OR_ZERO[zero_stage]
+
+
+def _is_half(row: Row) -> bool:
+    return is_narrow(row) or "bf16" in text_of(row, "precision").lower()

@@ -20,6 +20,7 @@ OWN_REFUSALS: dict[str, int | bool | str] = {
     "parallel.context_parallel_size": 2,
     "parallel.expert_parallel_size": 2,
     "parallel.expert_tensor_parallel_size": 1,
+    "parallel.expert_dispatcher": "deepep",
     "parallel.zero_group_size": 2,
     "parallel.offload_optimizer": True,
     "parallel.pipeline_before_data": True,

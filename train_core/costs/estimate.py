@@ -181,6 +181,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         parallel.zero_group_size,
         parallel.offload_optimizer,
         parallel.pipeline_before_data,
+        parallel.expert_dispatcher,
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conf.cluster_spec import ClusterSpec
 from conf.knobs import KNOB
 from conf.model_spec import ModelSpec
-from conf.schema import Dtype, MatmulRecipe
+from conf.schema import Dtype, ExpertDispatcher, MatmulRecipe
 from train_core.costs.scale import SCALE, Scale
 from train_core.costs.trainers.implementation import Implementation
 
@@ -32,7 +32,7 @@ class Setting:
         gradient_dtype: the type in which gradients are accumulated and reduced, if it is narrower than the trainer's
             own.
         matmul_recipe: as in PrecisionPlan.
-        expert_tensor_parallel_size: as in ParallelPlan, like the next three: one value for all plans priced together.
+        expert_tensor_parallel_size: as in ParallelPlan, like the next four: one value for all plans priced together.
         scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
     """
 
@@ -46,6 +46,7 @@ class Setting:
     zero_group_size: int | None = None
     offload_optimizer: bool = False
     pipeline_before_data: bool = False
+    expert_dispatcher: ExpertDispatcher = "alltoall"
     scale: Scale = SCALE
 
     @property

@@ -30,6 +30,7 @@ VALUES: dict[str, tuple[KnobValue, ...]] = {
     "zero_group_size": (None, 2),
     "offload_optimizer": (False, True),
     "pipeline_before_data": (False, True),
+    "expert_dispatcher": ("alltoall", "deepep", "hybridep"),
     "micro_batch_size": (1, 2),
     "global_batch_size": (32,),
     "tensor_parallel_across_nodes": (False, True),

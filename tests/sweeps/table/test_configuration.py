@@ -230,6 +230,8 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"precision": "fp8"}, "precision = 'fp8': has no peak for fp8"),
         ({"precision": "fp16", "gradient_dtype": "bf16"}, "gradient_dtype = 'bf16': is narrower than precision"),
         ({"model": "nemotronh-56b"}, "model = 'nemotronh-56b': has layers without attention"),
+        ({"model": "MiniMax-Text-01"}, "model = 'MiniMax-Text-01': has layers without attention"),
+        ({"model": "MiniMax-M2.5"}, "model = 'MiniMax-M2.5': has experts, and the row does not say how many"),
         ({"model": "llama2-70b LoRA"}, "model = 'llama2-70b LoRA': has weights that are not trained"),
         ({"sliding_window": "4096"}, "sliding_window = '4096': changes the price, and is not modelled"),
         ({"notes": "CUDA_LAUNCH_BLOCKING=1"}, "notes = 'cuda_launch_blocking': was run with launch blocking"),

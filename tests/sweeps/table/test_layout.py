@@ -41,6 +41,8 @@ def test_sharding_is_read_in_the_words_of_its_trainers(written: str, stage: int)
 
 def test_beside_a_pipeline_fsdp2_keeps_what_it_has_gathered() -> None:
     assert plan(zero_stage="FSDP2", pp="8").zero_stage == 2
+    assert plan(zero_stage="3", pp="8", notes="PyTorch FSDP2 backend, FSDP group 64").zero_stage == 2
+    assert plan(zero_stage="3", notes="PyTorch FSDP2 backend, FSDP group 64").zero_stage == 3
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,7 @@ def test_a_rate_without_the_reduction_of_gradients_is_that_of_many_micro_batches
     [
         ({"layers": "126", "pp": "16", "vpp": "7", "num_gpus": "512"}, None),
         ({"layers": "126", "pp": "16", "vpp": "4", "num_gpus": "512"}, (7, *[8] * 14, 7)),
+        ({"layers": "126", "pp": "16", "vpp": "8", "num_gpus": "512"}, (7, *[8] * 14, 7)),
         ({"layers": "126", "pp": "8"}, None),
         ({"layers": "80", "pp": "4", "vpp": "5"}, None),
         ({"layers": "78", "pp": "4", "vpp": "5"}, (19, 20, 20, 19)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.table.recipes import with_recipe_of
+from sweeps.table.recipes import dispatcher_of, with_recipe_of
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.trainers.fsdp import FSDP
 
@@ -50,7 +50,30 @@ def test_exchanges_run_beside_another_micro_batch_since_a_release(release: str, 
     source = f"{BRIDGE} ({release} container)"
     trainer = run_as(source=source, num_experts="128", precision=precision)
     assert (trainer.experts_overlap, trainer.launch_seconds == 0.0) == (overlap, overlap == 1.0)
-    assert trainer.sends_tokens_once
+
+
+@pytest.mark.parametrize(
+    ("cells", "dispatcher"),
+    [
+        ({}, "alltoall"),
+        ({"notes": "DeepEP + 1F1B all-to-all overlap; forced load balance"}, "deepep"),
+        ({"notes": "HybridEP, CUDA graphs"}, "hybridep"),
+        ({"notes": "all-to-all dispatcher"}, "alltoall"),
+        ({"dispatcher": "DeepEP", "source": BRIDGE, "num_experts": "128"}, "deepep"),
+        ({"source": BRIDGE, "num_experts": "128"}, "hybridep"),
+        ({"source": BRIDGE, "num_experts": "1"}, "alltoall"),
+        ({"source": BRIDGE, "num_experts": "256", "gpu": "B200", "model": "deepseek-v3", "vpp": "2.0"}, "hybridep"),
+        (
+            {
+                **{"source": BRIDGE, "num_experts": "256", "gpu": "B200", "model": "deepseek-v3", "vpp": "2.0"},
+                "precision": "mxfp8",
+            },
+            "deepep",
+        ),
+    ],
+)
+def test_tokens_are_dispatched_as_a_row_or_its_recipe_says(cells: dict[str, str], dispatcher: str) -> None:
+    assert dispatcher_of(cells) == dispatcher
 
 
 def test_a_dense_row_says_nothing_about_experts() -> None:

@@ -40,6 +40,24 @@ def test_a_row_says_whether_experts_are_multiplied_one_after_the_other() -> None
     assert trainer_of({"notes": "all-to-all dispatcher"}, 1, "megatron-core").groups_experts is True
 
 
+def test_a_row_says_whether_exchanges_run_beside_another_micro_batch() -> None:
+    assert trainer_of({"notes": "DeepEP + 1F1B all-to-all overlap"}, 1, "megatron-core").experts_overlap == 1.0
+    assert trainer_of({"notes": "DeepEP; forced load balance"}, 1, "megatron-core").experts_overlap == 0.0
+
+
+def test_runs_in_bf16_since_2023_have_flash_attention_where_nothing_says_otherwise() -> None:
+    megascale, palm = {"arxiv": "2402.15627", "precision": "bf16"}, {"arxiv": "2204.02311", "precision": "bf16"}
+    assert trainer_of(megascale, 1, None).name == "megatron-core"
+    assert trainer_of(megascale, 3, None).name == "fsdp"
+    aurora = {"source": "argonne-lcf/Megatron-DeepSpeed @ffa", "precision": "bf16"}
+    assert trainer_of(aurora, 1, None).flash_attention
+    assert not trainer_of(palm, 1, None).flash_attention
+    assert not trainer_of({"arxiv": "2402.15627", "precision": "fp16"}, 1, None).flash_attention
+    named = {"implementation": "megatron-deepspeed", **megascale}
+    assert not trainer_of(named, 1, None).flash_attention
+    assert trainer_of({**named, "flash_attention": "yes"}, 1, None).flash_attention
+
+
 def test_attention_is_the_trainers_own_where_the_row_does_not_say() -> None:
     assert trainer_of({}, 0, "megatron-core") == IMPLEMENTATIONS["megatron-core"]
     assert trainer_of({"flash_attention": "no"}, 0, "megatron-core").flash_attention is False

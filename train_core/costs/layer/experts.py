@@ -1,9 +1,9 @@
 """A layer with experts: what it costs instead of, or beside, an ordinary feed-forward layer.
 
-Every rank routes its own tokens, sends `top_k` copies of each to the ranks of their experts, multiplies what it got,
-expert by expert in one grouped product, and sends the results back. Where tensor ranks share out each expert, they
-gather the copies that any of them got, and scatter the results. Source: Megatron-Core, moe/token_dispatcher.py,
-MoEAlltoAllTokenDispatcher; arXiv 2006.16668.
+Every rank routes its own tokens, sends `top_k` copies of each to the ranks of their experts, or one to each node that
+has any of them, multiplies what it got, expert by expert in one grouped product, and sends the results back. Where
+tensor ranks share out each expert, they gather the copies that any of them got, and scatter the results. Source:
+Megatron-Core, moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher; arXiv 2006.16668.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     )
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
     host_forward, host_backward = _launch_seconds(setting, sent)
-    forward = forward + waiting_seconds(host_forward, forward + exchange)
+    awaited = _awaited_seconds(setting)
+    forward = forward + awaited + waiting_seconds(host_forward - awaited, forward + exchange)
     backward = backward + waiting_seconds(host_backward, backward + weights + exchange)
     overlap = setting.implementation.experts_overlap
     there = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
@@ -154,14 +155,31 @@ def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
     return np.asarray(products + router + memory_bound_seconds(setting, elements * 2 * setting.gradient_bytes, 0))
 
 
-def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats | float, Floats | float]:
+def _awaited_seconds(setting: Setting) -> float:
+    """Seconds of a forward pass in which the device waits while the host launches all but the experts' products.
+
+    Where nothing limits the copies, the host waits until the device has counted those for each expert, without which it
+    knows no sizes; so nothing is launched ahead, and the device waits in turn until the first product comes. Source:
+    Megatron-Core, moe/token_dispatcher.py, `cuda_sync_point`. HybridEP sorts in the kernels of its exchange, and waits
+    in them: this sum would make the rows that have it a quarter too slow.
+    """
+    if experts_of(setting).capacity_factor is not None or setting.expert_dispatcher == "hybridep":
+        return 0.0
+    return (ROUTING_KERNELS + MOVES_KERNELS) * _one_launch_seconds(setting)
+
+
+def _one_launch_seconds(setting: Setting) -> float:
+    """Seconds of the host for one kernel: none on a CPU, whose rank computes where it would launch."""
+    is_cpu = setting.cluster.device.kind == "cpu"
+    return 0.0 if is_cpu else setting.implementation.launch_seconds * setting.cluster.efficiency.launch
+
+
+def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats, Floats]:
     """Seconds of the host for routing, permuting and every expert's products and casts, forward and backward."""
-    if setting.cluster.device.kind == "cpu":
-        return 0.0, 0.0  # a CPU rank computes where it would launch
     recipe = recipe_of(setting)
     casts = 0 if recipe is None else 2 * recipe.kernels
     forward, backward = (ROUTING_KERNELS + MOVES_KERNELS + sent.num_experts * (products + casts) for products in (2, 4))
-    one = setting.implementation.launch_seconds * setting.cluster.efficiency.launch
+    one = _one_launch_seconds(setting)
     return forward * one, backward * one
 
 
@@ -192,25 +210,13 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
     """Seconds of dispatching and combining, which nothing hides: each way both are carried out once."""
     width = float(setting.model.hidden_size * setting.dtype_bytes)
     split, one = sent.tensor_parallel_size, np.ones_like(shard.tensor_parallel_size)
-    sends = _sent_copies(setting, sent) * width
-    between = exchange_seconds(setting, sends, sent.expert_parallel_size, split)
+    sends, e = sent.copies * width, sent.expert_parallel_size
+    once = None if setting.expert_dispatcher == "alltoall" else experts_of(setting).top_k
+    between = exchange_seconds(setting, sends, e, split, once)
     # Without sequence parallelism only results are summed over tensor ranks, as those of any feed-forward layer.
     inside = gather_seconds(setting, np.where(shard.sequence_parallel, sent.rows, sent.tokens) * width, split, one)
     both: Floats = 2.0 * (between + inside)
     return both
-
-
-def _sent_copies(setting: Setting, sent: Routed) -> Floats:
-    """Copies that a rank sends: of every token one for each of its experts, or one for each rank that has any of them.
-
-    Experts are chosen evenly, so that `top_k` choices among e ranks miss a rank with (1 - 1/e) ** top_k.
-    """
-    copies = sent.copies.astype(np.float64)
-    if not setting.implementation.sends_tokens_once:
-        return copies
-    top_k, e = experts_of(setting).top_k, sent.expert_parallel_size
-    reached: Floats = e * (1.0 - (1.0 - 1.0 / e) ** top_k)
-    return copies * reached / top_k
 
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:

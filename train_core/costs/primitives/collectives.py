@@ -111,18 +111,29 @@ def _start_seconds(setting: Setting, num_ranks: Integers) -> Floats:
     return (num_ranks > 1) * start
 
 
-def exchange_seconds(setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers) -> Floats:
+def exchange_seconds(
+    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, top_k: int | None = None
+) -> Floats:
     """An all-to-all, in which every rank has `num_bytes` in all, an equal part of them for each rank.
 
     The parts for ranks of the same node pass inside it while those for others leave it, each through the port of its
     own device; the slower of the two decides.
+
+    Args:
+        top_k: copies of one token among the bytes, of which each block of ranks gets one from outside and passes it on
+            to its own ranks (DeepEP: arXiv 2412.19437, section 3.2.2); None sends every copy on its own. Copies are
+            spread evenly, so that b blocks get `b (1 - (1 - 1/b) ** top_k)` of them.
     """
     slowest, latency, inside = np.zeros(np.shape(num_bytes)), np.zeros(np.shape(num_bytes)), np.ones_like(num_ranks)
     widest = setting.cluster.links[-1]
     for link in setting.cluster.links:
         members = num_ranks if link is widest else np.minimum(num_ranks, np.maximum(1, link.num_devices // stride))
         bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link
-        seconds = num_bytes * (members - inside) / num_ranks / bandwidth
+        share = (members - inside) / num_ranks
+        if top_k is not None:
+            blocks = num_ranks / inside
+            share = blocks * (1.0 - (1.0 - 1.0 / blocks) ** top_k) / top_k * (members - inside) / members
+        seconds = num_bytes * share / bandwidth
         slowest = np.maximum(slowest, seconds)
         latency = np.where(members > inside, link.latency_seconds, latency)
         inside = members

@@ -31,7 +31,6 @@ TRISWEEP = Implementation(
     overlaps_weight_gradient=True,
     tensor_overlap=0.0,
     groups_experts=True,
-    sends_tokens_once=False,
     experts_overlap=0.0,
     keeps_narrow_inputs=False,
     gathers_narrow_weights=False,

@@ -19,7 +19,7 @@ from tests.train_core.costs.priced import (
     with_trainer,
 )
 from train_core.costs import num_parameters
-from train_core.costs.layer.experts import expert_layer_costs, experts_of, routed
+from train_core.costs.layer.experts import MOVES_KERNELS, ROUTING_KERNELS, expert_layer_costs, experts_of, routed
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.primitives.collectives import exchange_seconds
 from train_core.costs.setting import Setting
@@ -94,12 +94,40 @@ def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameter
 
 def test_a_token_sent_once_reaches_fewer_ranks_than_it_has_experts(mixtral: Setting) -> None:
     """Two even choices among four ranks reach 1.75 of them; with one rank for each expert there is nothing to save."""
-    once = with_trainer(mixtral, sends_tokens_once=True)
+    once = replace(mixtral, expert_dispatcher="hybridep")
     quick = [with_links(each, latency_seconds=0.0) for each in (mixtral, once)]
     every, fewer = (
         float(expert_layer_costs(each, shard_of(expert_parallel_size=4)).tensor_forward_seconds[0]) for each in quick
     )
     assert fewer / every == pytest.approx(4 * (1 - 0.75**TOP_K) / TOP_K)
+
+
+def test_a_token_sent_once_to_a_node_is_passed_on_inside_it(mixtral: Setting) -> None:
+    """Of the nodes that even choices reach half are others, and of the ranks 7 of 8 have to be passed on to."""
+    quick = with_links(mixtral, latency_seconds=0.0)
+    num_bytes, sixteen, one = np.array([8e9]), np.array([16]), np.array([1])
+    inside, outside = (link.bandwidth_bytes_per_second * quick.cluster.efficiency.link for link in quick.cluster.links)
+    every = exchange_seconds(quick, num_bytes, sixteen, one)[0]
+    assert every == pytest.approx(8e9 / 2 / outside)
+    nodes, ranks = (count * (1 - (1 - 1 / count) ** 8) for count in (2, 16))
+    leaving, forwarded = 1e9 * nodes / 2 / outside, 1e9 * ranks * 7 / 8 / inside
+    assert exchange_seconds(quick, num_bytes, sixteen, one, top_k=8)[0] == pytest.approx(max(leaving, forwarded))
+
+
+def test_dispatch_without_a_capacity_waits_for_the_counts_of_tokens(mixtral: Setting) -> None:
+    """The launches up to the products come on top, where else the host has launched them ahead."""
+    waiting, padded = mixtral, with_experts(mixtral, capacity_factor=1.0)
+    shard = shard_of(expert_parallel_size=4)
+    kernels = ROUTING_KERNELS + MOVES_KERNELS
+    launched = kernels * mixtral.implementation.launch_seconds * mixtral.cluster.efficiency.launch
+    ahead, behind = (
+        [float(expert_layer_costs(each, shard).forward_seconds[0]) for each in (padded, waiting)],
+        [float(expert_layer_costs(each, shard).input_gradient_seconds[0]) for each in (padded, waiting)],
+    )
+    assert ahead[1] - ahead[0] == pytest.approx(launched)
+    assert behind[1] == behind[0]
+    for other in (replace(waiting, expert_dispatcher="hybridep"), with_trainer(waiting, launch_seconds=0.0)):
+        assert expert_layer_costs(other, shard).forward_seconds[0] == pytest.approx(ahead[0])
 
 
 def test_exchanges_show_in_part_beside_another_micro_batch(mixtral: Setting) -> None:
