@@ -105,7 +105,8 @@ def _lighter_ends(layers: int, pipeline: int, chunks: int) -> tuple[int, ...] | 
     """Layers of each stage where chunks are equal only if embedding and head count as a layer; else None, for evenly.
 
     With as many chunks as those, the first one has the embedding alone and the last one the head. So the 126 layers of
-    Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; Megatron-Core's account_for_embedding_in_pipeline_split).
+    Llama 3.1 405B are spread (arXiv 2407.21783, section 3.3.2; account_for_embedding_in_pipeline_split of
+    Megatron-Core).
     """
     parts = pipeline * chunks
     if chunks == 1 or layers % parts == 0 or (layers + 2) % parts:

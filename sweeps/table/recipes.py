@@ -49,7 +49,7 @@ RECIPES = (
         {"source": r"dgxc-benchmarking @v25\.05", "gpu": r"gb200|b200", "model": r"^(?:nemotron4|grok1)"},
         LAUNCHED_BY_GRAPHS,
     ),
-    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on, and moe_a2a_overlap of one (Megatron-Bridge,
+    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on, moe_a2a_overlap of one (Megatron-Bridge's
     # deepseek_workload_base_configs.py, DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2).
     SourceRecipe({"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}, {"expert_dispatcher": "hybridep"}),
     SourceRecipe(

@@ -55,7 +55,8 @@ NAMED_OTHERWISE = {
 """Columns of other people's tables, and what they are called here."""
 UNREAD_MODELS = (
     (
-        r"nemotron-?h\b|\bmamba|\bjamba|\bzamba|\bhymba|\brwkv|qwen3-?next|minimax(?!-?m2)|[- ]hybrid\b|falcon-?h1|granite-?4",
+        r"nemotron-?h\b|\bmamba|\bjamba|\bzamba|\bhymba|\brwkv|qwen3-?next|minimax(?!-?m2)|[- ]hybrid\b|falcon-?h1|"
+        r"granite-?4",
         "layers without attention",
     ),
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
@@ -64,7 +65,10 @@ UNREAD_MODELS = (
     (r"\b(?:bert|t5|vit|whisper|llava|vlm|vl)\b", "parts that are no decoder of text"),
 )
 """Names of models whose rows say nothing else of what makes them different."""
-WITH_EXPERTS = r"mixtral|\dx\d+b\b|-a\d+b\b|\bmoe\b|\bgrok|\bdbrx\b|deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2|minimax|llama-?4|glm-?4\.5"
+WITH_EXPERTS = (
+    r"mixtral|\dx\d+b\b|-a\d+b\b|\bmoe\b|\bgrok|\bdbrx\b|deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2|minimax|llama-?4|"
+    r"glm-?4\.5"
+)
 UNKNOWN_TRAINERS = r"\b(?:maxtext|levanter|colossal-?ai|axlearn|jax|nanotron|picotron|litgpt|olmo-core)\b"
 EXTRA_PREDICTIONS = r"(?<!no )(?<!without )\bmtp\b(?!:? ?(?:off|disabled|none|0))"
 """Heads that predict tokens further ahead (multi-token prediction)."""
