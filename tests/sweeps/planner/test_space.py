@@ -10,16 +10,20 @@ from conf.knobs import RECOMPUTES, SCHEDULES
 from sweeps.planner.blocks import PlanGrid, blocks
 from sweeps.planner.divisors import divisors
 from sweeps.planner.explain import priceable
+from sweeps.planner.request import request
 from sweeps.planner.space import (
     SEARCHED_SCHEDULES,
+    Sizes,
     Space,
     micro_batch_sizes,
     pipeline_parallel_sizes,
+    placings,
     tensor_parallel_sizes,
 )
 from sweeps.planner.space import recomputations as recomputations_of
 from sweeps.planner.spreads import MOST_LAYERS_LIGHTER, chunk_numbers, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
+from tests.composed import composed
 from tests.sweeps.planner.conftest import Case, drawn
 
 NUM_PLANS = 1000
@@ -190,3 +194,23 @@ def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: di
             index = np.flatnonzero(np.broadcast_to(block.legal, block.shape))[:1]
             (strategy,) = case.strategies(block, index)
             assert priceable(strategy, case.settings, case.space.setting.implementation)
+
+
+@pytest.mark.parametrize(
+    ("devices", "pins", "offloads"),
+    [
+        (16, (), {False, True}),
+        (1024, (), {False}),
+        (1024, ("parallel.offload_optimizer=true",), {True}),
+        (16, ("parallel.offload_optimizer=false",), {False}),
+    ],
+)
+def test_a_search_offloads_only_a_state_that_is_a_tenth_of_the_memory_or_where_it_is_asked_to(
+    devices: int, pins: tuple[str, ...], offloads: set[bool]
+) -> None:
+    """The 12 bytes of each of 70 billion parameters: 52 GB on each of 16 devices, 0.8 GB on each of 1,024."""
+    job = ["model=llama-3.1-70b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=1024"]
+    asked = composed([*job, f"parallel.world_size={devices}", *pins])
+    (space,) = request(asked, implementation="megatron-core").spaces
+    sizes = Sizes(tensor=8, context=1, pipeline=2, data=devices // 16, expert=1)
+    assert {placing.offload_optimizer for placing in placings(space, sizes)} == offloads
