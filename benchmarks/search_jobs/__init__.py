@@ -25,7 +25,7 @@ from benchmarks.search_jobs.contest import Played, Player, play
 from benchmarks.search_jobs.grounds import SITES, Ground, Site
 from benchmarks.search_jobs.ours import Ours, finished
 from benchmarks.search_jobs.players import Cbo, Random, Tpe, is_installed, median_of
-from benchmarks.search_jobs.published import play_rows, sections
+from benchmarks.search_jobs.published import measured_grounds, play_rows, sections
 from benchmarks.target import Target, at_most, figure
 from sweeps.replay.machine import InventedMachine
 from sweeps.search.layouts.bayes import Bayes
@@ -50,6 +50,7 @@ def main(*, long: bool = False) -> list[Target]:
         _others("Optuna TPE with constraints", slow, _tpe(constrained=True), MOST_JOBS),
         _cbo(slow),
         *_published(),
+        *_stops(),
         *_times(),
     ]
 
@@ -110,6 +111,15 @@ def _published() -> Iterable[Target]:
         random = [play_rows(rows, np.random.default_rng(seed)).jobs for seed in range(200)]
         what = f'BLOOM, "{name}", {len(rows.rows)} published rows: jobs to 98 % of the best'
         yield figure(what, ours.jobs, "", f"at random {median_of(random):g}; {ours.num_lost} out of memory")
+
+
+def _stops() -> list[Target]:
+    """How often the search ends itself too early where all layouts of a job were measured."""
+    played = [play_rows(ground, min_gain=MIN_GAIN) for ground in measured_grounds()]
+    wrong = sum(one.jobs is None for one in played)
+    what = f"search=bayes ends itself before 98 % of the best, min_gain={MIN_GAIN:g}, {len(played)} published jobs"
+    jobs = sum(one.num_jobs for one in played) / len(played)
+    return [at_most(what, 5, 100 * wrong / len(played), " %", f"{jobs:.1f} jobs each until it has it, or ends")]
 
 
 def _times() -> list[Target]:

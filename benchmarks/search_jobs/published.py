@@ -11,6 +11,7 @@ from math import inf
 
 import numpy as np
 
+from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.published_rows import row_sets, sweep_of
 from benchmarks.search_jobs.contest import Played
 from benchmarks.search_jobs.grounds import NEAR
@@ -23,11 +24,13 @@ from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.priced import Priced, joined, priced
+from sweeps.table.cells import text_of
 from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.measurement import Measurement
 
 FEWEST_ROWS = 6
+GROUND_TABLES = ("bloom", "JUPITER", "vTrain")
 
 
 class Rows:
@@ -75,6 +78,18 @@ class Rows:
         return replayed_reading(trial, told)
 
 
+def measured_grounds() -> list[Rows]:
+    """Rows of one job (model, devices, batch) that differ in their layouts alone, of sources with many such rows."""
+    jobs: dict[tuple[str, ...], list[RowComparison]] = {}
+    for each in measured_rows(published_rows()):
+        row = each.compared.row
+        job = (each.table, *(text_of(row, column) for column in ("model", "num_gpus", "global_batch")))
+        if each.table.startswith(GROUND_TABLES):
+            jobs.setdefault(job, []).append(each.compared)
+    grounds = [Rows(rows) for rows in jobs.values() if len(rows) >= FEWEST_ROWS]
+    return [ground for ground in grounds if len(ground.rows) >= FEWEST_ROWS]
+
+
 def sections() -> dict[str, Rows]:
     """The sections of BLOOM's chronicle with enough rows."""
     found: dict[str, list[RowComparison]] = {}
@@ -84,10 +99,10 @@ def sections() -> dict[str, Rows]:
     return {name: some for name, some in rows.items() if len(some.rows) >= FEWEST_ROWS}
 
 
-def play_rows(rows: Rows, rng: np.random.Generator | None = None) -> Played:
-    """Jobs until 98 % of the section's best rate: of `search=bayes`, or at random."""
+def play_rows(rows: Rows, rng: np.random.Generator | None = None, *, min_gain: float = 0.0) -> Played:
+    """Jobs until 98 % of the best rate: of `search=bayes`, which may end itself before, or at random."""
     rates, best = rows.rates, max(rows.rates)
-    search = Bayes(rows, "throughput", 0.0, len(rates) + 1)
+    search = Bayes(rows, "throughput", min_gain, len(rates) + 1)
     order = None if rng is None else rng.permutation(len(rates)).tolist()
     trials: list[ReplayedReading] = []
     lost, share = 0, 0.0

@@ -21,6 +21,10 @@ NAMES = {
     "data_seconds": "data-parallel collectives cost",
     "optimizer_seconds": "the optimizer costs",
 }
+SURPRISE = (
+    "plans are off from what their terms explain by more than was expected, each in its own way: the search trusts the"
+    " prediction less, and tries more of them"
+)
 FEWEST_TRIALS = 2
 SURE = 2.0  # standard deviations from the prediction at which a difference is told
 LEAST_RATIO = 0.05
@@ -33,7 +37,8 @@ def lessons(observed: Observed) -> list[str]:
     if len(numbers) < FEWEST_TRIALS:
         return []
     surrogate = Surrogate.fitted(observed.seen())
-    return [_of_step(observed), *_of_terms(surrogate, len(numbers)), *_of_memory(observed)]
+    surprise = [SURPRISE] if surrogate.is_surprised else []
+    return [_of_step(observed), *_of_terms(surrogate, len(numbers)), *surprise, *_of_memory(observed)]
 
 
 def _of_step(observed: Observed) -> str:

@@ -9,6 +9,7 @@ The sum of terms is linearised around the best factors so far, as in a Gauss-New
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import log
 
 import numpy as np
 
@@ -33,8 +34,11 @@ Transfers and reductions, which a trainer may hide, are the least certain."""
 CONSTANT_SPREAD = 0.25
 WHOLE_SPREAD = 0.20  # of what all plans have in common
 SMOOTH_SPREAD = 0.05  # of the part of the remainder that varies slowly with the sizes
-SHARD_SPREAD = 0.02  # of the part that each pair of tensor size and micro-batch has of its own
+SHARD_SPREAD = 0.08  # of the part that each pair of tensor size and micro-batch has of its own
 KIND_SPREAD = 0.04  # of what each schedule, recomputation, ZeRO stage and form of tensor parallelism does
+REMAINDER_SCALES = {1.0: 0.7, 2.5: 0.3}
+"""Factors on the three spreads above, with the probability of each before the first trial. Where the trials go on to
+surprise the cost model, they speak for the larger one, and the search looks for longer."""
 LENGTHS = {
     "tensor_parallel_size": 2.0,
     "pipeline_parallel_size": 3.0,
@@ -99,6 +103,8 @@ class Surrogate:
         weights: of each measurement in the remainder.
         inverse: of the Cholesky factor of the measurements' covariance.
         rows: derivatives of each measurement by the factors.
+        scale: the one of REMAINDER_SCALES that the measurements speak for.
+        evidence: logarithm of the probability density of the measurements with it, but for a constant.
     """
 
     seen: Seen
@@ -106,22 +112,37 @@ class Surrogate:
     weights: Floats
     inverse: Floats
     rows: Floats
+    scale: float
+    evidence: float
 
     @classmethod
     def fitted(cls, seen: Seen) -> Surrogate:
+        """The posterior with the likeliest scale of the remainder."""
+        found = [cls._with_scale(seen, scale) for scale in REMAINDER_SCALES]
+        return max(found, key=lambda each: each.evidence + log(REMAINDER_SCALES[each.scale]))
+
+    @classmethod
+    def _with_scale(cls, seen: Seen, scale: float) -> Surrogate:
         parts = _Parts.of(seen)
         measured = np.concatenate([seen.log_seconds, parts.log_seconds])
         remainder = np.diag(np.concatenate([seen.noise, np.full(len(parts.log_seconds), PART_NOISE)]) ** 2)
         steps = slice(len(seen.log_seconds))
-        remainder[steps, steps] += _remainder(seen.priced.plans, seen.priced.plans)
-        factors = np.zeros(NUM_FACTORS)
+        remainder[steps, steps] += scale**2 * _remainder(seen.priced.plans, seen.priced.plans)
+        factors, evidence = np.zeros(NUM_FACTORS), 0.0
         for _ in range(NUM_ITERATIONS):
             of_steps, of_parts = _linearised(seen.priced, factors), _linearised(parts.priced, factors)
             mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
             inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
-            weights = inverse.T @ (inverse @ (measured - mean + rows @ factors))
+            whitened = inverse @ (measured - mean + rows @ factors)
+            evidence = float(np.log(np.diag(inverse)).sum() - whitened @ whitened / 2)
+            weights = inverse.T @ whitened
             factors = PRIOR * (rows.T @ weights)
-        return cls(seen, factors, weights, inverse, rows)
+        return cls(seen, factors, weights, inverse, rows, scale, evidence)
+
+    @property
+    def is_surprised(self) -> bool:
+        """True if the measurements are farther from the cost model than was expected of them."""
+        return self.scale == max(REMAINDER_SCALES)
 
     def scaled_prediction(self, plans: Priced) -> Floats:
         """The logarithm of the step that the factors alone expect, (n,)."""
@@ -140,7 +161,7 @@ class Surrogate:
     def _near(self, plans: Priced) -> Floats:
         """Covariance of the remainder of plans with that of each measurement; parts of steps have none."""
         near = np.zeros((len(plans), len(self.weights)))
-        near[:, : len(self.seen.log_seconds)] = _remainder(plans.plans, self.seen.priced.plans)
+        near[:, : len(self.seen.log_seconds)] = self.scale**2 * _remainder(plans.plans, self.seen.priced.plans)
         return near
 
     def joint(self, plans: Priced) -> tuple[Floats, Floats]:
@@ -148,14 +169,16 @@ class Surrogate:
         mean, rows = _linearised(plans, self.factors)
         near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
-        covariance = _remainder(plans.plans, plans.plans) + (rows * PRIOR) @ rows.T - explained.T @ explained
+        alone = self.scale**2 * _remainder(plans.plans, plans.plans)
+        covariance: Floats = alone + (rows * PRIOR) @ rows.T - explained.T @ explained
         return mean + near @ self.weights, covariance
 
     def belief(self, plans: Priced) -> Belief:
         mean, rows = _linearised(plans, self.factors)
         near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
-        variance = (rows**2 * PRIOR).sum(axis=1) + _REMAINDER_VARIANCE - (explained**2).sum(axis=0)
+        alone = self.scale**2 * _REMAINDER_VARIANCE
+        variance = (rows**2 * PRIOR).sum(axis=1) + alone - (explained**2).sum(axis=0)
         return Belief(mean + near @ self.weights, np.sqrt(np.maximum(variance, 1e-8)))
 
 

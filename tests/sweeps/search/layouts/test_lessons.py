@@ -8,6 +8,7 @@ from functools import cached_property
 import pytest
 
 from sweeps.replay.reading import NOWHERE, ReplayedReading
+from sweeps.search.layouts.lessons import SURPRISE
 from tests.sweeps.search.conftest import SWEEP, Replay
 from train_core.measurement import StepMetrics
 
@@ -76,5 +77,6 @@ def test_a_search_says_how_far_the_prediction_was_off() -> None:
         trials.append(replay.ended(replay.trial(replay.search.ask(trials, 1).proposals[0])))
     step, *terms = replay.search.learned(trials)
     assert step.startswith("measured steps take 1.1")
-    assert any(sentence.startswith("computation costs 1.2") for sentence in terms)
+    assert any(sentence.startswith("computation costs 1.19") for sentence in terms)
+    assert SURPRISE not in terms
     assert "plans need" in terms[-1]

@@ -54,6 +54,17 @@ def test_thirty_measurements_make_the_expectation_of_all_other_plans_better(plan
     assert 0.5 < np.sqrt(np.mean((after / belief.spread) ** 2)) < 1.6
 
 
+def test_plans_that_err_each_in_their_own_way_surprise_it_and_widen_what_it_expects(
+    plans: Priced, true_logs: Floats
+) -> None:
+    rows = spread_over(plans, 12)
+    of_shards = np.random.default_rng(0).normal(0, 0.3, 64)
+    logs = true_logs + of_shards[(plans.plans.tensor_parallel_size * 7 + plans.plans.micro_batch_size) % 64]
+    calm, surprised = (Surrogate.fitted(seen_of(plans, each, rows)) for each in (true_logs, logs))
+    assert (calm.is_surprised, surprised.is_surprised) == (False, True)
+    assert surprised.belief(plans).spread.mean() > 1.5 * calm.belief(plans).spread.mean()
+
+
 def test_a_term_that_costs_more_is_told_apart_from_the_others(plans: Priced) -> None:
     tensor = STEP_TERMS.index("tensor_seconds")
     dearer = plans.terms.copy()
