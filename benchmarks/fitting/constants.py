@@ -102,6 +102,7 @@ NETWORKS = {  # the kind of network that the name of a cluster's widest link mea
 TRAINERS = (
     Fitted("megatron-lm", "launch_seconds", 3.5e-5, 0.3, 5e-6, 1e-4, "GPT-2 forward: 30 µs, and autograd"),
     Fitted("megatron-lm", "collective_call_seconds", 6e-5, 0.4, 1e-5, 3e-4, "a call through torch.distributed"),
+    Fitted("megatron-lm", "whole_gradient_bytes", 16.0, 0.5, 1.0, 80.0, "zero 4, norm 4, scaled 8 of fp32 gradients"),
     Fitted("megatron-core", "launch_seconds", 2e-5, 0.4, 3e-6, 1e-4, "the same on hosts of today"),
     Fitted("fsdp", "attention_rate", 0.7, 0.25, 0.3, 1.0, "the flash attention of 2023 in Triton"),
     Fitted("fsdp", "attention_since_hopper", 0.5, 0.25, 0.2, 1.0, "35 % on an H100, its successor 75 %"),

@@ -205,13 +205,18 @@ def _overlapped_micro_batches(plans: Plans) -> Floats:
 
 
 def update_seconds(stage: PricedStage) -> Floats:
-    """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's."""
+    """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's.
+
+    Beside it are passes over whole gradients. Source: Megatron-Core, distributed/param_and_grad_buffer.py (`reset`,
+    `scale_gradients`) and optimizer/clip_grads.py.
+    """
     setting, whole = stage.setting, stage.parameters
     owned = np.where(stage.plans.zero_stage >= 1, stage.owned_parameters, whole)
     moved = update_bytes(setting, stage.plans, whole, owned)
+    passed = whole * setting.implementation.whole_gradient_bytes
     if setting.offload_optimizer:
-        return moved / setting.cluster.host_bytes_per_second
-    return memory_bound_seconds(setting, moved, 1)
+        return moved / setting.cluster.host_bytes_per_second + memory_bound_seconds(setting, passed, 0)
+    return memory_bound_seconds(setting, moved + passed, 1)
 
 
 def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:

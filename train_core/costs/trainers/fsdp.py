@@ -10,9 +10,9 @@ FSDP = TRISWEEP.model_copy(
         "counted_moments": False,
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
-        "attention_rate": 0.679,
-        "attention_since_hopper": 0.566,
-        "memory_traffic": 1.75,
+        "attention_rate": 0.677,
+        "attention_since_hopper": 0.573,
+        "memory_traffic": 1.78,
         "stops_recompute_early": True,
         "norm_statistics": 0,
         "keeps_narrow_inputs": True,

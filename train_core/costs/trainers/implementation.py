@@ -76,6 +76,9 @@ class Implementation(Frozen):
             Not counted for this package's own trainer, which does the same and was never measured on GPUs.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter; null: as many as this
             package's own trainer moves (`update_bytes`).
+        whole_gradient_bytes: memory traffic of passes over the gradients of all parameters of a rank, whoever updates
+            them, of one parameter: they are made zero, scaled, and read for their norm. 0 where they are freed, or are
+            counted with the update.
     """
 
     name: Name
@@ -123,6 +126,7 @@ class Implementation(Frozen):
     listed_rank_seconds: float
     copies_shards: bool
     optimizer_bytes_per_parameter: float | None
+    whole_gradient_bytes: float
 
     def dropping(self, probability: float) -> Implementation:
         """The trainer in a training that drops values with this probability."""

@@ -7,7 +7,7 @@ from train_core.costs.trainers.megatron_lm import MEGATRON_LM
 MEGATRON_DEEPSPEED = MEGATRON_LM.model_copy(
     update={
         "name": "megatron-deepspeed",
-        "memory_traffic": 0.868,
+        "memory_traffic": 0.873,
         "overlaps_weight_gradient": False,  # megatron/arguments.py turns it off wherever DeepSpeed runs
         "fp16_gradient_bytes": 2,
         "reduced_bytes": 2,

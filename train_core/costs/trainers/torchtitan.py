@@ -8,7 +8,7 @@ TORCHTITAN = FSDP.model_copy(
     update={
         "name": "torchtitan",
         "attention_rate": 1.0,
-        "memory_traffic": 1.01,
+        "memory_traffic": 0.999,
         "context_ring": False,
         "keeps_narrow_inputs": False,
         "gathers_narrow_weights": True,

@@ -50,6 +50,7 @@ TRISWEEP = Implementation(
     listed_rank_seconds=0.0,
     copies_shards=False,
     optimizer_bytes_per_parameter=None,
+    whole_gradient_bytes=0.0,
 )
 """This trainer. Gradients of a bucket are reduced while backward makes those of the next, and new weights are gathered
 beside the next forward pass (train_core/parallel/data_parallel.py; FSDP2 does both). The backward passes of
