@@ -21,7 +21,14 @@ def silent(line: str) -> None:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "train_core.rates.device" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "train_core.rates.device" in words_of(child)]
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # another child that has ended meanwhile
+        return []
 
 
 def test_two_ranks_measure_everything_and_their_rates_compose(

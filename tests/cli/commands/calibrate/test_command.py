@@ -215,7 +215,7 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         assert new.efficiency.matmul != old.efficiency.matmul
         assert new.efficiency.source.startswith("matmul")
         assert new.efficiency.runs is not None
-        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-lm", 512)
+        assert (new.efficiency.runs.trainers, new.efficiency.runs.most_devices) == ("megatron-core", 512)
     finally:
         path.unlink(missing_ok=True)
 

@@ -69,7 +69,7 @@ def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) 
 def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of_all_named(plan: Plan) -> None:
     printed = plan("model=gpt-175b", "cluster=selene", "--devices", "96", "--search", "--as", "megatron-lm")
     comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
-    assert "faster: trainer = megatron-lm: cannot run this plan: parallel.recompute=pointwise makes" in comments
+    assert "faster: trainer = megatron-lm: cannot run this plan: interleaving takes micro-batches in groups" in comments
     assert "Predicted, not measured" in comments
     assert all(len(line) <= 80 for line in printed.splitlines())
     # Nobody gave a batch and a precision, and nobody is given a command of eight sequences in fp32.

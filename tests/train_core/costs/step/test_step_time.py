@@ -224,8 +224,18 @@ def test_on_a_cpu_zero_1_reduces_gradients_whole_as_the_trainer_does() -> None:
 
 def test_zero_1_updates_a_share_of_the_parameters() -> None:
     setting = with_efficiency(GPT, kernel_seconds=0.0)
+    setting = with_trainer(setting, whole_gradient_bytes=0.0)
     whole, sharded = (term(priced(setting, data_parallel_size=8, zero_stage=stage), "optimizer") for stage in (0, 1))
     assert sharded == pytest.approx(whole / 8)
+
+
+def test_passes_over_whole_gradients_are_not_shared_out() -> None:
+    rate = GPT.cluster.device.memory_bandwidth_bytes_per_second * GPT.cluster.efficiency.memory
+    without, with_passes = (with_trainer(GPT, whole_gradient_bytes=each) for each in (0.0, 16.0))
+    for stage in (0, 1):
+        plan = {"data_parallel_size": 8, "zero_stage": stage}
+        more = term(priced(with_passes, **plan), "optimizer") - term(priced(without, **plan), "optimizer")
+        assert more == pytest.approx(16.0 * num_parameters(GPT.model) / rate)
 
 
 def test_a_device_alone_waits_for_nobody_and_many_wait_for_the_slowest_of_them() -> None:
