@@ -14,7 +14,7 @@ from train_core.rates.plan import reference_dtype
 from train_core.rates.record import DeviceRates, LinkTime, MeasuredSpread
 
 PEAK_MEASURED = "measured"
-"""Where `device.peak_source` is this word, there is no data sheet, and measured rates become the peaks."""
+"""The `device.peak_source` of a device without a data sheet, whose measured rates become its peaks."""
 
 
 def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> list[Change]:

@@ -14,7 +14,7 @@ INTERRUPTED = 130
 """As in `conf.errors`, which is among what is imported below."""
 
 NEW_OBJECTS = 100_000
-"""How many objects may be made before Python looks for garbage among them; 700 unless said otherwise."""
+"""The number of objects that may be made before Python looks for garbage among them; 700 unless said otherwise."""
 
 
 def main() -> None:

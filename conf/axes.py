@@ -26,7 +26,7 @@ from conf.expression import BadExpression, Expression, parsed
 from conf.schema import Frozen, Value
 
 FOLLOWS = "="
-"""What a value begins with that is computed from other keys."""
+"""The mark at the beginning of a value that is computed from other keys."""
 MOST_VALUES = 100_000
 """The most values of one axis that are listed."""
 GRID_DIGITS, EXACT_DIGITS = 6, 12

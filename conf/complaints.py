@@ -12,7 +12,7 @@ from conf.fields import field_names
 from conf.nearest import nearest
 
 KEY_ITSELF = "[key]"
-"""What pydantic adds to the place of a mapping's key that is wrong."""
+"""Pydantic's addition to the place of a mapping's key that is wrong."""
 CORRECT = "Correct it in the override, or in the file of its group."
 KINDS = {
     "int": "a whole number",
@@ -23,7 +23,7 @@ KINDS = {
     "list": "a list",
     "dict": "a mapping of names to values",
 }
-"""What a value must be, by the first part of pydantic's name of the mistake, such as `int_type` and `int_parsing`."""
+"""The kind of a value, by the first part of pydantic's name of the mistake, such as `int_type` and `int_parsing`."""
 MISTAKES_OF_KIND = ("type", "parsing", "from_float")
 
 

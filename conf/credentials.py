@@ -12,7 +12,7 @@ from typing import Any
 
 HIDDEN, SECRET_KEY = "***", "notify.url"
 USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
-"""What stands between the scheme and the host of an address."""
+"""The part of an address between its scheme and its host."""
 
 WEBHOOK = re.compile(r"(notify\.url=)\S+")
 """The override that names a webhook, wherever a text quotes it."""

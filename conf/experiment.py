@@ -180,4 +180,4 @@ OWN_RUN_CHECKS = (
     _check_training,
     _check_watch,
 )
-"""What the trainer of this package cannot run; of other programs `trainer.limits_of` and `trainer.refuses` say so."""
+"""The checks of what our own trainer cannot run; of other programs `trainer.limits_of` and `trainer.refuses` say so."""

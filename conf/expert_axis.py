@@ -10,7 +10,7 @@ from conf.setup_parts import SetupParts
 SIZE, TENSOR_SIZE = "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size"
 DISPATCHER = "parallel.expert_dispatcher"
 PLAIN = {SIZE: 1, TENSOR_SIZE: None, DISPATCHER: "alltoall"}
-"""What a plan says of experts where a model has none."""
+"""The values of a plan about experts where a model has none."""
 
 
 def check_expert_axis(setup: SetupParts) -> None:

@@ -21,7 +21,7 @@ MOST_TOKENS = 8192
 """Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
 
 MISTRAL_WINDOW = 4096
-"""What a Mistral's file means that does not name its window. Source: transformers, MistralConfig."""
+"""The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
 
 QWEN3_HEAD = 128
 """The width of a head that a Qwen3's file means that does not name it. Source: transformers, Qwen3Config."""
@@ -257,7 +257,7 @@ KINDS: dict[str, Callable[[_Config], Shape]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
 }
-"""How the keys of each type of model are read."""
+"""The functions that read the keys of each type of model."""
 
 
 def _name(path: Path) -> str:

@@ -29,8 +29,8 @@ Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
 """The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
 NORM_EPSILON = 1e-5
-"""What norms add to a mean square or a variance unless the model says otherwise. Source: the config.json of GPT-2,
-Llama 2 and Llama 3.1."""
+"""The addition of norms to a mean square or a variance unless the model says otherwise. Source: the config.json of
+GPT-2, Llama 2 and Llama 3.1."""
 
 
 class Frozen(BaseModel):

@@ -20,7 +20,7 @@ TAKES: Mapping[str, tuple[str, str]] = {
     "config_dirs": ("a list of folders", "config_dirs: [my-config]"),
     "output_dir": ("a folder", "output_dir: runs"),
 }
-"""What the value of each key is, and an example of it."""
+"""The kind of each key's value, and an example of it."""
 
 
 class SiteText(BaseModel):

@@ -66,7 +66,7 @@ class ProxySpec(PointSet):
 
 
 Objective = Literal["throughput", "loss", "step_time", "dollars", "energy"]
-"""What a search maximises (throughput: model FLOP/s per device) or minimises (all others)."""
+"""The quantity that a search maximises (throughput: model FLOP/s per device) or minimises (all others)."""
 
 
 def _several(objective: object) -> object:

@@ -12,7 +12,7 @@ from conf.overrides import written
 
 Plain: TypeAlias = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
 Names: TypeAlias = Mapping[str, Plain]
-"""What the names of a template stand for."""
+"""The values of a template's names."""
 
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 MOST_SHOWN = 8

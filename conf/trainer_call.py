@@ -19,7 +19,7 @@ from conf.templates import Names, Plain, filled, text_of, value_of
 from conf.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
 JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
-"""What only a job knows."""
+"""The names whose values only a job knows."""
 
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
 

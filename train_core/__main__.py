@@ -32,8 +32,7 @@ from train_core.process.torch_import import importing_torch
 from train_core.watch.hang import counted_text, ranks_text
 
 TRIAL_WAIT_SECONDS, POLL_SECONDS = 120.0, 0.1
-"""For how long ranks wait for rank 0's `trial.json`, which a network file system may show them late, and how often they
-look."""
+"""The seconds that ranks wait for rank 0's `trial.json`, which file servers may show late, and between looks."""
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ MEASURED_TERMS = {
     WORLD: "synchronization_seconds",
     OPTIMIZER: "optimizer_seconds",
 }
-"""Which term of a measured step (`measurement.StepTerms`) holds what a clock counts by each name."""
+"""The term of a measured step (`measurement.StepTerms`) that holds what a clock counts by each name."""
 
 PREDICTED_TERMS = {
     "compute_seconds": ("compute_seconds",),
@@ -57,7 +57,7 @@ PREDICTED_TERMS = {
     "synchronization_seconds": ("waiting_seconds",),
     "optimizer_seconds": ("optimizer_seconds",),
 }
-"""Which predicted terms (`costs.terms.SecondsByTerm`) each measured one corresponds to."""
+"""The predicted terms (`costs.terms.SecondsByTerm`) that each measured one corresponds to."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ FAULT_OF_OUTCOME = {
     Outcome.CANCELLED: Fault.CANCELLED,
     Outcome.FAILED: Fault.CRASH,
 }
-"""Where nobody has said more than the outcome."""
+"""The fault where nobody has said more than the outcome."""
 
 
 NOT_KNOWN = "unknown"

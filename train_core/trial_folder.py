@@ -23,7 +23,7 @@ from train_core.whole_files import append_whole, replacing, write_atomically
 Model = TypeVar("Model", bound=BaseModel)
 READ_BYTES = 2**20
 DAMAGED = ".corrupt-"
-"""What stands before the time (in seconds since the epoch) in the name of a damaged file that was put aside."""
+"""The mark before the time (in seconds since the epoch) in the name of a damaged file that was put aside."""
 
 
 class PathInside:

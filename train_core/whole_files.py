@@ -12,7 +12,7 @@ from stat import S_IMODE
 from typing import BinaryIO
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
-"""What file systems without hard links say."""
+"""The errors of file systems without hard links."""
 
 
 @contextlib.contextmanager

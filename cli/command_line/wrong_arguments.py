@@ -13,7 +13,7 @@ PROBLEMS = {
     "greater_than_equal": "is below {ge}",
     "less_than_equal": "is above {le}",
 }
-"""What is wrong with a value, by the type of pydantic's error."""
+"""The fault of a value, by the type of pydantic's error."""
 
 # What all of these have in common is public under no name: it is Click's class, or Typer's own copy of it.
 WrongArguments: type[Exception] = typer.BadParameter.__mro__[1]

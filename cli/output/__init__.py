@@ -1,4 +1,4 @@
-"""The output of commands.
+"""The output of commands: tables, JSON, and the progress of a sweep.
 
 console         the one console, which prints names and paths as they are
 progress        a sweep on this machine while it runs: a live table, or a line for each event

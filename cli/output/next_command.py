@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = "runs"
 PLAIN = re.compile(r"[\w./:+@%-]+", re.ASCII)
-"""What Hydra reads as a value without quotes."""
+"""The values that Hydra reads without quotes."""
 
 
 def next_command(command: str, sweep: Sweep, *words: str) -> str:

@@ -72,7 +72,7 @@ FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llam
 of queries, keys and values."""
 
 MISTRAL_WINDOW = 4096
-"""What a Mistral's file means that does not name its window. Source: transformers, MistralConfig."""
+"""The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
 
 
 class Fixed(NamedTuple):

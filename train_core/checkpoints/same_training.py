@@ -19,9 +19,9 @@ from train_core.checkpoints.checkpoint_folder import Facts
 
 RESUME, NUM_STEPS, TOKENS = "checkpoint.resume", "training.num_steps", "tokens"
 ORDER = ("batch.global_batch_size", "model.seq_length", "training.seed", "data.held_out_fraction")
-"""What decides, with the tokens, which sequences a step has."""
+"""The keys that decide, with the tokens, which sequences a step has."""
 TEXT = ("data.source", "data.tokenizer", "data.max_bytes", "data.path")
-"""What decides the tokens, which are the same for a text of another length limit or path where its content is."""
+"""The keys that decide tokens, which are the same for a text of another length limit or path where its content is."""
 SCHEDULE = (
     NUM_STEPS,
     "training.learning_rate",
@@ -34,7 +34,7 @@ SCHEDULE = (
     "training.clip_gradient_norm",
     "training.dropout",
 )
-"""What decides, with the gradients, how the weights change; and which values are dropped."""
+"""The keys that decide, with the gradients, how the weights change; and which values are dropped."""
 
 
 def facts_of_training(experiment: Experiment, tokens: str | None) -> dict[str, Value]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 LAZILY = "TORCH_GLOO_LAZY_INIT"
 WRITING = timedelta(days=1)
-"""For how long torch lets a rank wait for others to write their share: however slow the disk is, that is no reason to
+"""The time that torch lets a rank wait for others to write their share: a disk, however slow, is no reason to
 give up. The watchdog knows more; see `progress`."""
 
 OTHER_FILES = 1024

@@ -20,7 +20,7 @@ SAMPLE_BYTES = 16_000_000
 """More text adds few pairs to a vocabulary, and learning keeps every distinct word in memory."""
 
 MARGIN = 1.1
-"""How much more than the held-out fraction a sample leaves out at first: the last tokens may be longer than others."""
+"""The factor of the held-out fraction that a sample leaves out at first: the last tokens may be longer than others."""
 
 NUM_PARTS, FEWEST_CHARACTERS = 64, 2**10
 """A text of which some is held out is cut into so many parts or more, unless they would be shorter than this: a sample

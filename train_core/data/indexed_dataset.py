@@ -34,7 +34,7 @@ DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of ids by their code; 6 and 7 are floating-point numbers, which are no ids."""
 
 CHUNK_TOKENS = 2**24
-"""How many ids are looked at together, so that a dataset larger than memory can be read through."""
+"""The number of ids that are looked at together, so that a dataset larger than memory can be read through."""
 
 WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
 

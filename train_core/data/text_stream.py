@@ -11,7 +11,7 @@ from conf.schema import DataSpec
 from train_core.data.text_files import unreadable
 
 PIECE_BYTES = 2**18
-"""How much is read at once. An encoding of that much text takes about 20 MB of memory."""
+"""The bytes read at once. An encoding of that much text takes about 20 MB of memory."""
 
 
 def pieces(data: DataSpec, paths: list[Path], piece_bytes: int = PIECE_BYTES) -> Iterator[str]:

@@ -25,7 +25,7 @@ from train_core.process.stop import Stopped
 from train_core.trial_folder import JobFolder
 
 CULPRIT_GRACE_SECONDS = 2.0
-"""How long to wait for the culprit's end when a rank that merely lost its peer is seen first."""
+"""The seconds to wait for the culprit's end when a rank that merely lost its peer is seen first."""
 
 VMSTAT = Path("/proc/vmstat")
 MAX_LOG_LINES = 40

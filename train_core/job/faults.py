@@ -29,7 +29,7 @@ HARDWARE = re.compile(
     r"|fallen off the bus|\bXid\b|\bNVML\b|Remote I/O error|Stale file handle",
     re.IGNORECASE,
 )
-"""What a broken or busy device, its driver, or the network says."""
+"""The messages of a broken or busy device, its driver, or the network."""
 
 # torch: "Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 63.98 GiB of which 1.25 GiB is free", and before
 # version 2.1 "Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; ...; 10.12 MiB free; ...)".

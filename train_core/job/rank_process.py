@@ -23,7 +23,7 @@ from train_core.trial_folder import TrialFolder
 
 PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on
 Message = StepMetrics | str | Measurement | Stopped | RankFailure
-"""What goes through the pipe: metrics of a step and warnings, from rank 0 alone, and from every rank how it ended."""
+"""The pipe's messages: metrics of a step and warnings, from rank 0 alone, and from every rank how it ended."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 HAS_FUSED_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
-"""Whether torch has the norm as one kernel on GPUs. Older releases make it of operations that keep fp32 copies of the
+"""True if torch has the norm as one kernel on GPUs. Older releases make it of operations that keep fp32 copies of the
 input."""
 
 

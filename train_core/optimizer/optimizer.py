@@ -17,7 +17,7 @@ from train_core.parallel.mesh import Mesh
 from train_core.parallel.replicas import Replicas
 
 NORM_ROW = 2**14
-"""How many squares are summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""
+"""The number of squares summed in fp32 before fp64 takes over: few enough that fp32 loses nothing that matters."""
 
 
 class OwnShare(NamedTuple):

@@ -13,7 +13,7 @@ from train_core.parallel.collectives import Axis
 
 Found = TypeVar("Found")
 SIGN_SECONDS = 60.0
-"""How often the others hear of a search by the first rank: well within the time that torch lets a collective wait."""
+"""The seconds between signs that the first rank searches: well within the time that torch lets a collective wait."""
 
 
 def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:

@@ -19,7 +19,7 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 HARDWARE_QUEUES = "GPU_MAX_HW_QUEUES"
 HIP_QUEUES, ENOUGH_QUEUES = 4, 8
-"""How many HIP uses of each priority unless it is told otherwise, and how many all communicators of a rank need.
+"""The queues of each priority that HIP uses unless told otherwise, and those that all communicators of a rank need.
 
 Source: `Device::acquireQueue` in rocclr/device/rocm/rocdevice.cpp and rocclr/utils/flags.hpp of github.com/ROCm/clr.
 """

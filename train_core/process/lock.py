@@ -16,7 +16,7 @@ PROBE_SECONDS = 1.0
 """Whoever holds a lock for less has only asked whether the trial runs."""
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a file system says that knows no locks, such as Lustre mounted without `flock`: nobody is kept out there."""
+"""The errors of a file system that knows no locks, such as Lustre mounted without `flock`: nobody is kept out there."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from train_core.process.machine import this_node
 from train_core.process.meeting import port_of_step, reachable_host
 
 MEETING_SECONDS = 600.0
-"""How long ranks wait for the last one to come: on a busy cluster, importing torch can take minutes on some nodes."""
+"""The seconds that ranks wait for the last one: on a busy cluster, importing torch can take minutes on some nodes."""
 
 
 @dataclass(frozen=True)

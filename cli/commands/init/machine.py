@@ -16,7 +16,7 @@ EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8
 CPU_DEVICE = "cpu"
 EXAMPLE_NAME = "my-cluster"
 USUAL_CLUSTER = "selene"
-"""Whose links are taken for a device that no cluster has."""
+"""The cluster whose links are taken for a device that no cluster has."""
 
 
 @dataclass(frozen=True)
