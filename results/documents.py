@@ -24,9 +24,17 @@ TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}
 
 
 def status_document(
-    sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading], history: History
+    sweep: Sweep,
+    trials: Sequence[TrialReading],
+    trainings: Sequence[Reading],
+    history: History,
+    excluded_nodes: Mapping[str, str],
 ) -> Row:
-    """How every trial of a sweep stands, and every training that was begun from it."""
+    """How every trial of a sweep stands, and every training that was begun from it.
+
+    Args:
+        excluded_nodes: those that no further trial is given, and why.
+    """
     now = time.time()
     disturbed = disturbances(trials)
     rows = [
@@ -38,7 +46,7 @@ def status_document(
         "read_unix_seconds": now,
         "finished": history.finished or None,
         "is_paused": history.is_paused,
-        "excluded_nodes": history.excluded,
+        "excluded_nodes": dict(excluded_nodes),
         "device_seconds": history.device_seconds,
         "counts": _counts(trials),
         "trials": rows,

@@ -7,4 +7,9 @@ rules      from the configuration to the rules; `budget` and `retries` are what 
 attempts   attempts of trials, and which may start; `orders` are what people tell a sweep that is under way
 notify     tells a webhook what came of a sweep
 private_overrides  secrets of a command, for whoever goes on with its sweep, and for nobody else
+
+What happened is in the journal (`sweeps.folder.journal`), of which `sweeps.folder.history` makes the course of every
+trial: read these first. Outside of this room: `launcher.controller` takes a sweep up in a job of its own,
+`launcher.workplaces` submits and asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody
+shows any more, and `launcher.cancel` ends what runs.
 """

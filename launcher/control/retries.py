@@ -20,7 +20,7 @@ MOVED = frozenset({Fault.HANG, Fault.HARDWARE, Fault.START})
 MOVES = 1
 BLAMES_NODE = MOVED | {Fault.NODE}
 ASKED_FOR = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED})
-"""Outcomes that `retry_failed` tries again. Out of memory is not among them: the same plan needs the same memory."""
+"""Outcomes that a person's `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
 
 BAD_NODE_SUSPICION = 2.0
 """A node is left out once as many trials failed there, where each blames the nodes of its job in equal parts."""
@@ -32,21 +32,17 @@ class RetryRule:
 
     Attributes:
         max_resubmits: how often a trial that lost its node or its place is tried again.
-        retry_failed: what failed or timed out is tried again, however often it was.
         retry_cancelled: what a person cancelled is run again. A command that a person gives does so; a sweep that goes
             on by itself does not, as it would undo what the person did.
     """
 
     max_resubmits: int
-    retry_failed: bool = False
     retry_cancelled: bool = True
 
     def allows(self, reading: Reading) -> bool:
         """Whether the trial has no result that is to be kept, and may be tried once more."""
         measurement = reading.measurement
         if measurement is None:
-            return True
-        if self.retry_failed and measurement.outcome in ASKED_FOR:
             return True
         if measurement.why is Fault.CANCELLED:
             return self.retry_cancelled

@@ -11,7 +11,6 @@ from sweeps.folder.journal import (
     Cancelled,
     Ended,
     Entry,
-    Excluded,
     Finished,
     Journal,
     Paused,
@@ -29,7 +28,9 @@ class Course:
     """What became of one trial, over all its attempts. Each attempt is known by the time of its submission.
 
     Attributes:
-        submitted: the last attempt that was submitted; `started` and `ended` likewise.
+        submitted: the last attempt that was submitted, by the time of its submission, in seconds since 1970.
+        started: the last attempt that was seen to run, by the time of its submission likewise.
+        ended: the last attempt that was seen to end, by the time of its submission likewise.
         retry_after: a person wants another attempt after this one.
         pruned: why an attempt is to end.
         is_cancelled: a person ended the trial for good.
@@ -62,7 +63,6 @@ class History:
         first_begun: when the sweep was begun; None likewise.
         is_cancelled: as a whole.
         finished: why nothing is left to do; empty while something is.
-        excluded: nodes that no further job may use, and why.
     """
 
     asked: dict[str, Trial] = field(default_factory=dict)
@@ -73,7 +73,6 @@ class History:
     is_paused: bool = False
     is_cancelled: bool = False
     finished: str = ""
-    excluded: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> History:
@@ -120,8 +119,6 @@ class History:
                 self.is_paused = isinstance(entry, Paused)
             case Begun():
                 self._begin(entry)
-            case Excluded(node=node, because=because):
-                self.excluded[node] = because
             case Finished(because=because):
                 self.finished = because
 

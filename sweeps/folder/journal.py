@@ -121,14 +121,6 @@ class Resumed(Event):
     event: Literal["resumed"] = "resumed"
 
 
-class Excluded(Event):
-    """A node failed too often, and no further job may use it."""
-
-    event: Literal["excluded"] = "excluded"
-    node: str
-    because: str
-
-
 class Finished(Event):
     """Nothing is left to do, or the sweep stopped itself."""
 
@@ -136,9 +128,7 @@ class Finished(Event):
     because: str
 
 
-Entry = (
-    Begun | Asked | Submitted | Started | Ended | Pruned | Retried | Cancelled | Paused | Resumed | Excluded | Finished
-)
+Entry = Begun | Asked | Submitted | Started | Ended | Pruned | Retried | Cancelled | Paused | Resumed | Finished
 PARSER: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="event")])
 
 

@@ -13,6 +13,10 @@ strategy     one plan as a value; `neighbours` differ from it in one knob, `expl
 rivals       how sure the order is; `runnable`: what a trainer can run of it; `points`: what a sweep then measures
 scaling      the best plan for every number of devices
 mixed        one job over several types of devices; `mixed_price` prices it
+
+A family is all plans of the same `space.Sizes` on one number of devices of one cluster. A knob of a plan lives in one
+of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends on) or `spreads.StageLayout`, all three
+columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
 """
 
 from sweeps.planner.choice import Candidate, Choice, choose, pareto_front

@@ -79,7 +79,7 @@ class Choice:
     Attributes:
         best: best first by the objective.
         families: the best plan of each family (sizes, devices and cluster), best first by the objective.
-        family_values: what the objective says of the best plan of every family that has one, ascending.
+        family_values: what the objective says of the best plan of every family that was priced and has one, ascending.
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
         best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.

@@ -49,6 +49,9 @@ def _judged(candidate: Candidate, parts: SetupParts) -> Judged:
 
 
 def num_rivals(choice: Choice, best: Judged) -> int:
-    """How many families, the best among them, may be the best: those that predictions cannot tell from it."""
+    """The number of families that predictions cannot tell from the best, itself among them.
+
+    It is the least number where families were left out unpriced (`Choice.num_left_out`).
+    """
     limit = choice.family_values[0] * (1 + best.interval.rivals)
     return sum(value <= limit for value in choice.family_values)

@@ -1,7 +1,7 @@
 """Predicted scaling: the best plan for every number of devices, and how well each uses them.
 
-The pinned knobs define a family of plans. With all of them pinned, the family is one layout whose data-parallel size
-grows with the devices.
+The pinned knobs say which plans take part. With all of them pinned, it is one layout whose data-parallel size grows
+with the devices.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def tables_of(space: Space) -> ShardTables:
 def _parts(found: Iterable[PlanGrid]) -> Iterator[PlanGrid]:
     """The blocks; those with too many plans are cut along their shards."""
     for block in found:
-        num_stages, num_shards, num_layouts = block.shape
-        step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_stages))
+        num_zero_stages, num_shards, num_layouts = block.shape
+        step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_zero_stages))
         for start in range(0, num_shards, step):
             yield block.part(ALL, slice(start, start + step), ALL) if num_shards > step else block
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.control.orders import retry_failed_trials
 from launcher.control.retries import RetryRule
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import INTERRUPTED, TrialReading
@@ -76,8 +77,8 @@ def first(sweep: Sweep, job: Job | None = None) -> TrialReading:
     return TrialReading(folder=sweep.folder_of(trial), experiment=trial.experiment, trial=trial, job=job)
 
 
-def is_to_run(reading: TrialReading, *, retry_failed: bool = False) -> bool:
-    return RetryRule(2, retry_failed=retry_failed).allows(reading) and not reading.awaits_slurm
+def is_to_run(reading: TrialReading) -> bool:
+    return RetryRule(2).allows(reading) and not reading.awaits_slurm
 
 
 def test_a_measurement_of_another_experiment_counts_for_nothing_and_is_measured_again(sweep: Sweep) -> None:
@@ -183,7 +184,7 @@ def test_what_ended_for_no_fault_of_its_own_runs_again(
 ) -> None:
     end(sweep, outcome)
     assert is_to_run(first(sweep)) == runs_again
-    assert is_to_run(first(sweep), retry_failed=True) == runs_when_retried
+    assert (is_to_run(first(sweep)) or bool(retry_failed_trials(sweep))) == runs_when_retried
 
 
 def test_a_lost_node_counts_towards_the_next_attempt_and_its_limit(sweep: Sweep) -> None:
@@ -193,7 +194,7 @@ def test_a_lost_node_counts_towards_the_next_attempt_and_its_limit(sweep: Sweep)
     sweep.prepare(sweep.record.trials[0])
     end(sweep, Outcome.NODE_FAILED)
     assert not RetryRule(1).allows(first(sweep))
-    assert RetryRule(1, retry_failed=True).allows(first(sweep))
+    assert retry_failed_trials(sweep) == [first(sweep).trial.trial_id]
 
 
 def test_a_trial_of_this_machine_runs_while_its_lock_is_held_and_was_interrupted_otherwise(sweep: Sweep) -> None:

@@ -11,6 +11,7 @@ from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.commands.status.allocation_line import print_allocation
 from cli.output.console import console, headed, print_json, shown_path
+from cli.output.state_document import state_document
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     stored = Sweep.stored_in(folder)
     trials, trainings = _standing(stored, Patience(asked.settings.slurm.poll_seconds))
     if as_json:
-        from results.documents import status_document
-
-        print_json("status", status_document(stored, trials, trainings, _history(stored)))
+        print_json("status", state_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
     print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cli.output.state_document import state_document
+from launcher.control.orders import retry_failed_trials
 from launcher.control.retries import BadNode, RetryRule, bad_nodes, nodes_to_avoid
 from launcher.slurm.node_names import node_names
+from sweeps.folder.history import History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -92,11 +95,12 @@ def test_what_a_person_cancelled_runs_again_only_at_a_persons_command(attempted:
     assert not RetryRule(max_resubmits=2, retry_cancelled=False).allows(reading)
 
 
-def test_failures_are_retried_when_that_is_asked_for_but_memory_would_run_out_again(attempted: Attempted) -> None:
-    asked = RetryRule(max_resubmits=0, retry_failed=True)
-    assert asked.allows(attempted(0, Fault.CRASH, Fault.CRASH))
-    assert asked.allows(attempted(1, Fault.NODE))
-    assert not asked.allows(attempted(2, Fault.MEMORY))
+def test_failures_are_retried_when_that_is_asked_for_but_memory_would_run_out_again(
+    sweep: Sweep, attempted: Attempted
+) -> None:
+    failed = [attempted(0, Fault.CRASH, Fault.CRASH), attempted(1, Fault.NODE)]
+    attempted(2, Fault.MEMORY)
+    assert retry_failed_trials(sweep) == [each.trial.trial_id for each in failed]
 
 
 def test_a_node_on_which_two_trials_failed_is_named_and_avoided(sweep: Sweep, attempted: Attempted) -> None:
@@ -107,6 +111,8 @@ def test_a_node_on_which_two_trials_failed_is_named_and_avoided(sweep: Sweep, at
     attempted(2, Fault.HARDWARE, nodes=("n1",))
     (bad,) = bad_nodes(sweep.read())
     assert bad == BadNode("n1", 2, "made up: NODE")
+    document = state_document(sweep, sweep.read(), [], History.kept_in(sweep.folder))
+    assert document["excluded_nodes"] == {"n1": "made up: NODE"}
     assert nodes_to_avoid(healthy, [bad], num_spare=3) == ("n1",)
     assert nodes_to_avoid(healthy, [bad], num_spare=0) == (), "else it would wait for ever"
 

@@ -10,9 +10,9 @@ replicas          which ranks hold the same weights; `sharing`: among how many o
 sharded_seconds   what ZeRO-2 and ZeRO-3 do for every micro-batch; `shard_copies`: their copies on the device
 update_bytes      what the optimizer's update moves through memory
 
-Then memory, which is the fullest moment of a step:
+Then memory:
 
-stage_memory      the peak of one rank of each stage, moment by moment; `uneven_chunks`: what interleaving adds to it
+stage_memory      what one rank of each stage holds at the fullest moment; `uneven_chunks`: what interleaving adds to it
 whole_under_zero  what a rank holds whole for a while although ZeRO shares it out
 sharded_memory    the same for this trainer's ZeRO-3, which torch carries out layer by layer
 """

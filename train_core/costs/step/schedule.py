@@ -91,7 +91,8 @@ def layers_waited_for(groups: list[StageGroup], num_stages: Integers, num_chunks
     """Layers by which every micro-batch takes longer where inner stages are cut into uneven chunks; None if none are.
 
     A stage's heavier chunk is at work for as many passes as a group has micro-batches, one pass later on every further
-    stage, forward as backward. Where they cannot move apart, all stages wait for a layer in each of these passes.
+    stage, forward as backward. Neighbouring stages may be SLACK_PASSES passes apart, in which their heavier chunks do
+    not meet; in each further pass all stages wait for the time of a layer.
     """
     uneven = [np.where(group.layers % num_chunks > 0, group.count, 0) for group in groups]
     inner = sum(np.where(group.is_first | group.is_last, 0, count) for group, count in zip(groups, uneven, strict=True))
@@ -110,8 +111,8 @@ def _one_f_one_b(
     In a group of equal stages, it is the last one's. The stage runs `ahead` forward passes before it alternates, and as
     many backward passes in the end; with few micro-batches, it runs all of them so. All but one of these forward passes
     run while the first micro-batch is in the later stages, which take `after` for it both ways, since its backward pass
-    has to return first; the backward passes likewise run beside the last micro-batch. Where nothing alternates, one
-    chain cannot wait for both.
+    has to return first; the backward passes likewise run beside the last micro-batch. With so few micro-batches that
+    no stage alternates, the same chain cannot wait at its begin and at its end.
     """
     num = np.minimum(m, ahead)
     others = num - 1

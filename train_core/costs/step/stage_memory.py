@@ -1,7 +1,8 @@
 """Memory of one rank of each pipeline stage, at the peak of a step.
 
-State (weights, gradients, optimizer) is there all the time. The peak is where most activations are kept beside it: when
-the last forward pass before the first backward pass has ended, and that backward pass is at work:
+State (weights, gradients, optimizer) is there all the time. The peak is one moment of the step, where most activations
+are kept beside it: a stage has done every forward pass that comes before its first backward pass, and is at work on the
+latter. The last stage's other moments (the loss, the head's gradient) are compared in `layer.end_bytes`.
 
     activations = chunks in flight x (what the layers of a chunk keep + the chunk's output)
                 + on the last stage: inputs of the final norm and the head, and losses that wait for backward passes

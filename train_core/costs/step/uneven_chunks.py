@@ -45,6 +45,11 @@ def heavier_in_flight(plans: Plans, group: StageGroup, heavier: Integers, in_fli
     Args:
         heavier: how many chunks of the stage have a layer more.
         in_flight: how many chunks are in flight at most; it stays so until the last forward pass.
+
+    Chunks come in periods of `size * v`, of which a `run` of `size * heavier` is of heavier chunks: the first in the
+    period on all stages but the first, the last in it (`is_late`) on the first stage, whose embedding makes a chunk
+    lighter. Which chunks are in flight changes by one at a time, so that the most heavier ones are there where a run
+    begins or ends; these are the two `moments`, in chunks done.
     """
     size, v = largest_group(plans.num_micro_batches, plans.pipeline_parallel_size), plans.virtual_pipeline_size
     period, run, is_first = size * v, size * heavier, group.is_first
