@@ -232,8 +232,10 @@ class SweepFolder:
         write_atomically(self.record, text_of(record))
 
     def read_record(self) -> SweepRecord:
-        """Raises:
-        UsageError: the file is damaged or cannot be read, or was written by another version.
+        """The record of the sweep, from its file.
+
+        Raises:
+            UsageError: the file is damaged or cannot be read, or was written by another version.
         """
         try:
             return record_of(self.record.read_text(errors="replace"))

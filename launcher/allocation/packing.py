@@ -19,9 +19,11 @@ START_SECONDS = 60.0
 
 
 class StepPlacement(NamedTuple):
-    """Attributes:
-    nodes: in the order of the allocation.
-    devices: their numbers, the same on every node.
+    """The devices that a step of an allocation gets.
+
+    Attributes:
+        nodes: in the order of the allocation.
+        devices: their numbers, the same on every node.
     """
 
     nodes: tuple[str, ...]
@@ -152,10 +154,12 @@ def _seconds_until(wanted: int, count: int, node: str, occupied: Sequence[Occupa
 
 @dataclass(frozen=True)
 class Expectation:
-    """Attributes:
-    start_seconds: of a trial beside its steps.
-    ratio: of a measured step to the predicted one.
-    limit_seconds: after which a trial is ended.
+    """The time that a trial of an allocation should take.
+
+    Attributes:
+        start_seconds: of a trial beside its steps.
+        ratio: of a measured step to the predicted one.
+        limit_seconds: after which a trial is ended.
     """
 
     limit_seconds: float

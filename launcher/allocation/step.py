@@ -173,10 +173,12 @@ class StepExecutor:
 
 @dataclass
 class RunningStep:
-    """Attributes:
-    process: its srun; None of a step that an earlier controller started.
-    began: by `time.monotonic`.
-    ended: when that was seen.
+    """A step of an allocation that was started and has not been reported yet.
+
+    Attributes:
+        process: its srun; None of a step that an earlier controller started.
+        began: by `time.monotonic`.
+        ended: when that was seen.
     """
 
     trial: Trial

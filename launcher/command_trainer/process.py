@@ -32,7 +32,8 @@ class Programs:
     """The processes that were started. Whatever they leave behind is ended with them."""
 
     def __init__(self, starts: Sequence[Start], *, ends_its_workers: bool, inherited: tuple[int, ...] = ()) -> None:
-        """
+        """Prepare to run the program, once for each of these starts.
+
         Args:
             ends_its_workers: the program ends its workers when it is asked to end, as torchrun does.
             inherited: descriptors that stay open in the program, such as that of a lock.

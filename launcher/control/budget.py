@@ -21,8 +21,10 @@ SECONDS_PER_HOUR, WATTS_PER_KILOWATT = 3600, 1000
 
 
 class Cost(NamedTuple):
-    """Attributes:
-    dollars: None where the cluster's file names no price.
+    """The cost of trials in devices, money, energy and time.
+
+    Attributes:
+        dollars: None where the cluster's file names no price.
     """
 
     device_hours: float

@@ -32,10 +32,12 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_
 
 @dataclass(frozen=True)
 class MachineCapacity:
-    """Attributes:
-    num_cores: cores that this process may use.
-    memory_bytes: of the machine, or of the container.
-    num_devices: visible accelerators; 0 on a machine that computes on its cores.
+    """The cores, memory and devices of this machine.
+
+    Attributes:
+        num_cores: cores that this process may use.
+        memory_bytes: of the machine, or of the container.
+        num_devices: visible accelerators; 0 on a machine that computes on its cores.
     """
 
     num_cores: int

@@ -38,8 +38,10 @@ class ArrayRequest:
 
 @dataclass(frozen=True)
 class SubmittedArray:
-    """Attributes:
-    job_id: Slurm's id of the array.
+    """A job array that Slurm has taken, and its trials.
+
+    Attributes:
+        job_id: Slurm's id of the array.
     """
 
     job_id: str

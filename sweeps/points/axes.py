@@ -61,8 +61,10 @@ class AxisSpace:
 
     @classmethod
     def of(cls, block: AxisBlock, tree: Tree, pinned: Mapping[str, Value]) -> AxisSpace:
-        """Raises:
-        ConfigError: an expression names an unknown key, or axes wait for each other in a circle.
+        """The space of one block of a sweep's axes, without those that are pinned.
+
+        Raises:
+            ConfigError: an expression names an unknown key, or axes wait for each other in a circle.
         """
         axes = [_dimension(key, axis, pinned) for key, axis in block.axes.items()]
         zipped = [Dimension(tuple(group), tuple(zip(*group.values(), strict=True))) for group in block.zip]

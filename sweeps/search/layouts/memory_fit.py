@@ -42,8 +42,10 @@ class MemorySeen:
 
     @classmethod
     def of(cls, plans: Plans, exact: Sequence[tuple[int, float]], bounds: Sequence[tuple[int, float]]) -> MemorySeen:
-        """Args:
-        exact: number of the plan and its ratio; `bounds` likewise.
+        """The memory of these plans, as it was measured or only bounded.
+
+        Args:
+            exact: number of the plan and its ratio; `bounds` likewise.
         """
         both = [*exact, *bounds]
         chosen = np.array([number for number, _ in both], dtype=int)

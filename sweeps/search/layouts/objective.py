@@ -1,4 +1,4 @@
-"""What a search of layouts makes small: seconds, or what a token costs in devices, money or energy."""
+"""The objectives of a search of layouts: the seconds of a step, or a token's cost in devices, money or energy."""
 
 from __future__ import annotations
 

@@ -31,8 +31,10 @@ def clearly_slower(observed: Observed, to_cost: Floats) -> list[Pruning]:
 
 
 def _judged(observed: Observed, number: int, best_log_seconds: float) -> Pruning | None:
-    """Args:
-    best_log_seconds: logarithm of the seconds with which this trial would be as good as the best.
+    """The trial's pruning, if its steps are clearly slower than the best's.
+
+    Args:
+        best_log_seconds: logarithm of the seconds with which this trial would be as good as the best.
     """
     reading = observed.readings[number]
     steps = timed_seconds(reading)
