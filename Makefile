@@ -26,7 +26,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-fast test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-fast test-pythons test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is a sweep: 22b, 175b, 1t, smoke, ...; see trisweep list sweep"
@@ -104,6 +104,16 @@ test: check ## check, then run the tests, on a real Slurm too; of large grids th
 test-fast: .venv/.installed-dev ## tests that need no root, no cluster, no server and no browser: two minutes
 	$(PYTEST) --fast
 
+# Python 3.14 counts as soon as it is there; each environment takes 3 GB and is kept, so that a second run only tests.
+test-pythons: ## the fast tests with every Python from 3.11 to 3.14 of this machine, each in .pythons/VERSION
+	@for version in 3.11 3.12 3.13 3.14; do \
+	  python$$version -c '' 2>/dev/null || { echo "Python $$version: not here"; continue; }; \
+	  bin=.pythons/$$version/bin; \
+	  [ -e $$bin/pytest ] || { echo "Python $$version: installing ..."; python$$version -m venv .pythons/$$version \
+	    && $$bin/python -m pip install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]; } || exit 2; \
+	  echo "Python $$version:"; $$bin/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder --fast || exit 1; \
+	done
+
 test-all: check ## the same with every case of the grids
 	$(PYTEST) --all-cases
 
@@ -132,4 +142,4 @@ screenshots: .venv/.installed-dev ## the pictures of README and docs, from REPOR
 	$(BIN)/python -m docs.making.screenshots $(or $(REPORT),runs/175b-proxy/report.html)
 
 clean: ## remove the environment and the caches; results in runs/ stay
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info
+	rm -rf .venv .pythons .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

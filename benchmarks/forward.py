@@ -14,7 +14,7 @@ from benchmarks.level_results import LevelResult, level_result
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
 from benchmarks.published_rows import PUBLISHED
 from sweeps.confidence.interval import Interval, interval_around
-from sweeps.confidence.validated import validated
+from sweeps.confidence.validated import load_validated
 from sweeps.table.cells import text_of
 
 PUBLISHED_3 = PUBLISHED.with_name("published_3.csv")
@@ -52,7 +52,7 @@ def _stated(row: MeasuredRow) -> Interval:
 
 def _today(row: MeasuredRow) -> Interval:
     run = row.run
-    return interval_around(_seconds(row, "iter_time"), run.setup, run.implementation.name, validated())
+    return interval_around(_seconds(row, "iter_time"), run.setup, run.implementation.name, load_validated())
 
 
 def _seconds(row: MeasuredRow, name: str) -> float:

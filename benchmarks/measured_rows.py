@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from benchmarks.published_rows import PUBLISHED
 from calibrate.measured_runs import MeasuredRun
 from results.score import RowComparison, comparison
-from sweeps.table.cells import Row, text_of
+from sweeps.table.cells import Row, said, text_of
 from sweeps.table.file import FIRST_LINE, read_table
 from sweeps.table.prices import PricedRow, price
-from sweeps.table.remarks import said
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 MOST_TELLING = 25

@@ -14,7 +14,7 @@ from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain
 from sweeps.confidence.interval import SHARE
-from sweeps.confidence.validated import validated
+from sweeps.confidence.validated import load_validated
 
 CLOSE, FAR = 0.1, 0.15
 LINE = 120
@@ -95,7 +95,7 @@ def _far_off(tables: Sequence[TableResult]) -> str:
 
 
 def _intervals(levels: Sequence[LevelResult]) -> str:
-    low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-validated().half, validated().half))
+    low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-load_validated().half, load_validated().half))
     by_level = {each.level: _percent(each.inside) for each in levels}
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"

@@ -24,7 +24,7 @@ from launcher.snapshot import snapshot_code
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.measurement import RankFailure
-from train_core.process.git_sha import ROOT
+from train_core.process.own_code import variables_of
 from train_core.process.stop import cancelled_by_signals
 from train_core.rates.folder import RatesFolder
 from train_core.rates.record import DeviceRates, RatesPlan
@@ -134,12 +134,11 @@ def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRat
 
 def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subprocess.Popen[bytes]:
     """Start a rank, which runs this very code whatever lies in the current folder."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     place = ["--rank", str(rank), "--size", str(size), "--meeting", str(meeting)]
     with folder.rank_log(rank).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "train_core.rates.device", str(folder.path), *place],
-            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, **variables_of()},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,12 @@ def followed_in_mlflow(folder: Path, tracking: TrackingSpec) -> Iterator[None]:
     if tracking.live_seconds is None:
         yield
         return
-    found = find_spec(PROGRAM)
-    assert found is not None
-    assert found.origin is not None
-    # Named by its file, because a folder of the user's may have the name of our package; in a session of its own, so
-    # that a Ctrl-C is the command's alone.
+    from train_core.process.own_code import variables_of
+
+    # In a session of its own, so that a Ctrl-C is the command's alone.
     process = subprocess.Popen(
-        [sys.executable, "-P", found.origin, str(folder.absolute())],
+        [sys.executable, "-m", PROGRAM, str(folder.absolute())],
+        env={**os.environ, **variables_of()},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ Types of what the groups hold:
                   models and machines, `sites` about Slurm and tracking
     control       how a sweep is carried out: budget, controller, kind of job, who is told
     sweep_spec    a sweep's question and points; `axes` are its lists and ranges, `expression` computes over keys
+    stage_spec    what follows the trials of a sweep, and where an experiment stands in its chain
     trainer_spec  which program trains; `trainer_call` makes its command, `templates` puts names in; `trainer_limits`:
                   what each cannot run
     units         units and sizes that several packages spell out

@@ -51,6 +51,13 @@ class DeviceSpec(Frozen):
     price_source: str
 
     @property
+    def maker(self) -> Literal["nvidia", "amd"] | None:
+        """Whose driver a container of its jobs needs; None for a CPU, and for makers whose driver needs no option."""
+        if self.kind == "cpu" or self.name.startswith("Intel"):
+            return None
+        return "amd" if self.name.startswith("MI") else "nvidia"
+
+    @property
     def dtypes(self) -> tuple[Dtype, ...]:
         """Types of weights and activations that the device computes in, sorted."""
         known: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from conf.errors import InfeasiblePlan
+from conf.errors import ConfigError, InfeasiblePlan
 from conf.model_spec import ModelSpec
 from conf.schema import (
     ROTARY_BASE,
@@ -26,6 +26,7 @@ from conf.schema import (
 )
 from conf.setup import Setup
 from conf.setup_parts import SetupParts
+from conf.stage_spec import StagePlace
 from conf.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.trainer_limits import limits_of_program, require_runnable
 from conf.trainer_spec import TRISWEEP, TrainerSpec
@@ -45,9 +46,14 @@ class ExperimentParts(SetupParts):
 class Experiment(Setup, ExperimentParts):
     """One point of a sweep, whole: the value that is estimated on paper and trained on devices.
 
+    Attributes:
+        stage: its place among the stages that follow each other; None of a trial that is a sweep's own point.
+
     Raises:
         InfeasiblePlan: the parts cannot exist together; names the dotted key, its value and what would fit.
     """
+
+    stage: StagePlace | None = None
 
     @property
     def dropout(self) -> float:
@@ -72,6 +78,8 @@ class Experiment(Setup, ExperimentParts):
         if not self.training.deterministic:  # likewise
             del content["training"]["deterministic"]
         _leave_out_later_keys(content)
+        if self.stage is None:  # as in folders that were written before there were stages
+            del content["stage"]
         content["parallel"]["layers_per_stage"] = self.layers_per_stage
         del content["trainer"]
         if not self.trainer.is_own:  # another program measures something else
@@ -131,6 +139,19 @@ def _check_training(experiment: Experiment) -> None:
         remedy = "Set training.compile_layers=false, or training.dropout=0."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
     require_compilable(training, experiment.parallel.recompute)
+    require_whole_attention(training, experiment.parallel.context_parallel_size)
+
+
+def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:
+    """Refuse dropout beside context ranks, in this package's own trainer.
+
+    Raises:
+        InfeasiblePlan: says why they do not go together.
+    """
+    if training.dropout and context_parallel_size > 1:
+        problem = f"would have to drop scores of a sequence that {context_parallel_size} context ranks share out"
+        remedy = "Set training.dropout=0, or parallel.context_parallel_size=1."
+        raise InfeasiblePlan("training.dropout", training.dropout, problem, remedy)
 
 
 def require_compilable(training: TrainingPlan, recompute: str) -> None:
@@ -158,7 +179,11 @@ def _check_command(experiment: Experiment) -> None:
     if experiment.mixed is not None:
         problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
         raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
-    job = dict.fromkeys(JOB_NAMES, "")
+    folders = experiment.stage.folder_names if experiment.stage else ()
+    if not trainer.trains and experiment.stage is None:
+        problem, remedy = "does not train, and a sweep's points are trainings", "Make it a stage, in sweep.stages."
+        raise ConfigError("trainer.kind", trainer.kind, problem, remedy)
+    job = dict.fromkeys((*JOB_NAMES, *folders), "")
     call_of(trainer, experiment, job)
     names = names_of(trainer, experiment, job)
     met_limits(trainer.differs, names, "trainer.differs")

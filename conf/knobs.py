@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
-from conf.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute, Schedule
+from conf.schema import BatchPlan, ContextExchange, ExpertDispatcher, ParallelPlan, Recompute, Schedule
 
 Listed: TypeAlias = int | str | bool
 KnobValue: TypeAlias = Listed | tuple[int, ...] | None
@@ -21,6 +21,7 @@ Shown: TypeAlias = Literal["in every row", "in rows of a search", "nowhere"]
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full", "pointwise")
+CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = ("ring", "gather")
 EXPERT_DISPATCHERS: tuple[ExpertDispatcher, ...] = ("alltoall", "deepep", "hybridep")
 
 
@@ -187,6 +188,15 @@ KNOBS = (
         plain=1,
         shown="in rows of a search",
         meaning="context-parallel size {}: ranks among which every sequence is split",
+    ),
+    Knob(
+        "context_exchange",
+        "{}",
+        plain="ring",
+        values=CONTEXT_EXCHANGES,
+        role="held",
+        shown="nowhere",
+        value_meanings={"gather": "context ranks gather keys and values at once, instead of passing them round"},
     ),
     Knob(
         "expert_parallel_size",

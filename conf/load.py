@@ -183,7 +183,9 @@ def settings_of(tree: Tree) -> Settings:
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
         whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
         tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
-    return checked(Settings, tree)
+    settings = checked(Settings, tree)
+    slurm = settings.slurm.seeing(Path(settings.output_dir), settings.cluster.device.maker)
+    return settings if slurm is settings.slurm else settings.model_copy(update={"slurm": slurm})
 
 
 def _holds_blocks(mixed: object) -> bool:

@@ -178,8 +178,11 @@ def _remedy_for_tensor_ranks(setup: SetupParts, key: str, value: int) -> str:
 def _check_context_axis(setup: SetupParts) -> None:
     """Refuse a size that leaves no equal pieces: every rank takes two of each sequence."""
     parallel, model = setup.parallel, setup.model
-    size = parallel.context_parallel_size
+    size, exchange = parallel.context_parallel_size, parallel.context_exchange
     if size == 1:
+        if exchange != "ring":
+            remedy = "Use parallel.context_exchange=ring, or raise parallel.context_parallel_size."
+            raise InfeasiblePlan("parallel.context_exchange", exchange, "needs several context ranks", remedy)
         return
     shared = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
     pieces = PIECES * size * shared
@@ -199,7 +202,7 @@ def _check_context_axis(setup: SetupParts) -> None:
 
 def _check_zero_groups(setup: SetupParts) -> None:
     """Refuse groups that leave some replicas over, since all groups hold the same shards."""
-    size, replicas = setup.parallel.zero_group_size, setup.data_parallel_size * setup.parallel.context_parallel_size
+    size, replicas = setup.parallel.zero_group_size, setup.num_replicas
     if size is None or replicas % size == 0:
         return
     names = "data_parallel_size" + (" x context_parallel_size" if setup.parallel.context_parallel_size > 1 else "")

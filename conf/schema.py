@@ -21,6 +21,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full", "pointwise"]
+ContextExchange = Literal["ring", "gather"]
 ExpertDispatcher = Literal["alltoall", "deepep", "hybridep"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Family = Literal["gpt", "llama"]
@@ -60,6 +61,8 @@ class ParallelPlan(Frozen):
         recompute_every: recompute in the first layer of each model chunk and in every n-th after it; 1 means all.
         tensor_parallel_across_nodes: allow a tensor-parallel group to leave its node.
         context_parallel_size: ranks that share out the tokens of a sequence in every layer, attention included.
+        context_exchange: the way of keys and values among those ranks: `ring` passes them on beside every block of
+            attention, `gather` has them all at once, which takes fewer messages and more memory.
         expert_parallel_size: ranks over which a layer's experts are spread.
         expert_tensor_parallel_size: ranks that share out each expert's matrices; null takes tensor_parallel_size.
         zero_group_size: replicas among which ZeRO shares out, all groups holding the same; null means all of them.
@@ -81,6 +84,7 @@ class ParallelPlan(Frozen):
     recompute_every: Count
     tensor_parallel_across_nodes: bool
     context_parallel_size: Count = 1
+    context_exchange: ContextExchange = "ring"
     expert_parallel_size: Count = 1
     expert_tensor_parallel_size: Count | None = None
     zero_group_size: Count | None = None

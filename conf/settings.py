@@ -8,6 +8,7 @@ from conf.control import BudgetSpec, ControllerSpec, LauncherSpec, NotifySpec
 from conf.errors import ConfigError
 from conf.experiment import Experiment, ExperimentParts
 from conf.sites import SlurmSpec, TrackingSpec
+from conf.stage_spec import StagePlace
 from conf.sweep_spec import SearchPlan, SweepSpec
 
 
@@ -35,10 +36,13 @@ class Settings(ExperimentParts):
             raise ConfigError("output_dir", value, "is empty", "Give output_dir=PATH; a dot is the current folder.")
         return value
 
-    def experiment(self) -> Experiment:
+    def experiment(self, stage: StagePlace | None = None) -> Experiment:
         """The experiment that these settings describe.
+
+        Args:
+            stage: its place among stages that follow each other; None of a sweep's own point.
 
         Raises:
             InfeasiblePlan: the parts cannot exist together.
         """
-        return Experiment(**{key: getattr(self, key) for key in Experiment.model_fields})
+        return Experiment(**{key: getattr(self, key) for key in ExperimentParts.model_fields}, stage=stage)

@@ -39,11 +39,16 @@ class SetupParts(Frozen):
     @property
     def is_fully_sharded(self) -> bool:
         """True if weights are sharded: under ZeRO-3, if there are several replicas to share them out."""
-        return self.parallel.zero_stage == 3 and self.data_parallel_size > 1
+        return self.parallel.zero_stage == 3 and self.num_replicas > 1
 
     @property
     def data_parallel_size(self) -> int:
         return data_parallel_size_of(self.parallel)
+
+    @property
+    def num_replicas(self) -> int:
+        """The ranks that hold the same weights, and sum their gradients: context ranks have other tokens, too."""
+        return self.data_parallel_size * self.parallel.context_parallel_size
 
     @property
     def num_micro_batches(self) -> int:

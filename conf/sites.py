@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -46,8 +47,12 @@ class SlurmSpec(Frozen):
         setup: shell lines before srun (modules, environments).
         srun_args: further options of srun.
         environment: variables of the job.
-        container_prefix: words before the Python of the job, such as `apptainer exec image.sif`; null for none.
-        python: the interpreter on the compute nodes; null means the one that submits.
+        container: the runtime in which the Python of a job runs; `none` runs it on the node.
+        container_image: a file or folder of that runtime; the program's own name for an image with pyxis.
+        container_mounts: folders that are seen inside, `HOST` or `HOST:INSIDE`; `output_dir` always is.
+        container_gpus: the maker whose driver's libraries come into the container; null takes the cluster's devices'.
+        container_prefix: words before the Python of the job, for a runtime that `container` does not know.
+        python: the interpreter on the compute nodes; null means the one that submits, or `python3` in a container.
         extra_sbatch: further sbatch options, long names without the leading dashes.
         max_resubmits: how often a trial that lost its node or its place is submitted again.
         poll_seconds: commands that look again and again ask Slurm no more often than this, all of them together.
@@ -70,8 +75,41 @@ class SlurmSpec(Frozen):
     extra_sbatch: dict[str, str | int | bool]
     max_resubmits: Annotated[int, Field(ge=0)]
     poll_seconds: Positive = 5.0
+    container: Literal["none", "apptainer", "singularity", "charliecloud", "enroot", "pyxis"] = "none"
+    container_image: str | None = None
+    container_mounts: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    container_gpus: Literal["nvidia", "amd"] | None = None
     gpu_type: str | None = None
     components: dict[str, SlurmComponent] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _container_has_image(self) -> SlurmSpec:
+        if self.container == "none":
+            if self.container_image:
+                problem = "names an image, and no runtime to run it"
+                raise ConfigError("slurm.container_image", self.container_image, problem, "Set slurm.container too.")
+            return self
+        if not self.container_image:
+            remedy = "Set slurm.container_image, or slurm.container=none."
+            raise ConfigError("slurm.container_image", self.container_image, f"{self.container} needs an image", remedy)
+        if self.container_prefix:
+            problem = f"is a second container around {self.container}'s"
+            raise ConfigError("slurm.container_prefix", self.container_prefix, problem, "Leave out one of them.")
+        return self
+
+    def seeing(self, output_dir: Path, maker: Literal["nvidia", "amd"] | None) -> SlurmSpec:
+        """The settings whose container sees the folder of the results, and the driver of the cluster's devices."""
+        if self.container == "none":
+            return self
+        mounts = (str(output_dir.absolute()), *self.container_mounts)
+        gpus = self.container_gpus or maker
+        return self.model_copy(update={"container_mounts": mounts, "container_gpus": gpus})
+
+    def outside_container(self) -> SlurmSpec:
+        """The settings of a job that needs Slurm's own tools, and so runs on the node as the command itself did."""
+        none = {"container": "none", "container_image": None, "container_prefix": None}
+        is_inside = self.container != "none" or self.container_prefix
+        return self.model_copy(update=none | {"python": None}) if is_inside else self
 
     def on(self, cluster: str) -> SlurmSpec:
         """The settings for the nodes of one cluster of a mixed job."""

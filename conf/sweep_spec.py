@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from conf.axes import AxisBlock
 from conf.errors import ConfigError
 from conf.schema import Count, Frozen, Name, NonNegative, Positive, Value
+from conf.stage_spec import StageSpec, checked_stages, require_tree
 
 
 class PointSet(AxisBlock):
@@ -65,13 +67,36 @@ class ProxySpec(PointSet):
     time_limit_minutes: Positive
 
 
-Objective = Literal["throughput", "loss", "step_time", "dollars", "energy"]
-"""The quantity that a search maximises (throughput: model FLOP/s per device) or minimises (all others)."""
+Named = Literal["throughput", "loss", "step_time", "dollars", "energy"]
+FIGURE = re.compile(r"(?P<highest>max:)?(?P<name>[A-Za-z][A-Za-z0-9_-]*\.[^\s].*)", re.ASCII)
+Figure = Annotated[str, Field(pattern=FIGURE.pattern)]
+Objective = Named | Figure
+"""The quantity that a search maximises (throughput: model FLOP/s per device) or minimises (all others).
+
+`STAGE.FIGURE` is one that the program of a later stage measures, the smaller the better; `max:STAGE.FIGURE` the larger.
+"""
+
+
+def figure_of(objective: Objective) -> str | None:
+    """The figure of a later stage that is sought, as `STAGE.FIGURE`; None of any other objective."""
+    found = FIGURE.fullmatch(objective)
+    return found["name"] if found else None
+
+
+def is_of_time(objective: Objective) -> bool:
+    """True if the objective follows from the seconds of a step, which vary from run to run; a loss does not."""
+    return objective != "loss" and figure_of(objective) is None
 
 
 def _several(objective: object) -> object:
-    """A single objective may be written without brackets."""
-    return (objective,) if isinstance(objective, str) else objective
+    """A single objective may be written without brackets; a wrong one is refused here, once and not by each kind."""
+    several = (objective,) if isinstance(objective, str) else objective
+    for each in several if isinstance(several, list | tuple) else ():
+        if isinstance(each, str) and each not in get_args(Named) and figure_of(each) is None:
+            names = ", ".join(get_args(Named))
+            remedy = f"Use one of {names}, or STAGE.FIGURE of a stage of the sweep, such as evaluate.rmse."
+            raise ConfigError("search.objective", each, "is nothing that a search can seek", remedy)
+    return several
 
 
 def _whole(number: object) -> object:
@@ -177,6 +202,7 @@ class SweepSpec(PointSet):
         replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
         scaling: the sweep is a scaling study, whose points differ in their number of devices: `strong` holds the global
             batch constant, `weak` the batch of a replica. Each of them is measured `search.max_rounds` times.
+        stages: what follows every trial, by name, such as an evaluation; each starts once the one before it completed.
     """
 
     name: Name
@@ -186,3 +212,9 @@ class SweepSpec(PointSet):
     proxy: ProxySpec | None
     replay: ReplaySpec | None = None
     scaling: Literal["weak", "strong"] | None = None
+    stages: Annotated[dict[str, StageSpec], BeforeValidator(checked_stages)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _stages_begin(self) -> SweepSpec:
+        require_tree(self.stages)
+        return self

@@ -123,8 +123,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
 def _num_zero_groups(setup: Setup) -> int | None:
     """Groups of replicas that each share out a whole state; None where all replicas are one group."""
     size = setup.parallel.zero_group_size
-    replicas = setup.data_parallel_size * setup.parallel.context_parallel_size
-    return None if size is None else replicas // size
+    return None if size is None else setup.num_replicas // size
 
 
 def _activation_again(setup: Setup) -> str | None:

@@ -135,6 +135,36 @@ class LogSpec(Frozen):
         return frozenset(group for pattern in self.patterns.values() for group in re.compile(pattern).groupindex)
 
 
+class MetricsSpec(Frozen):
+    """Where the figures of a program are found that does not train, such as an evaluation.
+
+    Attributes:
+        file: a JSON object, inside the trial's folder; numbers in objects inside it are called `outer.inner`.
+        line: a regular expression, whose named groups are the figures; of several lines the last one counts.
+    """
+
+    file: str | None = None
+    line: str | None = None
+
+    @model_validator(mode="after")
+    def _says_where(self) -> MetricsSpec:
+        if (self.file is None) == (self.line is None):
+            remedy = "Give one of metrics.file=scores.json and metrics.line='score (?P<score>[.0-9]+)'."
+            raise ConfigError("metrics", self.shown, "says not one place where figures are found", remedy)
+        if self.file is not None and (not self.file or NOT_A_FILE.search(self.file)):
+            remedy = "Give a path inside the trial's folder, such as scores.json."
+            raise ConfigError("metrics.file", self.file, "is no file of the trial's folder", remedy)
+        if self.line is not None and not _compiled("metrics.line", self.line).groupindex:
+            remedy = r"Name what it finds, such as 'score (?P<score>\S+)'."
+            raise ConfigError("metrics.line", self.line, "names no figure", remedy)
+        return self
+
+    @property
+    def shown(self) -> dict[str, str | None]:
+        """What it says, for messages."""
+        return {"file": self.file, "line": self.line}
+
+
 class TrainerSpec(Frozen):
     """The program that trains.
 
@@ -142,7 +172,8 @@ class TrainerSpec(Frozen):
     Every value is one word of the command, whatever is in it: no shell reads it.
 
     Attributes:
-        kind: `trisweep`: the trainer of this package, for which nothing else counts; `command`: a program.
+        kind: `trisweep`: the trainer of this package, for which nothing else counts; `command`: a program that trains;
+            `program`: one that does not, as in a stage after the training, so that no steps are looked for in its log.
         name: what the program is called in reports.
         costs_of: the trainer whose costs the prediction takes.
         start: who starts the processes: `torchrun` once on every node, `srun` one for every device, or the program
@@ -160,9 +191,10 @@ class TrainerSpec(Frozen):
         limits_of: the trainer of `trainer_limits.yaml` that cannot run the same plans; null: `refuses` says all.
         refuses: plans that the program cannot carry out, beside those.
         differs: plans that it carries out otherwise than they are predicted.
+        metrics: where the figures of a `program` are found; null: it has none.
     """
 
-    kind: Literal["trisweep", "command"]
+    kind: Literal["trisweep", "command", "program"]
     name: Name = "trisweep"
     costs_of: CostsOf = "trisweep"
     start: Start = "torchrun"
@@ -178,10 +210,16 @@ class TrainerSpec(Frozen):
     limits_of: CostsOf | None = None
     refuses: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
     differs: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+    metrics: MetricsSpec | None = None
 
     @property
     def is_own(self) -> bool:
         return self.kind == "trisweep"
+
+    @property
+    def trains(self) -> bool:
+        """Whether it makes steps, whose time is measured."""
+        return self.kind != "program"
 
     @model_serializer(mode="wrap")
     def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -190,17 +228,15 @@ class TrainerSpec(Frozen):
 
     def identity(self) -> dict[str, Any]:
         """The values that set a measurement with this program apart: all but words about plans and predictions."""
-        return self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
+        said = self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
+        if self.metrics is None:  # as in folders that were written before there were any
+            del said["metrics"]
+        return said
 
     @field_validator("command", "prefix", mode="before")
     @classmethod
     def _words(cls, value: object) -> object:
-        """A text is split into words before any value is put in, so that values stay single words."""
-        if isinstance(value, str):
-            return _split(value)
-        if isinstance(value, list | tuple):
-            return [written(word) if isinstance(word, int | float) else word for word in value]
-        raise ConfigError("trainer.command", value, "is no command", "Give a list of words, or a text.")
+        return split_words(value, "trainer.command")
 
     @field_validator("environment", mode="before")
     @classmethod
@@ -216,7 +252,8 @@ class TrainerSpec(Frozen):
         if not self.command:
             remedy = "Give trainer.command=[python,train.py], or the command in the sweep's file."
             raise ConfigError("trainer.command", [], "names no program", remedy)
-        _require_times(self.log)
+        if self.trains:
+            _require_times(self.log)
         self._require_known_ranks()
         for name in self.files:
             if not name or NOT_A_FILE.search(name):
@@ -249,12 +286,17 @@ def _require_times(log: LogSpec) -> None:
             raise ConfigError("trainer.log.patterns", list(log.patterns), f"no pattern finds {what}", remedy)
 
 
-def _split(text: str) -> list[str]:
+def split_words(value: object, key: str) -> list[Any]:
+    """The words of a command. A text is split before any value is put in, so that values stay single words."""
+    if isinstance(value, list | tuple):
+        return [written(word) if isinstance(word, int | float) else word for word in value]
+    if not isinstance(value, str):
+        raise ConfigError(key, value, "is no command", "Give a list of words, or a text.")
     try:
-        return shlex.split(text)
+        return shlex.split(value)
     except ValueError as error:
         remedy = "Close the quotation, or give a list of words."
-        raise ConfigError("trainer.command", text, f"cannot be split into words ({error})", remedy) from None
+        raise ConfigError(key, value, f"cannot be split into words ({error})", remedy) from None
 
 
 def _compiled(key: str, pattern: str) -> re.Pattern[str]:

@@ -42,7 +42,7 @@ NOTHING_ENDED = "No trial ended in this allocation, so it is not run again. Rais
 
 @dataclass(frozen=True)
 class AllocationJob:
-    """What the job's batch script calls with the folder of the allocation.
+    """The function that the job's batch script calls with the folder of the allocation.
 
     Attributes:
         devices_per_node: of the cluster.
@@ -111,7 +111,7 @@ class AllocationJob:
 
 
 def leaves_nothing_to_do(step: SweepStep) -> bool:
-    """Whether the allocation would only stand idle: the sweep has ended, or a person has paused it."""
+    """True if the allocation would only stand idle: the sweep has ended, or a person has paused it."""
     return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
 
 

@@ -46,7 +46,7 @@ class AllocationRequest:
 
 @dataclass(frozen=True)
 class SubmittedAllocation:
-    """What `submit_allocation` did.
+    """The allocation that `submit_allocation` found or submitted.
 
     Attributes:
         job_id: of the allocation; None where nothing was left to run.
@@ -60,7 +60,7 @@ class SubmittedAllocation:
 
 
 def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
-    """What `submit_allocation` would submit. Writes nothing and needs no Slurm.
+    """Return what `submit_allocation` would submit. Writes nothing and needs no Slurm.
 
     Raises:
         ConfigError: a trial would not fit into the allocation.
@@ -185,10 +185,11 @@ def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobSha
 
 
 def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str = "SNAPSHOT") -> SlurmExecutor:
-    """Nothing of the allocation's nodes is anybody else's, and a node that fails does not take the others along."""
+    """Make the allocation's executor: its nodes are shared with nobody, and one that fails does not end the others."""
     own = {option.lstrip("-"): value for option, value in slurm.extra_sbatch.items()}
     extra: dict[str, str | int | bool] = {"exclusive": True, "no-kill": True, "signal": "USR2@0", **own, "mem": "0"}
-    settings = slurm.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
+    outside = slurm.outside_container()
+    settings = outside.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})
     name = f"trisweep-{sweep.record.name}-allocation"
     snapshot = sweep.folder.code.absolute() / code
     return SlurmExecutor(settings, name, snapshot, logs_folder(sweep.folder), requeues=True, uses_srun=False)

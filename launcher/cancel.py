@@ -112,7 +112,7 @@ def _runs_here(reading: TrialReading) -> bool:
 
 
 def _may_wait_in_slurm(reading: TrialReading) -> bool:
-    """Whether its job may be queued or running in Slurm.
+    """True if its job may be queued or running in Slurm.
 
     This is asked after the process that submits has ended, because that process may have submitted until then.
     """

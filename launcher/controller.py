@@ -46,7 +46,7 @@ class ResumedSweep:
 
 
 def take_up(folder: SweepFolder, further: Overrides | None = None) -> ResumedSweep:
-    """What goes on with the sweep in the folder, from what is on disk alone. Whoever calls holds the folder's lock.
+    """Return all that is needed to go on with the sweep, read from disk. The caller holds the folder's lock.
 
     Args:
         further: overrides beside those of the command, such as another budget.
@@ -97,7 +97,7 @@ def live_controller(folder: SweepFolder) -> LiveJob | None:
 
 
 def had_controller(folder: SweepFolder) -> bool:
-    """Whether a job was ever to go on with the sweep. Needs no Slurm."""
+    """True if a controller job was ever submitted for the sweep. Needs no Slurm."""
     return read_submission(controller_folder(folder)) is not None
 
 
@@ -161,7 +161,7 @@ def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> Slurm
         "extra_sbatch": extra,
         "srun_args": (),
     }
-    return slurm.model_copy(update=changes)
+    return slurm.outside_container().model_copy(update=changes)
 
 
 def sweep_of(controller: Path) -> SweepFolder:

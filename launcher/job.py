@@ -1,4 +1,4 @@
-"""What runs inside a job. Whoever submits a job names these functions (`by_name`) and does not import them.
+"""The functions that run inside a job. Who submits a job names them (`by_name`), and does not import them.
 
 Each imports the trainer only when it is called, because a supervisor on this machine needs no torch of its own.
 """
@@ -92,7 +92,7 @@ def run_on_this_machine(folder: str, devices: tuple[int, ...], time_limit_second
 
 
 def goes_on(stopped: Stopped) -> bool:
-    """Whether a job that has saved and stopped is to be run again.
+    """Return whether a job that has saved and stopped is to be run again.
 
     SIGUSR2 is Slurm's warning before the time limit, after which the job goes on if it gets anywhere at all. SIGTERM
     may also come from a person who cancels the job and does not want it back: Slurm then no longer calls it running.

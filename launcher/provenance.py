@@ -1,4 +1,4 @@
-"""Where a sweep's numbers come from: the code with its uncommitted changes, versions, modules, and the environment.
+"""The provenance of a sweep's numbers: its code with uncommitted changes, versions, modules, and environment.
 
 Of the environment only variables on a list are kept, and none whose name sounds like a secret. What goes wrong here
 ends nothing: a sweep without a provenance is a sweep.
@@ -103,7 +103,7 @@ def machine_facts(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those on the list, in the order of their names, without passwords in addresses."""
+    """Return the variables on the list, in the order of their names, without passwords in addresses."""
     kept = (name for name in sorted(environment) if KEPT.fullmatch(name) and not SECRET.search(name))
     return {name: hide_credentials(environment[name]) for name in kept}
 
@@ -124,7 +124,7 @@ def remove_secrets(patch: str) -> str:
 
 
 def _changes(place: Path) -> dict[str, Any]:
-    """What differs from the commit: written as a patch that is named after its content, and named here."""
+    """Write the differences from the commit as a patch that is named after its content, and return its name."""
     if _tool_output("git", "-C", str(ROOT), "rev-parse", "--show-toplevel").strip() != str(ROOT):
         return {"uncommitted_changes": None}  # installed, perhaps into an environment inside somebody's checkout
     command = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
@@ -153,7 +153,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _tool_output(*command: str) -> str:
-    """What a tool prints; nothing where it is not there, fails or hangs."""
+    """Return what a tool prints; nothing if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=TOOL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -87,7 +87,7 @@ class Rerun:
             yield "srun " + " : ".join(self._components(self.slurm))
 
     def _components(self, slurm: SlurmSpec) -> Iterator[str]:
-        """What follows `srun`; of a job over several types of devices, for one type after the other."""
+        """Yield the words after `srun`: once, or for each type of device of a mixed job."""
         program = f"{python_command(slurm)} -c {shlex.quote(self._program_of_a_rank())}"
         for part in self.shape.parts or (self.shape,):
             args = [f"--nodes={part.num_nodes}", f"--ntasks-per-node={part.tasks_per_node}"]
@@ -146,7 +146,7 @@ class Rerun:
 
 
 def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Rerun:
-    """How to run the trial again.
+    """Return what is needed to run the trial again.
 
     Args:
         slurm: the settings of its sweep; used where the trial was a job of Slurm's.

@@ -83,7 +83,7 @@ def _compile(source: Path, copy: Path, content: bytes) -> None:
 
 
 def _compiled_code(source: Path) -> bytes | None:
-    """What Python has compiled of this file as it is now (its form is that of PEP 552); None if there is nothing."""
+    """Return Python's compiled form of this file as it is now (the format is of PEP 552); None if there is none."""
     try:
         content, status = Path(cache_from_source(str(source))).read_bytes(), source.stat()
     except OSError:

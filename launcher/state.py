@@ -1,4 +1,4 @@
-"""What Slurm and this machine add to what the folders say: how silent jobs, which left no measurement, stand."""
+"""Adds what Slurm and this machine know to what the folders say of jobs that have left no measurement."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> lis
 
 
 def _is_silent(reading: Reading) -> bool:
-    """Whether its job is one of Slurm's that has left no measurement."""
+    """True if its job is one of Slurm's that has left no measurement."""
     return reading.is_in_slurm and reading.measurement is None
 
 
@@ -96,7 +96,7 @@ def _state_of(job: JobStanding) -> SlurmJobState | None:
 
 
 def _has_ended(reading: Reading, job: JobStanding) -> bool:
-    """Whether Slurm says that the job has ended, or has forgotten it and it shows no sign of life."""
+    """True if Slurm says that the job has ended, or has forgotten it and it shows no sign of life."""
     if job.state is not None:
         return is_settled(job.state)
     if (

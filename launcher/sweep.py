@@ -41,7 +41,7 @@ UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class SubmissionSummary:
-    """What `submit` did.
+    """The numbers of what `submit` did, for the user.
 
     Attributes:
         num_kept: trials with a result that stands.
@@ -226,7 +226,7 @@ def prepare_tokens(folder: SweepFolder, record: SweepRecord) -> None:
 
 
 def _what_tokens_depend_on(experiment: Experiment) -> tuple[object, ...]:
-    """Of two experiments that are equal in this, the same tokens are made and the same complaints are raised."""
+    """Return all on which tokens, and complaints about them, depend: equal here, they are equal there."""
     training = experiment.training
     evaluated = training.evaluate_every and training.num_evaluation_batches * experiment.batch.global_batch_size
     return experiment.data, experiment.model, evaluated

@@ -1,4 +1,4 @@
-"""Where a sweep runs: on this machine or through Slurm, and in which folder."""
+"""The place where a sweep runs, this machine or Slurm, and the folder that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a sweep. This package reads the folders of jobs, and writes nothing but reports and MLflow's store.
+"""The results of a sweep. This package reads the folders of jobs, and writes nothing but reports and MLflow's store.
 
 collect            one row for each trial: what it is, how it ended, what was predicted and what measured
 trial_rows         such a row as plain values, with how often its point was measured, and how sure its time is

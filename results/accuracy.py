@@ -1,4 +1,4 @@
-"""How far predictions are from measurements, in numbers: errors of a quantity, and whether the order was right."""
+"""The accuracy of predictions in numbers: errors of a quantity, and whether the order was right."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ErrorStatistics:
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """How well one order agrees with another: 1 is the same order, 0 is chance, -1 the reverse.
+    """The agreement of two orders: 1 is the same order, 0 is chance, -1 the reverse.
 
     Attributes:
         kendall: tau-b, the share of pairs in the right order less that of pairs in the wrong one; ties count for
@@ -45,7 +45,7 @@ class RankCorrelation:
 
 
 def error_of(predicted: float, measured: float) -> float:
-    """By which share of the measurement the prediction is above it (+) or below it (-)."""
+    """Return the share of the measurement by which the prediction is above it (+) or below it (-)."""
     return predicted / measured - 1.0
 
 
@@ -66,7 +66,7 @@ def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | 
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> RankCorrelation | None:
-    """How alike predictions and measurements order the trials; None for fewer than three, or where all are equal."""
+    """Return how alike predictions and measurements order the trials; None of fewer than three, or all equal."""
     valid = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
     if len(valid) < FEWEST_RANKED or any(len(set(column)) == 1 for column in zip(*valid, strict=True)):
         return None

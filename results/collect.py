@@ -6,20 +6,35 @@ columns of this table at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas
 
 from results.scaling import scalings
 from results.trial_rows import plan_row, repeat_columns, trial_row
+from sweeps.chains import chain_metrics
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord
 
 
 def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
-    """A sweep as a table in the order of its record; the columns are the same however far it has come."""
+    """A sweep as a table in the order of its record.
+
+    The columns are the same however far it has come, but for the figures of its later stages, which only these know.
+    """
     aligned = zip(results, scalings(results), repeat_columns(results), strict=True)
-    return pandas.DataFrame([trial_row(result, relation) | repeats for result, relation, repeats in aligned])
+    found = chain_metrics(results)
+    return pandas.DataFrame(
+        [
+            trial_row(result, relation) | repeats | _figures(found.get(result.name, {}))
+            for result, relation, repeats in aligned
+        ]
+    )
+
+
+def _figures(found: Mapping[str, float]) -> dict[str, float]:
+    """What later stages measured of a trial, in columns of its row."""
+    return {f"measured_{name}": value for name, value in found.items()}
 
 
 def plan_frame(record: SweepRecord) -> pandas.DataFrame:

@@ -35,7 +35,7 @@ class ComparedPoint:
 
     @property
     def ratio(self) -> float:
-        """How many times as many tokens a second the second sweep trains."""
+        """The factor from the first sweep's tokens per second to the second's."""
         before, after = self.measured
         return after.tokens_per_second / before.tokens_per_second
 
@@ -51,7 +51,7 @@ class ComparedPoint:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the spreads of the timed steps do not overlap."""
+        """True if the spreads of the timed steps do not overlap."""
         low, high = self.spread
         return low > 1 or high < 1
 
@@ -97,7 +97,7 @@ def compare_sweeps(before: Sequence[TrialReading], after: Sequence[TrialReading]
 
 
 def joint_labels(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> Labels:
-    """How the trials of both are called: by what varies within one of them. What differs between them is no name."""
+    """Return labels for the trials of both, by what varies within one of them: a difference between them is no name."""
     sides = [[(each.trial.point, each.experiment) for each in side] for side in (before, after)]
     return Labels([*sides[0], *sides[1]], dict.fromkeys(key for side in sides for key in Labels(side).names))
 
@@ -115,7 +115,7 @@ def _trials_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[st
 
 
 def why_incomparable(before: TrialReading, after: TrialReading) -> str:
-    """Why two measurements of one layout say nothing about each other; empty where they do."""
+    """Return why two measurements of one layout say nothing about each other; empty if they do."""
     first, second = before.experiment, after.experiment
     assert first is not None
     assert second is not None
@@ -128,7 +128,7 @@ def why_incomparable(before: TrialReading, after: TrialReading) -> str:
 
 
 def _conditions(first: Experiment, second: Experiment) -> Iterator[tuple[str, str, str]]:
-    """What must be equal in both, as name and two values. Cluster and software may differ: that is the question."""
+    """Yield what must be equal in both: name and two values. Cluster and software may differ: that is the question."""
     yield "model", first.model.name, second.model.name
     yield "precision", first.precision.dtype, second.precision.dtype
     yield "matmul recipe", str(first.precision.matmul_recipe), str(second.precision.matmul_recipe)
@@ -143,7 +143,7 @@ def differences(before: Sequence[TrialReading], after: Sequence[TrialReading]) -
 
 
 def _circumstances(results: Sequence[TrialReading]) -> Iterator[tuple[str, str]]:
-    """Under which circumstances the trials of a sweep were measured, each with all its values."""
+    """Yield the circumstances under which the trials of a sweep were measured, each with all its values."""
     experiments = [reading.experiment for reading in results if reading.experiment and reading.performance]
     environments = [r.measurement.environment for r in results if r.measurement and r.measurement.environment]
     yield "model", _distinct(each.model.name for each in experiments)

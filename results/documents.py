@@ -1,4 +1,4 @@
-"""What commands answer with `--json`: plain values under names that stay, which docs/json.md lists."""
+"""The answers of commands to `--json`: plain values under names that stay, which docs/json.md lists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from results.scaling import Scaling, scalings
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.trial_rows import Row, plan_row, repeat_columns, trial_row
+from sweeps.chains import chain_metrics
 from sweeps.folder.history import History
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
@@ -30,15 +31,17 @@ def status_document(
     history: History,
     excluded_nodes: Mapping[str, str],
 ) -> Row:
-    """How every trial of a sweep stands, and every training that was begun from it.
+    """Return the state of every trial of a sweep, and of every training that was begun from it.
 
     Args:
         excluded_nodes: those that no further trial is given, and why.
     """
     now = time.time()
     disturbed = disturbances(trials)
+    found = chain_metrics(trials)
     rows = [
-        _status_row(trial, relation, now) | {"disturbed": disturbed.get(trial.trial.trial_id)}
+        _status_row(trial, relation, now)
+        | {"disturbed": disturbed.get(trial.trial.trial_id), "metrics": found.get(trial.name, trial.metrics)}
         for trial, relation in zip(trials, scalings(trials), strict=True)
     ]
     return {
@@ -64,9 +67,13 @@ def plan_document(record: SweepRecord) -> Row:
 
 
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
-    """What a report's table says of every trial that was measured, or was to be."""
+    """Return the rows of a report's table: every trial that was measured, or was to be."""
     aligned = zip(trials, scalings(trials), repeat_columns(trials), strict=True)
-    rows = [_row(trial_row(trial, relation) | repeats) for trial, relation, repeats in aligned]
+    found = chain_metrics(trials)
+    rows = [
+        _row(trial_row(trial, relation) | repeats) | {"metrics": found.get(trial.name, trial.metrics)}
+        for trial, relation, repeats in aligned
+    ]
     paths = {name: str(path) for name, path in files.items()}
     return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
 
@@ -98,7 +105,7 @@ def _status_row(trial: TrialReading, relation: Scaling, now: float) -> Row:
 
 
 def _standing(reading: Reading, now: float) -> Row:
-    """What a status says of a trial or a training beyond its row in a report."""
+    """Return what a status says of a trial or a training beyond its row in a report."""
     submission = reading.submission
     return {
         "outcome": reading.outcome.value if reading.outcome else None,

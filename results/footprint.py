@@ -1,4 +1,4 @@
-"""What a training takes in energy, money and carbon, from the time of its step.
+"""The energy, money and carbon that a training takes, from the time of its step.
 
 Energy is counted, where devices had counters, or the declared watts of the devices times the time. Money and carbon are
 always declared prices and declared emissions, times that. What was measured and what is only predicted or declared is
@@ -32,7 +32,7 @@ TimeIs = Literal["measured", "predicted", "published"]
 
 @dataclass(frozen=True)
 class Footprint:
-    """What each token takes.
+    """The energy, device time and money that each token takes.
 
     Attributes:
         energy_is: from counters of the devices, or the devices' declared watts all the time.
@@ -59,11 +59,11 @@ class Footprint:
         return self.device_seconds_per_token * tokens / SECONDS_PER_HOUR
 
     def kwh(self, tokens: float) -> float:
-        """Of the devices alone."""
+        """Return the kilowatt hours of the devices alone."""
         return self.joules_per_token * tokens / JOULES_PER_KWH
 
     def site_kwh(self, tokens: float) -> float | None:
-        """With what the site adds; None where its PUE is not declared."""
+        """Return the kilowatt hours with what the site adds; None if its PUE is not declared."""
         factor = self.site.power_usage_effectiveness if self.site else None
         return None if factor is None else factor * self.kwh(tokens)
 
@@ -71,20 +71,20 @@ class Footprint:
         return None if self.price_per_hour is None else self.price_per_hour * self.device_hours(tokens)
 
     def tonnes_co2(self, tokens: float) -> float | None:
-        """Of the whole site where its PUE is declared, else of the devices; None where the grid is not declared."""
+        """Return the tonnes of the site, of the devices if its PUE is not declared; None if the grid is not."""
         grams = self.site.grams_co2(self.kwh(tokens)) if self.site else None
         return None if grams is None else grams / GRAMS_PER_TONNE
 
 
 def counted_footprint(setup: Setup, measured: Performance) -> Footprint | None:
-    """From the counters of a trial's devices; None where it had none."""
+    """Return the footprint by the counters of a trial's devices; None if it had none."""
     if measured.energy_joules_per_token is None:
         return None
     return _footprint(setup, measured, "measured", measured.energy_joules_per_token, "counted", measured.num_devices)
 
 
 def declared_footprint(setup: Setup, step: Performance | Estimate) -> Footprint:
-    """From the declared watts of the devices, all the time of a step that was measured or is predicted."""
+    """Return the footprint by the devices' declared watts, all the time of a step that was measured or is predicted."""
     time_is: TimeIs = "measured" if isinstance(step, Performance) else "predicted"
     devices = step.num_devices if isinstance(step, Performance) else setup.parallel.world_size
     return _footprint(setup, step, time_is, setup.watts * devices / step.tokens_per_second, "declared watts", devices)

@@ -1,4 +1,4 @@
-"""What a row of a table measured: the time of its step, and what its memory is the memory of.
+"""The measurement in a row of a table: the time of its step, and which memory its memory column means.
 
 A row's measured step is, in this order, what it states (`iter_time_s`), or follows from its rate: `tokens_per_s`, which
 is the same whoever counts it, then `tflops_per_gpu`, then `mfu_pct` or `hfu_pct`. Rates of FLOPs become seconds through
@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from conf.units import TERA
-from sweeps.table.cells import Row, number_of, text_of
+from sweeps.table.cells import Row, flag_of, number_of, said, text_of
 from sweeps.table.prices import RowPrediction
-from sweeps.table.remarks import said
+from sweeps.table.remarks import with_columns
 from train_core.costs.counts.flops import attention_core_forward_flops
 
 
@@ -32,7 +32,7 @@ def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
 
 
 def counts_model_flops(row: Row, peak_flops_per_second: float) -> bool:
-    """Whether the row's `tflops_per_gpu` leave recomputation out.
+    """True if the row's `tflops_per_gpu` leave recomputation out.
 
     Most published rates count it (docs/metrics.md). These do not where the notes say `model FLOPs` or `model TFLOPs`,
     or, where the notes say neither, if they are the MFU's rate rather than the HFU's.
@@ -48,7 +48,7 @@ def counts_model_flops(row: Row, peak_flops_per_second: float) -> bool:
 
 
 def counts_half_of_attention(row: Row, prediction: RowPrediction) -> bool:
-    """Whether the row's rates count only the half of attention's scores that a causal mask leaves.
+    """True if the row's rates count only the half of attention's scores that a causal mask leaves.
 
     Megatron-Core has done so since 2025: rows of Megatron-Bridge and of JUPITER that print a rate beside a time agree
     with it within 1 %, and with the full square they do not by 6 %.
@@ -62,12 +62,13 @@ def counts_half_of_attention(row: Row, prediction: RowPrediction) -> bool:
 
 
 def is_allocated(row: Row) -> bool:
-    """Whether the row's memory is what the allocator gave out, without what the framework reserves beside it."""
+    """True if the row's memory is what the allocator gave out, without what the framework reserves beside it."""
     return said(row, r"max[ _]allocated|allocated peak|peak allocated|max_memory_allocated", ("notes",)) is not None
 
 
 def ran_out_of_memory(row: Row) -> bool:
-    return said(row, r"out of memory|\boom\b", ("notes",)) is not None
+    """True if the row says so, in its column or in its remarks."""
+    return flag_of(with_columns(row), "out_of_memory", default=False)
 
 
 def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | None:

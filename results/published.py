@@ -62,7 +62,7 @@ class PublishedFigure(BaseModel):
 
     @property
     def standing(self) -> str:
-        """How far the row is confirmed, for people."""
+        """The words for how far the row is confirmed."""
         return {"yes": "confirmed", "partial": "partly confirmed", "no": "unconfirmed"}[self.confirmed]
 
 

@@ -49,10 +49,12 @@ def scalings(results: Sequence[TrialReading]) -> list[Scaling]:
 
 
 def scaling(result: TrialReading, baseline: TrialReading | None) -> Scaling:
-    """`result` against `baseline`.
+    """Compare `result` with `baseline`.
 
     Efficiency needs the same model, precision, recomputation, cluster and device; only layout and batch may differ.
     """
+    if result.trial.stage:
+        return _incomparable("a stage that follows a trial")
     if baseline is None:
         return _incomparable("the sweep declares no baseline that can exist")
     if baseline.performance is None or baseline.trial.experiment is None:

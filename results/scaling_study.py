@@ -50,7 +50,7 @@ class StudyPoint:
 
 @dataclass(frozen=True)
 class ScalingStudy:
-    """What a study found, or what is predicted for it.
+    """The result of a scaling study, or the prediction for it.
 
     Attributes:
         points: by number of ranks; the first is the baseline.
@@ -189,7 +189,7 @@ def amdahl(efficiencies: Sequence[tuple[float, float]]) -> LawFit | None:
 
 
 def gustafson(efficiencies: Sequence[tuple[float, float]]) -> LawFit | None:
-    """Likewise; the relative throughput is n E, so that n (1 - E) = s (n - 1)."""
+    """Fit Gustafson's law; the relative throughput is n E, so that n (1 - E) = s (n - 1)."""
     pairs = [(factor - 1, factor * (1 - efficiency)) for factor, efficiency in efficiencies if factor > 1]
     return _fit_law("Gustafson", pairs)
 

@@ -1,4 +1,4 @@
-"""How far predictions are from what a table of configurations measured: its errors, its order, what fits."""
+"""The score of predictions against a measured table of configurations: their errors, their order, what fits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RowComparison:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the step lies in the interval of 80 % around its prediction."""
+        """True if the step lies in the interval of 80 % around its prediction."""
         interval = self.prediction.interval
         return self.step_seconds is not None and interval.low_seconds <= self.step_seconds <= interval.high_seconds
 

@@ -1,4 +1,4 @@
-"""What is known of one trial as plain values: what it is, how it ended, what was predicted and what was measured.
+"""One trial as plain values: what it is, how it ended, what was predicted and what was measured.
 
 A name begins with `predicted_`, `live_` (the last step of a trial that runs), `measured_`, or `estimated_` (from a
 measured time and declared watts, prices or emissions), so that no number can be taken for one of another kind. Reports
@@ -53,6 +53,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
     return (
         _identity(trial)
         | {"label": result.label, "asked_by": trial.asked_by, "role": trial.role}
+        | {"sweep_stage": trial.stage or None, "after_trial": trial.after or None}
         | _layout(trial)
         | {"outcome": result.outcome.value if result.outcome else None, "cause": result.cause}
         | {"failing_rank": measurement.failing_rank if measurement else None}
@@ -119,7 +120,7 @@ def _sizes_of_point(point: dict[str, Value]) -> Row:
 
 
 def _progress(result: TrialReading) -> Row:
-    """How far an unfinished trial has come; of a finished one only the counts remain."""
+    """Return how far an unfinished trial has come; of a finished one only the counts remain."""
     # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
     last = result.steps[-1] if result.steps else None
     live = last if last and result.outcome is Outcome.RUNNING else None
@@ -143,7 +144,7 @@ def _predicted_cells(trial: Trial) -> Row:
 
 
 def _interval_cells(trial: Trial) -> Row:
-    """Between which seconds four measurements of five of such a step are expected."""
+    """Return the seconds between which four measurements of five of such a step are expected."""
     estimate = trial.experiment and trial.estimate
     interval = (
         interval_of(trial.experiment, estimate.implementation, estimate) if trial.experiment and estimate else None
@@ -213,7 +214,7 @@ def _environment(environment: Environment | None) -> Row:
 
 
 def repeat_columns(results: Sequence[TrialReading]) -> list[dict[str, Any]]:
-    """For every result, in order: `is_middle_run` marks the trial whose numbers stand for its point in a ranking."""
+    """Return a row for every result: `is_middle_run` marks the trial whose numbers rank its point."""
     points, disturbed = measured_points(results), disturbances(results)
     placed = zip(points, places(points), strict=True)
     points_by_trial = {run.trial.trial_id: (point, place) for point, place in placed for run in point.runs}

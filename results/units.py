@@ -8,7 +8,7 @@ ABSENT = "-"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """`value` with that many significant digits. There is no exponent notation above 1e-4."""
+    """Write `value` with that many significant digits. There is no exponent notation above 1e-4."""
     if value is None:
         return ABSENT
     if value != value or abs(value) in (0.0, float("inf")):
@@ -57,11 +57,11 @@ def in_three_digits(value: float | None) -> str:
 
 
 def error_percent(predicted: float, measured: float) -> str:
-    """How far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
+    """Return how far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
     shown = f"{100 * (predicted - measured) / measured:+.1f}"
     return "0.0" if shown in ("+0.0", "-0.0") else shown
 
 
-def rounded(value: float, digits: int = 5) -> float:
+def round_to_digits(value: float, digits: int = 5) -> float:
     """The number itself with so many significant digits, for the data inside a picture."""
     return float(f"{value:.{digits}g}")

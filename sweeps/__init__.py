@@ -1,4 +1,4 @@
-"""Which points of a sweep to run, and how each of them stands.
+"""The points of a sweep that are to be run, and the state of each of them.
 
 From the top down; every line imports only from those below it:
 
@@ -11,6 +11,7 @@ search         which point to try next, from what the trials have shown
 points         from a composition to the points of a sweep, each of them a trial: `plan_sweep`
 planner        the search for the best plan on paper
 sweep          `Sweep`: folder and record together
+chains         trials and the stages that follow them
 reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
 steadiness     whether the steps of a run are those of a steady machine

@@ -1,4 +1,4 @@
-"""What a trial is called in its sweep: by what sets it apart from the others there.
+"""The names of trials in their sweep: each says what sets it apart from the others there.
 
 A sweep over layouts calls its trials `tp4-pp8-dp32-mb2`, one over learning rates `lr=3.4e-3`, one over both
 `tp4-pp8-dp32-mb2 lr=3.4e-3`. What is the same in all trials is not said.
@@ -85,7 +85,7 @@ class Labels:
             leave_out: a key that the label does not mention, such as the seed where seeds are averaged.
         """
         layout = self._layout(experiment) if experiment else _layout_of_point(point)
-        return " ".join(filter(None, (layout, *self._said(point, experiment, leave_out))))
+        return " ".join(filter(None, (layout, *self._words(point, experiment, leave_out))))
 
     @property
     def legend(self) -> tuple[tuple[str, str], ...]:
@@ -95,10 +95,10 @@ class Labels:
 
     @property
     def heading(self) -> str:
-        """What a table calls the column of labels."""
+        """The heading of the column of labels in a table."""
         return "trial" if self.names else "layout"
 
-    def _said(self, point: Mapping[str, Value], experiment: Experiment | None, leave_out: str) -> Iterator[str]:
+    def _words(self, point: Mapping[str, Value], experiment: Experiment | None, leave_out: str) -> Iterator[str]:
         for key, name in self.names.items():
             if key != leave_out and (experiment or key in point):
                 value = value_of(experiment, key) if experiment else point[key]
@@ -122,7 +122,7 @@ class Labels:
         return len({str(value) for value in self._values(key)}) > 1
 
     def _is_needed(self, key: str, keys: Sequence[str]) -> bool:
-        """Whether trials that are alike in all of `keys` differ in this one."""
+        """True if some trials that are alike in all of `keys` differ in this one."""
         seen: dict[tuple[str, ...], set[str]] = {}
         for experiment in self._experiments:
             alike = (experiment.label, *(str(value_of(experiment, other)) for other in keys))
@@ -140,8 +140,8 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     return {key: key if list(named.values()).count(name) > 1 else name for key, name in named.items()}
 
 
-def stated(point: Mapping[str, Value]) -> str:
-    """What a point sets beside its layout, for the name of a folder; empty where that is nothing."""
+def name_of_point(point: Mapping[str, Value]) -> str:
+    """Return, for the name of a folder, the values that a point sets beside its layout; empty if there are none."""
     keys = sorted(key for key in point if key not in OF_LAYOUTS)
     names = short_names(keys)
     text = "-".join(f"{names[key]}={_short(point[key])}" for key in keys)
@@ -163,10 +163,10 @@ def _differing_keys(experiments: Sequence[Experiment]) -> Iterator[str]:
         parts = {id(part): part for part in (getattr(each, group) for each in experiments)}
         first, *others = parts.values() or (None,)
         if any(part != first for part in others):
-            yield from _differing([part.model_dump(mode="json") for part in parts.values()], group)
+            yield from _differing_names([part.model_dump(mode="json") for part in parts.values()], group)
 
 
-def _differing(trees: Sequence[Any], prefix: str) -> Iterator[str]:
+def _differing_names(trees: Sequence[Any], prefix: str) -> Iterator[str]:
     if not all(isinstance(tree, dict) for tree in trees):
         if any(tree != trees[0] for tree in trees):
             yield prefix
@@ -174,7 +174,7 @@ def _differing(trees: Sequence[Any], prefix: str) -> Iterator[str]:
     for key in dict.fromkeys(key for tree in trees for key in tree):
         name = f"{prefix}.{key}"
         if name not in NOT_MEASURED and name not in OF_LAYOUTS:
-            yield from _differing([tree.get(key) for tree in trees], name)
+            yield from _differing_names([tree.get(key) for tree in trees], name)
 
 
 def value_of(experiment: Experiment, key: str) -> Value:

@@ -1,4 +1,4 @@
-"""How a training stands, read from its folder: one rule each for its outcome and its cause.
+"""The state of a training, read from its folder: one rule each for its outcome and its cause.
 
 Status, report, MLflow, long trainings and reruns all ask this value, so that they cannot give different answers.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +34,7 @@ DECIDING = tuple(file.name for file in (_ANY.measurement, _ANY.submission, _ANY.
 
 
 class JobState(Protocol):
-    """What is known of a job that runs or ran a training: Slurm's word, or that of the machine which runs it."""
+    """The state of a job that runs or ran a training, as Slurm or the machine which runs it knows it."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +54,7 @@ class JobState(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How one training stood at the moment when it was read. Steps and logs alone are read when they are asked for.
+    """The state of one training when it was read. Only steps and logs are read later, when they are asked for.
 
     Attributes:
         experiment: what is trained; None of a trial that cannot exist.
@@ -74,33 +75,38 @@ class Reading:
 
     @property
     def title(self) -> str:
-        """What people see of it in tables and progress."""
+        """The name by which people see it in tables and progress."""
         return self.name
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it stands; None when the sweep left the trial out (beyond `sweep.max_trials`)."""
+        """The way it ended, or its state until then; None if the sweep left the trial out (`sweep.max_trials`)."""
         return self._judgement[0]
 
     @property
     def cause(self) -> str:
-        """Why it stands so, in one sentence for people; empty when there is nothing to explain."""
+        """The reason for its outcome, in one sentence for people; empty if there is nothing to explain."""
         return self._judgement[1]
 
     @cached_property
     def measurement(self) -> Measurement | None:
-        """What it left at its end; None while there is none of this experiment."""
-        return None if self.is_foreign else self._stored
+        """The measurement that it left at its end; None while there is none of this experiment."""
+        return None if self.is_foreign else self._stored_measurement
 
     @property
     def performance(self) -> Performance | None:
         return self.measurement.performance if self.measurement else None
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Figures of a program that does not train; empty where it has none, or not yet."""
+        return self.measurement.metrics if self.measurement else {}
+
     @cached_property
     def is_foreign(self) -> bool:
         """The measurement in the folder is of another experiment: it counts for nothing, and is measured again."""
-        return self._stored is not None and not (
-            self.experiment is not None and self._stored.fingerprint == self.experiment.fingerprint
+        return self._stored_measurement is not None and not (
+            self.experiment is not None and self._stored_measurement.fingerprint == self.experiment.fingerprint
         )
 
     @cached_property
@@ -123,7 +129,7 @@ class Reading:
 
     @cached_property
     def failure(self) -> RankFailure | None:
-        """What the rank that failed first left behind, if any rank did."""
+        """The report of the rank that failed first, if any rank did."""
         return first_cause(self.folder.read_failures()) if "failures" in self._listing else None
 
     @cached_property
@@ -142,13 +148,13 @@ class Reading:
     def failing_rank(self) -> int | None:
         if self.measurement is not None:
             return self.measurement.failing_rank
-        return self.failure.blamed if self.failure and self._failed else None
+        return self.failure.blamed if self.failure and self._is_failure_all else None
 
     @property
     def traceback(self) -> str | None:
         if self.measurement is not None:
             return self.measurement.traceback
-        return self.failure.traceback if self.failure and self._failed else None
+        return self.failure.traceback if self.failure and self._is_failure_all else None
 
     @property
     def job_id(self) -> str | None:
@@ -173,7 +179,7 @@ class Reading:
 
     @property
     def step_seconds(self) -> float | None:
-        """How long the last step took; of a completed training, what it measured.
+        """The duration of the last step; of a completed training, the measured one.
 
         The rate and the loss below follow the same rule.
         """
@@ -223,12 +229,12 @@ class Reading:
 
     @cached_property
     def earlier_attempts(self) -> tuple[EndedAttempt, ...]:
-        """How the attempts before the present one ended."""
+        """The ends of the attempts before the present one."""
         return read_attempts(self.folder) if self.folder.attempts.name in self._listing else ()
 
     @property
     def ended_attempts(self) -> tuple[EndedAttempt, ...]:
-        """How all attempts ended that brought no result, the last one too."""
+        """The ends of all attempts that brought no result, the last one too."""
         last = self.measurement
         if last is None or last.outcome is Outcome.COMPLETED:
             return self.earlier_attempts
@@ -236,7 +242,7 @@ class Reading:
 
     @property
     def awaits_slurm(self) -> bool:
-        """Whether its last job is one of Slurm's that may still run, as nobody has found that it ended.
+        """True if its last job is one of Slurm's that may still run, as nobody has found that it ended.
 
         Where a job has ended without a measurement, `launcher.state.reconcile` writes one.
         """
@@ -279,8 +285,8 @@ class Reading:
         return self.performance or (self.steps[-1] if self.steps else None)
 
     @property
-    def _failed(self) -> bool:
-        """Whether a rank's failure is all that is known, because nobody has concluded yet how the training ended."""
+    def _is_failure_all(self) -> bool:
+        """True if a rank's failure is all that is known, because nobody has concluded yet how the training ended."""
         return self.failure is not None and self.outcome is self.failure.outcome
 
     @property
@@ -291,29 +297,29 @@ class Reading:
 
     @property
     def _interruption(self) -> str:
-        """Why a training that nobody runs has not ended; one that a person started here has no submission."""
+        """The reason why a training that nobody runs has not ended; a person's own here has no submission."""
         if self.submission is None:
             return STOPPED if self.steps else ""
         return INTERRUPTED
 
     @cached_property
     def _lost_result(self) -> str:
-        """What became of the measurement that the last attempt left, where it cannot be used; else empty."""
+        """The reason why the measurement that the last attempt left cannot be used; empty if there is no such file."""
         name = self.folder.measurement.name
         if self.is_foreign:
             return f"{name} belongs to another experiment and is ignored; the next run replaces it"
         aside = [path for path in self._put_aside if path.name.startswith(self.folder.measurement.stem)]
-        if self._stored is not None or not aside:
+        if self._stored_measurement is not None or not aside:
             return ""
         # The file system's times alone are compared, as the clocks of the machines may differ.
-        put_aside, newest = max((_renamed(path), path) for path in aside)
-        alive = max(self._heartbeat or 0.0, _modified(self.folder.submission) or 0.0)
+        put_aside, newest = max((_rename_time(path), path) for path in aside)
+        alive = max(self._heartbeat or 0.0, _change_time(self.folder.submission) or 0.0)
         if put_aside < alive:  # it was of an earlier attempt
             return ""
         return f"{name} was corrupt and is now {newest.name}; the next run measures again"
 
     @cached_property
-    def _stored(self) -> Measurement | None:
+    def _stored_measurement(self) -> Measurement | None:
         return self.folder.read_measurement()
 
     @cached_property
@@ -322,7 +328,7 @@ class Reading:
 
         The measurement and the submission are read first: if one is damaged it gets a new name, which must be listed.
         """
-        _ = self.submission, self._stored
+        _ = self.submission, self._stored_measurement
         try:
             return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (a Path for each name takes long)
         except OSError:
@@ -334,19 +340,23 @@ class Reading:
 
     @cached_property
     def _heartbeat(self) -> float | None:
-        return _modified(self.folder.heartbeat) if self.folder.heartbeat.name in self._listing else None
+        return _change_time(self.folder.heartbeat) if self.folder.heartbeat.name in self._listing else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialReading(Reading):
-    """How one trial of a sweep stands.
+    """The state of one trial of a sweep.
 
     Attributes:
+        figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.chains.with_figures`.
+        awaits_figures: a later stage is still to tell some.
         label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
     """
 
     trial: Trial
     label: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    awaits_figures: bool = False
 
     def __post_init__(self) -> None:
         plain = self.experiment.label if self.experiment else label_of_point(self.trial.point)
@@ -366,12 +376,12 @@ class TrialReading(Reading):
 
     @cached_property
     def timed_seconds(self) -> tuple[float, ...]:
-        """Of every timed step that is on record; empty where nothing was measured."""
+        """The seconds of every timed step that is on record; empty if nothing was measured."""
         return tuple(step.step_seconds for step in self.steps if not step.warmup) if self.performance else ()
 
     @cached_property
-    def _stored(self) -> Measurement | None:
-        return super()._stored if self.experiment else None
+    def _stored_measurement(self) -> Measurement | None:
+        return super()._stored_measurement if self.experiment else None
 
     @cached_property
     def _judgement(self) -> tuple[Outcome | None, str]:
@@ -382,15 +392,15 @@ class TrialReading(Reading):
         return super()._judgement
 
 
-def _renamed(path: Path) -> float:
-    """When the file got its name; 0.0 where somebody has removed it meanwhile."""
+def _rename_time(path: Path) -> float:
+    """Return when the file got its name; 0.0 if somebody has removed it meanwhile."""
     try:
         return path.stat().st_ctime
     except OSError:
         return 0.0
 
 
-def _modified(path: Path) -> float | None:
+def _change_time(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""What trials of a sweep have in common, such as the model and the cluster: written once, and one object for all.
+"""The parts that trials of a sweep share, such as the model and the cluster: written once, and one object for all.
 
 A trial names its experiment and its estimate by their numbers in a list of parts. An experiment there names its groups
 in the same way, an estimate its stages. So the record of ten thousand trials takes as much as what sets them apart, on
@@ -80,7 +80,7 @@ class PartReader:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    """What reads a group of an experiment; a name that is no group's raises a KeyError."""
+    """Return the reader of a group of an experiment; a name that is no group's raises a KeyError."""
     field = Experiment.model_fields[name]
     group: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     return TypeAdapter(group)

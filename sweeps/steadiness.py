@@ -1,4 +1,4 @@
-"""Whether the timed steps of a run are those of a steady machine: at one speed, without drift, no wider than elsewhere.
+"""Tells whether the timed steps of a run are those of a steady machine: one speed, no drift, no unusual width.
 
 Two speeds and a drift are found by the share of the variance of log seconds that two clusters or a line explain; a run
 that was disturbed otherwise has more variance than the runs beside it. Each is held against what chance alone makes of
@@ -41,7 +41,7 @@ Table = NDArray[numpy.float64]
 
 
 class ChanceBounds(NamedTuple):
-    """What chance alone exceeds with the probability `CHANCE`, of so many steps.
+    """The values that chance alone exceeds with the probability `CHANCE`, of so many steps.
 
     Attributes:
         cluster_share, line_share: of the variance.
@@ -56,7 +56,7 @@ class ChanceBounds(NamedTuple):
 
 
 def disturbed_runs(runs: Sequence[Sequence[float]]) -> list[str]:
-    """Of every run what disturbed it, in words for people; empty where its steps are those of a steady machine.
+    """Return what disturbed each run, in words for people; empty if its steps are those of a steady machine.
 
     The slowest of every ten steps is left aside: a page fault or a garbage collection says nothing of the others.
 
@@ -70,11 +70,13 @@ def disturbed_runs(runs: Sequence[Sequence[float]]) -> list[str]:
         if steps is not None
     ]
     usual = float(numpy.median(deviations)) if len(deviations) >= LEAST_RUNS else None
-    return ["" if steps is None else _found(steps, len(run), usual) for run, steps in zip(runs, kept, strict=True)]
+    return [
+        "" if steps is None else _disturbance(steps, len(run), usual) for run, steps in zip(runs, kept, strict=True)
+    ]
 
 
 def late_ones(lateness: Sequence[float]) -> list[bool]:
-    """Which values lie far above the others; none of fewer than `LEAST_RUNS`.
+    """Mark the values that lie far above the others; none of fewer than `LEAST_RUNS`.
 
     Nothing makes a machine faster than it is, so that low ones are none of them.
 
@@ -89,8 +91,8 @@ def late_ones(lateness: Sequence[float]) -> list[bool]:
     return [late - middle > bound for late in lateness]
 
 
-def _found(kept: Table, num_steps: int, usual: float | None) -> str:
-    """What disturbed one run.
+def _disturbance(kept: Table, num_steps: int, usual: float | None) -> str:
+    """Return what disturbed one run; empty if nothing did.
 
     Args:
         usual: the variance of a single log step in the runs of this machine; None where there are too few.

@@ -6,6 +6,7 @@ import gc
 from dataclasses import replace
 from typing import NamedTuple
 
+from sweeps.chains import with_figures
 from sweeps.folder.attempts import keep_attempt
 from sweeps.folder.history import History
 from sweeps.reading import TrialReading
@@ -22,14 +23,14 @@ class Sweep(NamedTuple):
 
     @classmethod
     def stored_in(cls, folder: SweepFolder) -> Sweep:
-        """With the trials that were asked for since it was planned.
+        """Read the sweep, with the trials that were asked for since it was planned.
 
         Raises:
             UsageError: its record is damaged, or was written by another version.
         """
         history = History.kept_in(folder)
         with long_lived():
-            sweep = cls(folder, history.completed(folder.read_record()))
+            sweep = cls(folder, history.complete_record(folder.read_record()))
         gc.freeze()  # nor does the collector look at the record later
         return sweep
 
@@ -42,12 +43,12 @@ class Sweep(NamedTuple):
         return self.folder.trial(trial.trial_id)
 
     def read(self) -> list[TrialReading]:
-        """How every trial stands, in the order of the record."""
+        """Return the state of every trial, in the order of the record."""
         with long_lived():
             readings = [self.read_trial(trial) for trial in self.record.trials]
             for reading in readings:
                 _ = reading.measurement  # read now, because everybody asks for it
-            return _named_by_code(readings)
+            return with_figures(_named_by_code(readings), self.record.spec.stages)
 
     def read_trial(self, trial: Trial) -> TrialReading:
         label = self.record.label_of(trial)
@@ -77,7 +78,7 @@ class Sweep(NamedTuple):
 
 
 def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:
-    """Where a point was measured by several versions of the trainer, the labels of all but the newest say by which."""
+    """Add the code to the labels of older measurements, of points that several versions of the trainer measured."""
     codes: dict[str, dict[str, float]] = {}
     for each in readings:
         if each.code and each.measurement:

@@ -63,6 +63,8 @@ class Trial(Frozen):
     repeat: Annotated[int, Field(ge=0)] = 0
     asked_by: str = ""
     role: Literal["asked", "observed", "kept"] = "asked"
+    stage: str = ""
+    after: str = ""
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -90,7 +92,7 @@ def repeat_id(first: str, repeat: int) -> str:
 
 
 class SweepRecord(Frozen):
-    """`sweep.json`: everything about one sweep that is known before it runs, whatever commands asked for it.
+    """The content of `sweep.json`: all that is known of a sweep before it runs, whatever commands asked for it.
 
     Attributes:
         mode: `cluster`: the trials are the full-size points; `proxy`: the trials are the stand-in's, measured here, and
@@ -115,14 +117,14 @@ class SweepRecord(Frozen):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that calls its own trials anew: pydantic would hand on what was found of those before the change."""
         copied = super().model_copy(update=update, deep=deep)
-        for found in ("labels", "plan_labels"):
+        for found in ("labels", "plan_labels", "_by_id"):
             copied.__dict__.pop(found, None)
         return copied
 
     @cached_property
     def labels(self) -> Labels:
-        """How trials are called here, each by what sets it apart from the others."""
-        return Labels([(trial.point, trial.experiment) for trial in self.trials])
+        """The names of the trials, each by what sets it apart from the others."""
+        return Labels([(trial.point, trial.experiment) for trial in self.trials if not trial.stage])
 
     @cached_property
     def plan_labels(self) -> Labels:
@@ -131,11 +133,20 @@ class SweepRecord(Frozen):
 
     @property
     def seeks_rate(self) -> bool:
-        """Whether the sweep is about which plan is fastest, as most are."""
+        """True if the sweep seeks the fastest plan, as most do."""
         return self.objective == ("throughput",)
 
     def label_of(self, trial: Trial) -> str:
-        return self.labels.of(trial.point, trial.experiment)
+        """What a trial is called; of a later stage, what its sweep's own trial is called and then the stage."""
+        point = trial
+        while before := self._by_id.get(point.after):
+            point = before
+        label = self.labels.of(point.point, point.experiment)
+        return f"{label} > {trial.stage}" if trial.stage else label
+
+    @cached_property
+    def _by_id(self) -> dict[str, Trial]:
+        return {trial.trial_id: trial for trial in self.trials}
 
     def plan_label_of(self, trial: Trial) -> str:
         return self.plan_labels.of(trial.point, trial.experiment)
@@ -250,6 +261,6 @@ class SweepFolder:
 
 
 def _where(error: Exception) -> str:
-    """Where a record is damaged, as far as that is known."""
+    """Say where a record is damaged, as far as that is known."""
     place = ".".join(str(part) for part in error.errors()[0]["loc"]) if isinstance(error, ValidationError) else ""
     return f"at {place}" if place else "at its start" if isinstance(error, ValueError) else "its parts do not fit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+OURS = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "cli")
+PROGRAM = """from conf import LOSS
+for step in range(1, 5):
+    print(f"step {step} loss {LOSS} time 0.01 s")
+"""
 TINY = ("model=tiny", "training.num_steps=2", "training.num_warmup_steps=1", "output_dir=runs")
 pytestmark = pytest.mark.slow
 
@@ -44,17 +50,48 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
-    """A folder in which somebody's own package is called as one of ours."""
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "__init__.py").write_text("raise SystemExit('this is not our conf')\n")
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, first in PYTHONPATH too, in which somebody's own packages are called as ours."""
+    for name in OURS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('this is not our {name}')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return tmp_path
 
 
-def test_every_file_that_is_read_is_in_the_wheel(bin_folder: Path, elsewhere: Path) -> None:
+def packages_of(bin_folder: Path) -> Path:
     (packages,) = (bin_folder.parent / "lib").glob("python*/site-packages")
-    tracked = run("git", "ls-files", "conf", "results", "sweeps", "train_core", "launcher", "cli", cwd=ROOT).stdout
-    assert [name for name in tracked.split() if (ROOT / name).exists() and not (packages / name).exists()] == []
+    return packages
+
+
+def test_every_file_that_is_read_is_in_the_wheel(bin_folder: Path) -> None:
+    tracked = run("git", "ls-files", *OURS, cwd=ROOT).stdout
+    ours = packages_of(bin_folder) / "trisweep"
+    assert [name for name in tracked.split() if (ROOT / name).exists() and not (ours / name).exists()] == []
+
+
+def test_installed_it_has_one_name_among_other_peoples_packages(bin_folder: Path) -> None:
+    names = {path.name.split("-")[0] for path in packages_of(bin_folder).iterdir() if path.suffix != ".pth"}
+    assert names == {"trisweep"}
+
+
+def test_a_sweep_runs_with_its_own_packages_and_another_program_with_its_own(bin_folder: Path, elsewhere: Path) -> None:
+    """The trial imports `conf` as the trained program knows it, which is not ours and not one that refuses."""
+    (elsewhere / "conf" / "__init__.py").write_text("LOSS = 2.5\n")
+    (elsewhere / "program.py").write_text(PROGRAM)
+    own = ("trainer=command", "trainer.start=once", "trainer.command=['{python}',program.py]", "output_dir=runs")
+    done = run(
+        bin_folder / "trisweep",
+        "sweep",
+        "smoke",
+        "--here",
+        *own,
+        "sweep.points=[{parallel.world_size:1}]",
+        cwd=elsewhere,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for metrics in elsewhere.rglob("metrics.jsonl") for line in metrics.read_text().splitlines()]
+    assert {json.loads(line)["loss"] for line in lines} == {2.5}
 
 
 def test_commands_work_in_a_folder_with_a_conf_of_its_own(bin_folder: Path, elsewhere: Path) -> None:
@@ -65,7 +102,7 @@ def test_commands_work_in_a_folder_with_a_conf_of_its_own(bin_folder: Path, else
 
 
 def test_a_training_runs_there(bin_folder: Path, elsewhere: Path) -> None:
-    done = run(bin_folder / "python", "-m", "train_core", *TINY, cwd=elsewhere)
+    done = run(bin_folder / "trisweep", "train", *TINY, cwd=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "COMPLETED" in done.stdout
 

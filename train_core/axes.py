@@ -1,13 +1,13 @@
 """The axes of parallelism: their order, the ranks along each, and the terms of a step that they cost. No torch.
 
-    rank = (pipeline * data_size + data) * tensor_size + tensor
+    rank = ((pipeline * data_size + data) * context_size + context) * tensor_size + tensor
 
                    stage 0               stage 1          two stages, two replicas, two tensor ranks:
     replica 0    [ 0   1 ]  --------->  [ 4   5 ]         [ ] a tensor group, neighbours inside a node
                    |   |                  |   |            |  a data group, which sums gradients
     replica 1    [ 2   3 ]  --------->  [ 6   7 ]         --> channels: activations, and gradients back
 
-Tensor is the fastest axis, because its groups talk most; the ranks of a stage are consecutive.
+Tensor is the fastest axis, because its groups talk most, and then context; the ranks of a stage are consecutive.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ class Coordinates(NamedTuple):
 
     pipeline: int = 0
     data: int = 0
+    context: int = 0
     tensor: int = 0
 
 
 AXES = Coordinates._fields
-REPLICAS = ("data",)
+REPLICAS = ("data", "context")
 """The axes whose ranks hold the same parameters and have other tokens, so that gradients are summed over them."""
+
+IN_REPLICA = tuple(axis for axis in AXES if axis != "data")
+"""The axes whose ranks work on the same sequences, and give each other what they compute of them in every pass."""
 
 ENDS = "embedding"
 """Not an axis, but named like one: the first and the last stage, which both hold a tied token embedding."""
@@ -41,6 +45,7 @@ WORLD, OPTIMIZER = "world", "optimizer"
 
 MEASURED_TERMS = {
     "tensor": "tensor_seconds",
+    "context": "tensor_seconds",
     "pipeline": "pipeline_wait_seconds",
     ENDS: "pipeline_wait_seconds",
     "data": "data_seconds",
@@ -78,6 +83,7 @@ class Layout:
         sizes = {
             "pipeline": parallel.pipeline_parallel_size,
             "data": experiment.data_parallel_size,
+            "context": parallel.context_parallel_size,
             "tensor": parallel.tensor_parallel_size,
         }
         return cls(sizes, pipeline_is_ring=parallel.virtual_pipeline_size > 1)

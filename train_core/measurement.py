@@ -130,7 +130,7 @@ class StepTerms(Frozen):
 
     Attributes:
         compute_seconds: the rank's own work except for the optimizer, recomputation included (compute).
-        tensor_seconds: waits for tensor-parallel collectives (tensor).
+        tensor_seconds: waits for collectives inside layers, of tensor and context ranks (tensor).
         pipeline_wait_seconds: waits for other stages: activations, gradients, the tied embedding (pipeline + bubble).
         data_seconds: waits for sums of gradients and gathered weights (data). Null where not known, under ZeRO-3 on a
             GPU, whose streams wait for each other inside FSDP2; compute_seconds holds those waits then.
@@ -283,6 +283,7 @@ class Measurement(Frozen):
         nodes: those that may be to blame: of the failing rank where it is known, else all of the job's.
         over_capacity_bytes: how much more memory the failed request needed than was free; the whole step may need
             more. None where it is not known.
+        metrics: figures of a program that does not train, such as an evaluation's score; measured by that program.
     """
 
     fingerprint: str
@@ -297,6 +298,7 @@ class Measurement(Frozen):
     fault: Annotated[Fault, Field(strict=False)] | None = None
     nodes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     over_capacity_bytes: NonNegative | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
 
     @property
     def why(self) -> Fault | None:

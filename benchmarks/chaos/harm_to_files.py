@@ -80,16 +80,20 @@ def files_torn(bench: Workbench) -> None:
 def no_hard_links(bench: Workbench) -> None:
     cancelled, killed, *_ = bench.names
     bench.num_faults += 1
-    take_away_links()  # in this process, which runs nothing else
-    bench.order({killed: {"end": "kills itself"}}, seconds=4, without_links=True)
-    bench.start()
-    bench.until_running(cancelled)
-    bench.harm(command, "scancel", bench.job_of(cancelled))
-    bench.settle()
-    assert bench.measurement_of(cancelled).outcome is Outcome.CANCELLED
-    bench.order(seconds=1, without_links=True)
-    bench.advance(retry_failed=True)
-    bench.finish()
+    link = os.link
+    take_away_links()
+    try:
+        bench.order({killed: {"end": "kills itself"}}, seconds=4, without_links=True)
+        bench.start()
+        bench.until_running(cancelled)
+        bench.harm(command, "scancel", bench.job_of(cancelled))
+        bench.settle()
+        assert bench.measurement_of(cancelled).outcome is Outcome.CANCELLED
+        bench.order(seconds=1, without_links=True)
+        bench.advance(retry_failed=True)
+        bench.finish()
+    finally:
+        os.link = link
 
 
 @CATALOGUE.add("the file system has no locks, which is refused; then it has", repetitions=1)

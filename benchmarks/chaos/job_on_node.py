@@ -62,7 +62,7 @@ def note(trial: Path, event: str) -> None:
 
 
 def take_away_links() -> None:
-    """In this process the file system has no hard links, as FAT and some object stores have none."""
+    """From now on the file system has no hard links in this process, as FAT and some object stores have none."""
 
     def refuse(*arguments: object, **further: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -25,7 +25,7 @@ from benchmarks.level_results import LEVEL_RESULTS, LevelResult, level_results
 from benchmarks.levels import GENERATION, LEVELS, TABLE
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
-from sweeps.confidence.validated import VALIDATED, written
+from sweeps.confidence.validated import VALIDATED, yaml_text
 from train_core.whole_files import write_atomically
 
 
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> None:
         write_rows(LEFT_OUT, LeftOutRow, left_out)
         write_rows(LEVEL_RESULTS, LevelResult, level_results(rows, ratios, around))
         write_rows(CALIBRATED, ReplayedCalibration, calibrations, digits=4)
-        write_atomically(VALIDATED, written(learned(rows, ratios[GENERATION])))
+        write_atomically(VALIDATED, yaml_text(learned(rows, ratios[GENERATION])))
         print(f"Written: {LEFT_OUT.name}, {LEVEL_RESULTS.name}, {CALIBRATED.name}, {VALIDATED.name}")
     if "--write" in options:
         places = write_constants(found.values)

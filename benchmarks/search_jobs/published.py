@@ -23,7 +23,7 @@ from results.score import RowComparison
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured
 from sweeps.search.layouts.bayes import Bayes
-from sweeps.search.layouts.priced import Priced, joined, priced
+from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
 from sweeps.table.cells import text_of
 from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
@@ -41,7 +41,7 @@ class Rows:
         by_fingerprint = {one.fingerprint: (row, one) for row in reversed(rows) if (one := _experiment(row, parts))}
         self.rows = [row for row, _ in reversed(by_fingerprint.values())]
         self.experiments = [one for _, one in reversed(by_fingerprint.values())]
-        self.priced = joined([_priced(row) for row in self.rows])
+        self.priced = join_plans([_priced(row) for row in self.rows])
         self._numbers = {one.fingerprint: number for number, one in enumerate(self.experiments)}
 
     def experiment(self, row: int) -> Experiment:
@@ -138,7 +138,7 @@ def _experiment(row: RowComparison, parts: ExperimentParts) -> Experiment | None
 def _priced(row: RowComparison) -> Priced:
     configuration = row.prediction.configuration
     setting = setting_of(configuration.setup, configuration.implementation)
-    return priced(setting, plan_of(configuration.setup), configuration.setup.batch.global_batch_size)
+    return price_with_slopes(setting, plan_of(configuration.setup), configuration.setup.batch.global_batch_size)
 
 
 def _without_memory(measured: Measurement) -> Measurement:

@@ -169,11 +169,11 @@ class _Lines:
 
 
 def on_this_machine(run: LongRun) -> None:
-    from launcher.trainings.slurm import starting
+    from launcher.trainings.slurm import keep_others_out
 
     measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
-        with starting(run.folder) as job:
+        with keep_others_out(run.folder) as job:
             if job is not None:
                 raise job.in_the_way(run.folder)
             measurement = _trained_here(run)
@@ -210,7 +210,7 @@ def _conclude(measurement: Measurement) -> None:
 
 def _on_slurm(run: LongRun, place: SweepPlace) -> None:
     from launcher.state import reconcile
-    from launcher.trainings.slurm import starting, submit_long_run
+    from launcher.trainings.slurm import keep_others_out, submit_long_run
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
     (reading,) = reconcile([run.read()])
@@ -220,7 +220,7 @@ def _on_slurm(run: LongRun, place: SweepPlace) -> None:
         return
     if measurement is not None:
         print_unwrapped(f"Its last job ended: {measurement.outcome}: {measurement.cause}")
-    with starting(run.folder) as job:
+    with keep_others_out(run.folder) as job:
         job_id = submit_long_run(run, place.settings.slurm) if job is None else job.job_id
     if job is None:
         print_unwrapped(f"Submitted job {job_id}, which saves and requeues itself before its time limit. Output:")

@@ -16,7 +16,7 @@ from cli.output.state_table import duration, state_table
 from cli.output.worth_showing import is_troubled, worth_showing
 from conf.units import TERA
 from launcher.control.workplace import ProgressDisplay
-from sweeps.points.objectives import measured
+from sweeps.points.objectives import measured_value
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
@@ -152,5 +152,5 @@ def _numbers(state: Reading) -> str:
     if state.outcome is not Outcome.COMPLETED or state.model_flops_per_second_per_device is None:
         return f"; {state.cause}" if state.cause else ""
     rate = f"{state.model_flops_per_second_per_device / TERA:.4g} TFLOPS per device"
-    loss = measured("loss", state)  # the one that tables and reports show
+    loss = measured_value("loss", state)  # the one that tables and reports show
     return f"; {state.step_seconds:.3g} s per step, {rate}{'' if loss is None else f', loss {loss:.4g}'}"

@@ -12,7 +12,7 @@ from rich.text import Text
 from results.terminal.layout_names import LayoutCell
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
-from sweeps.points.objectives import measured
+from sweeps.points.objectives import measured_value
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
 from sweeps.watch.age import age_seconds
@@ -115,7 +115,7 @@ def _predicted(state: Reading, now: float) -> str:
 
 def _loss(state: Reading, now: float) -> str:
     # Of a trial that has ended, the one that the report shows; else that of its last step.
-    loss = measured("loss", state)
+    loss = measured_value("loss", state)
     loss = state.loss if loss is None else loss
     return "" if loss is None else f"{loss:.4g}"
 

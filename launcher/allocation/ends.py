@@ -1,4 +1,4 @@
-"""Why a trial ended that was a step of an allocation and wrote no measurement."""
+"""The end of a trial that was a step of an allocation and wrote no measurement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORD_OF_STATE = {
 def step_end(
     reading: Reading, submission: Submission, exit_code: int, nodes: Sequence[str], lost: Sequence[str] = ()
 ) -> Measurement:
-    """What is said of a step that ended while its allocation lives.
+    """Return the measurement that is written for a step that ended while its allocation lives.
 
     Args:
         exit_code: of its srun.
@@ -58,13 +58,13 @@ def step_end(
 
 
 def why_not_created(submission: Submission) -> str:
-    """What srun says where Slurm did not make the step at all, so that nothing of it ran; empty where it did."""
+    """Return srun's reason if Slurm did not make the step at all, so that nothing of it ran; else an empty text."""
     match = NOT_CREATED.search(tail(submission.error_of(0)))
     return match[1] if match else ""
 
 
 def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> SlurmJobState:
-    """How Slurm would call the step's end; srun's words are at hand where there is no accounting, and at once."""
+    """Return the step's end as a Slurm state, from srun's words: they exist without accounting, and at once."""
     if failed := lost or NODE_FAILURE.findall(log):
         return SlurmJobState("NODE_FAIL", nodes=",".join(failed))
     said = outcome_in_words(log)
@@ -76,7 +76,7 @@ def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) 
 
 
 def _was_cancelled(log: str) -> bool:
-    """Whether somebody cancelled the step. srun itself does so too, once it has said that a task failed."""
+    """True if somebody cancelled the step. srun itself does so too, once it has said that a task failed."""
     cancelled, task = STEP_CANCELLED.search(log), TASK_ENDED.search(log)
     if cancelled is None or outcome_in_words(log) is not None:
         return False
@@ -84,7 +84,7 @@ def _was_cancelled(log: str) -> bool:
 
 
 def allocation_end(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
-    """What is said of a step whose allocation has ended in this state, or is unknown to Slurm (None).
+    """Return the measurement for a step whose allocation ended in this state, or is unknown to Slurm (None).
 
     The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.
     """

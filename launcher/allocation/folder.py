@@ -1,4 +1,4 @@
-"""Where a sweep notes which job is its allocation, so that any command finds that job again."""
+"""The file in which a sweep notes which job is its allocation, so that any command finds that job again."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 class AllocatedNode(NamedTuple):
-    """What the allocation has of one node.
+    """The part of one node that belongs to the allocation.
 
     Attributes:
         cores: as Slurm counts CPUs.
@@ -72,7 +72,7 @@ class SlurmAllocation:
 
 
 def is_inside(environment: Mapping[str, str]) -> bool:
-    """Whether this process runs in an allocation, and not in a step of it that srun started."""
+    """True if this process runs in an allocation, and not in a step of it that srun started."""
     return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
 
 
@@ -109,7 +109,7 @@ def _job_text(job_id: str) -> str:
 
 
 def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
-    """Those that are to be given nothing more. Slurm counts a node that is being drained among a job to its end."""
+    """Return the nodes that are given nothing more. Slurm counts a draining node among a job's to the job's end."""
     if not nodes:
         return set()
     shown = _answer(["scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes)])
@@ -152,7 +152,7 @@ def _field(shown: str, name: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """`1-02:03:04` and the like; anything else, as UNLIMITED, is no limit."""
+    """Parse `1-02:03:04` and the like; anything else, such as UNLIMITED, is no limit."""
     match = TIME.fullmatch(text)
     if match is None:
         return float("inf")

@@ -43,7 +43,7 @@ class WaitingTrial(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """What a running trial holds, and for how many seconds from now it is expected to."""
+    """The devices that a running trial holds, and the seconds for which it is expected to hold them."""
 
     placement: StepPlacement
     seconds: float
@@ -65,11 +65,11 @@ class Room:
         return sum(len(self._free_devices(node)) for node in self.devices)
 
     def could_hold(self, shape: JobShape) -> bool:
-        """Whether it has room for the shape while nothing else runs."""
+        """True if the allocation has room for the shape while nothing else runs."""
         return Room(self.devices).place(shape) is not None
 
     def place(self, shape: JobShape, closed: Collection[str] = ()) -> StepPlacement | None:
-        """Where a trial of this shape may run now; None where nowhere. Nothing is taken yet.
+        """Return the nodes and devices where a trial of this shape may run now, or None. Nothing is taken yet.
 
         The fullest nodes that still have room come first, so that empty ones stay whole for larger trials.
 
@@ -106,7 +106,7 @@ class Room:
 def choose(
     candidates: Iterable[WaitingTrial], room: Room, seconds_left: Mapping[str, float]
 ) -> list[tuple[WaitingTrial, StepPlacement]]:
-    """Those candidates for which there is room now, in their order; the room has taken them afterwards.
+    """Choose the candidates for which there is room now, in their order, and take that room.
 
     The first that finds no room gets the nodes that are free soonest. A later one may pass it on these nodes only if it
     is expected to have ended by then (backfill), so that a large trial does not wait for ever behind small ones.
@@ -140,7 +140,7 @@ def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float])
 
 
 def _seconds_until(wanted: int, count: int, node: str, occupied: Sequence[Occupancy]) -> float:
-    """In how many seconds so many of the node's devices are free, if trials end when they are expected to."""
+    """Return the seconds until so many of the node's devices are free, if trials end when they are expected to."""
     here = sorted((each.seconds, len(each.placement.devices)) for each in occupied if node in each.placement.nodes)
     free = count - sum(size for _, size in here)
     for seconds, size in here:
@@ -168,7 +168,7 @@ class Expectation:
 
     @classmethod
     def after(cls, readings: Iterable[TrialReading], limit_seconds: float) -> Expectation:
-        """What the trials that have been measured make one expect of the others: medians, as few may stand out."""
+        """Expect of other trials what the measured ones took: medians, as few may stand out."""
         measured = [each for each in readings if each.performance and each.trial.estimate]
         if not measured:
             return cls(limit_seconds)

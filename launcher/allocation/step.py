@@ -27,6 +27,7 @@ from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from sweeps.trial import Trial
+from train_core.process.own_code import variables_of
 from train_core.whole_files import replacing
 
 OF_THE_JOB = (
@@ -139,8 +140,7 @@ class StepExecutor:
 
     def environment(self, shape: JobShape, placement: StepPlacement) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_JOB)}
-        path = os.pathsep.join([str(self.code), *filter(None, [os.environ.get("PYTHONPATH")])])
-        own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **self.slurm.environment}
+        own = {**variables_of(self.code), **self.slurm.environment}
         if shape.uses_gpus and not self._slurm_hands_out_gpus:
             # Whole nodes come with all of their devices, so that nobody else keeps the trials on a node apart.
             own[VISIBLE_DEVICES] = ",".join(map(str, placement.devices))
@@ -197,19 +197,19 @@ class RunningStep:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its srun has; of a step without one, nobody knows that without asking Slurm."""
+        """True if its srun has ended; of a step without one, nobody knows that without asking Slurm."""
         return self.process is not None and self.process.poll() is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether a result that it left would have appeared on a network file system by now."""
+        """True if a result that the step left would have appeared on a network file system by now."""
         assert self.ended is not None
         state = "COMPLETED" if self.exit_code == 0 else "FAILED"
         return time.monotonic() - self.ended >= SETTLING_SECONDS.get(state, DEFAULT_SETTLING_SECONDS)
 
 
 def ended_steps(steps: Mapping[str, RunningStep], job_id: str) -> list[str]:
-    """Those of the steps that have ended. Slurm is asked only where some have no srun of this process."""
+    """Return the names of steps that have ended. Slurm is asked only if some have no srun of this process."""
     ended = [name for name, step in steps.items() if step.has_ended]
     adopted = {name: step for name, step in steps.items() if step.process is None}
     with suppress(SlurmSilent):

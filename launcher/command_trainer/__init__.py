@@ -7,5 +7,6 @@ start        the words and the environment with which a process starts
 process      the life of the program's processes, to the last of their descendants
 step_book    from lines to steps
 performance  from steps to a `Performance`
+found_metrics  the figures of a program that does not train
 ends         why a program failed, from its log
 """

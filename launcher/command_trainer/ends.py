@@ -1,4 +1,4 @@
-"""Why a program failed: the outcome, the cause and the rank at fault, from its log and its exit code."""
+"""The reason why a program failed: outcome, cause and the rank at fault, from its log and its exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT_CAUSE = re.compile(
 
 
 def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int) -> RankFailure:
-    """What a program's log and exit code tell of its end.
+    """Conclude from a program's log and exit code why it failed.
 
     Args:
         first_rank: the rank to blame where the log names none.
@@ -55,7 +55,7 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
 
 
 def _fault(cause: str, said: str, code: int) -> Fault:
-    """What ended the program, as far as another attempt depends on it."""
+    """Return the kind of failure, on which it depends whether another attempt is worth it."""
     if OUT_OF_MEMORY.search(said):
         return Fault.MEMORY
     if HARDWARE.search(cause) or PEER_LOST.search(cause):

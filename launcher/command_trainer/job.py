@@ -13,7 +13,7 @@ from launcher.command_trainer.seat import seat_in_slurm, seats_here
 from train_core.attempt import Attempt
 from train_core.job.failures import failed_measurement
 from train_core.measurement import Measurement, Outcome
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 from train_core.process.stop import cancelled_by_signals
 from train_core.trial_folder import TrialFolder
 
@@ -34,7 +34,7 @@ def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: fl
     """
     trial = TrialFolder(folder)
     experiment = trial.read_experiment()
-    with held(trial.running_lock) as lock, cancelled_by_signals():
+    with hold_lock(trial.running_lock) as lock, cancelled_by_signals():
         trial.clear_results()
         started = time.time()
         run = ProgramRun(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)

@@ -1,4 +1,4 @@
-"""From the steps that a log told of to a `Performance`. Operations are counted by our formula, as for every trial."""
+"""Turns the steps read from a log into a `Performance`. Operations are counted by our formula, as for every trial."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def performance_of(
 
 
 def environment_of(experiment: Experiment) -> Environment:
-    """Where the program ran. Which torch it used, only the program itself knows."""
+    """Return the machine on which the program ran. Only the program itself knows its versions of torch and Python."""
     device = experiment.cluster.device
     on_cpu = device.kind == "cpu"
     return Environment(

@@ -95,7 +95,7 @@ class Programs:
             psutil.wait_procs(remaining, timeout=END_SECONDS)
 
     def _remaining_processes(self) -> list[psutil.Process]:
-        """What runs of the programs: this process has adopted the workers of those that have ended."""
+        """Return the program's processes that still run, and their workers, which this process has adopted."""
         ours = [child for child in psutil.Process().children() if child not in self._others]
         trees: list[psutil.Process] = []
         for child in ours:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conf.experiment import Experiment
 from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, rank_failure, unmeasured_failure
+from launcher.command_trainer.found_metrics import FoundMetrics, NoMetrics
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.command_trainer.process import CannotStart, Programs
 from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
@@ -52,6 +53,7 @@ class ProgramRun:
 
     def __post_init__(self) -> None:
         self.book = StepBook(self.experiment)
+        self.metrics = FoundMetrics(self.experiment.trainer.metrics)
         # Every task but the first only waits for its program: what there is to read is read once.
         self._reads = self.seats[0].is_first
         self.logs = [self.trial.rank_log(rank) for rank in ranks_to_read(self.experiment, self.seats)]
@@ -60,8 +62,9 @@ class ProgramRun:
         self._done_since: float | None = None
 
     def complete(self, started: float) -> Measurement:
-        performance = self._performance()
-        assert performance is not None
+        trains = self.experiment.trainer.trains
+        performance = self._performance() if trains else None
+        assert trains == (performance is not None)
         return Measurement(
             fingerprint=self.experiment.fingerprint,
             outcome=Outcome.COMPLETED,
@@ -70,6 +73,7 @@ class ProgramRun:
             environment=environment_of(self.experiment),
             started=started,
             ended=time.time(),
+            metrics=self.metrics.in_folder(self.trial.path),
         )
 
     def failure(self) -> RankFailure | None:
@@ -123,15 +127,17 @@ class ProgramRun:
         if not self._reads:
             return
         for line in lines:
+            self.metrics.hear(line)
             for metrics in self.book.hear(line):
                 self.trial.append_metrics(metrics)
 
     def _read_to_the_end(self) -> None:
-        """What was written last, also on another node."""
+        """Read the lines that were written last, also on another node."""
         deadline = time.monotonic() + (LAST_LINES_SECONDS if self.seats[0].num_nodes > 1 and self._reads else 0.0)
         while True:
             self._read()
-            told_all = len(self.book.steps) >= self.experiment.training.num_steps
+            steps = self.experiment.training.num_steps if self.experiment.trainer.trains else 0
+            told_all = len(self.book.steps) >= steps
             if told_all or time.monotonic() >= deadline:
                 break
             time.sleep(POLL_SECONDS)
@@ -146,7 +152,7 @@ class ProgramRun:
         return self._done_since is not None and time.monotonic() - self._done_since > DONE_SECONDS
 
     def _log_failure(self) -> RankFailure | None:
-        """None where the log of the whole program has told what there is to measure."""
+        """Return the failure that the log tells of; None if it has told what there is to measure."""
         if not self._reads:
             return None
         self._read_to_the_end()
@@ -154,7 +160,17 @@ class ProgramRun:
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
             return rank_failure(Fault.INPUT, cause, last_lines(self.logs), 0, blamed=False)
-        return None if self._performance() is not None else unmeasured_failure(self.book, log, self.logs)
+        if self.experiment.trainer.trains and self._performance() is None:
+            return unmeasured_failure(self.book, log, self.logs)
+        return self._lack_of_metrics()
+
+    def _lack_of_metrics(self) -> RankFailure | None:
+        """None where the program has left the figures that it was to leave."""
+        try:
+            self.metrics.in_folder(self.trial.path)
+        except NoMetrics as lack:
+            return rank_failure(Fault.INPUT, str(lack), last_lines(self.logs), 0, blamed=False)
+        return None
 
     def _performance(self) -> Performance | None:
         book = self.book
@@ -186,7 +202,7 @@ class LogTail:
         return [_plain_text(line) for line in whole]
 
     def last_words(self) -> list[str]:
-        """What follows the last line's end: to be asked for when nobody writes any more."""
+        """Return what follows the last line's end: to be asked for when nobody writes any more."""
         rest, self._rest = self._rest, b""
         return [_plain_text(rest)] if rest else []
 

@@ -1,4 +1,4 @@
-"""Which of the processes of a job this one is, and where they meet. No torch."""
+"""The place of this process among those of its job, and the address where they meet. No torch."""
 
 from __future__ import annotations
 

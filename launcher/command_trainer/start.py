@@ -1,4 +1,4 @@
-"""How a process of the program is started: the words of its command line, and its environment."""
+"""The command line and the environment with which a process of the program is started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_OUR_OWN_CODE = ("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What one process is started with; its output goes to `log`."""
+    """The command line and environment of one process; its output goes to `log`."""
 
     words: tuple[str, ...]
     environment: dict[str, str]
@@ -31,14 +31,14 @@ class Start:
 
 
 def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...] = ()) -> Start:
-    """How the process of a seat is started. The files that it wants are written on the way.
+    """Return how the process of a seat is started, after writing the files that the program wants.
 
     Args:
         devices: GPUs of the process, as numbers among the visible ones; none leaves them as they are.
     """
     trainer = experiment.trainer
     python = trainer.python or sys.executable
-    call = call_of(trainer, experiment, _job_names(trial, seat, python))
+    call = call_of(trainer, experiment, _job_names(trial, seat, python) | _earlier_folders(trial, experiment))
     for name, content in call.files.items():  # every process writes the same, as none knows when another has
         write_atomically(trial.path / name, content, durable=False)
     words = call.words
@@ -62,6 +62,15 @@ def _job_names(trial: TrialFolder, seat: ProgramSeat, python: str) -> dict[str, 
         "rank": seat.first_rank,
         "local_rank": seat.local_rank,
     }
+
+
+def _earlier_folders(trial: TrialFolder, experiment: Experiment) -> dict[str, str | int]:
+    """The folders of the stages before this one, which lie beside its own, wherever the sweep was moved."""
+    if experiment.stage is None:
+        return {}
+    beside = trial.path.absolute().parent
+    ids = experiment.stage.follows.values()
+    return dict(zip(experiment.stage.folder_names, (str(beside / trial_id) for trial_id in ids), strict=True))
 
 
 def _meeting(seat: ProgramSeat) -> tuple[str, ...]:

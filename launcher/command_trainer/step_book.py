@@ -1,4 +1,4 @@
-"""From the lines of a program's log to its steps, by the patterns of its trainer."""
+"""Reads steps out of the lines of a program's log, by the patterns of its trainer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_IN_NUMBERS = str.maketrans("", "", ",_ ")
 
 
 class StepBook:
-    """What a log has told so far.
+    """The steps, the error and the memory that a log has told of so far.
 
     A step is told once its time and, where a pattern knows losses, its loss are known, at the latest when the next one
     begins. What several ranks print of one step counts once.
@@ -120,7 +120,7 @@ class StepBook:
             self.tflops.setdefault(self._current, quantities["tflops"])
 
     def _seconds(self) -> float | None:
-        """How long the step took, by the most direct word for it."""
+        """Return how long the step took, by the most direct quantity that was printed; None without any."""
         tokens, quantities = self.experiment.batch.global_batch_size * self.experiment.model.seq_length, self._found
         of_rate = {
             "tokens_per_second": tokens,

@@ -1,4 +1,4 @@
-"""How a sweep goes on, whoever carries it out.
+"""The control of a sweep: it decides what is done next, wherever the trials run.
 
 advance    one step: see how trials stand, write down what is new, end what is not worth it, start more
 loop       step after step, until the sweep has ended or a signal comes

@@ -7,7 +7,7 @@ what was done is found in the trials' folders. So the same step serves a loop, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conf.credentials import recorded
@@ -25,9 +25,12 @@ from launcher.control.budget import Budget
 from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
+from sweeps.chains import with_figures
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
+from sweeps.points.following import Stages
 from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_first
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.listed import Listed
 from sweeps.search.searcher import Answer, Proposal, Search
@@ -46,12 +49,13 @@ MOST_AT_ONCE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """By which rules a sweep is carried out.
+    """The rules by which a sweep is carried out.
 
     Attributes:
         draft: makes the trial of a point that is proposed; None where none is.
         wants: whether a trial belongs to what the command is to measure.
         rounds: which points are measured again, once the search proposes none; None measures each once.
+        stages: what follows trials that have completed.
         max_concurrent_trials: that are queued or running at once; None sets no limit.
         max_trials: how many points a search may come to, the baseline among them; None sets no limit.
         fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
@@ -64,6 +68,7 @@ class Rules:
     draft: Callable[[Proposal], Trial] | None = None
     wants: Callable[[Trial], bool] = lambda trial: True
     rounds: Rounds | None = None
+    stages: Stages = field(default_factory=Stages)
     max_concurrent_trials: int | None = None
     max_trials: int | None = None
     fail_fast: int | None = None
@@ -73,7 +78,7 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepStep:
-    """What one step found and did.
+    """The findings and actions of one step of a sweep.
 
     Attributes:
         readings: how the trials stood before anything was started.
@@ -113,6 +118,7 @@ class Conductor:
         self._num_entries = 0
         self._waits_at: tuple[int, Answer] | None = None
         self._still_charged: set[str] = set()  # ended, and their jobs not yet
+        self._followed: set[tuple[str, str]] = set()  # trials, and the stages that were asked for after them
         self.is_under_way = False
         self._follow_journal()
 
@@ -141,7 +147,7 @@ class Conductor:
             self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
             return self._summary(readings, finished="it was cancelled")
         self._write_down_pruned(readings)
-        readings = self._end_given_up_trials(readings)
+        readings = self._with_stages(self._end_given_up_trials(readings))
         in_flight = [each for each in readings if is_in_flight(each) or each.name in self._still_charged]
         waiting = [each for each in readings if self._is_to_run(each)]
         stopped = self._why_stopped(readings)
@@ -169,17 +175,62 @@ class Conductor:
             if answer.proposals and not proposed and not self._news:
                 answer = Answer(finished="the search proposes only points that were tried already")
         is_over = not (in_flight or started or (not_started and not admission.held))
+        if is_over and not admission.held and (of_best := self._add_stages_of_best(readings)):
+            return self._summary(readings, waiting=of_best)
         finished = (admission.held or answer.finished) if is_over else ""
         return self._summary(readings, in_flight, not_started, started, admission.held, finished)
 
     def _read_trials(self) -> list[TrialReading]:
         """Read how all trials stand, and write down what is new of them."""
-        readings, budget = self.workplace.standing(self.sweep), self.rules.budget
+        standing, budget = self.workplace.standing(self.sweep), self.rules.budget
+        readings = with_figures(standing, self.rules.stages.specs)
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
         charged = charged_times(ended) if budget.is_limited else {}
         self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
         self._write(*(entry for each in readings for entry in news(each, self.history, budget, charged.get(each.name))))
         return readings
+
+    def _with_stages(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
+        """The readings, with those of the stages whose turn has come since the last step."""
+        followed = [each.trial for each in readings if self._is_followed(each)] if self.rules.stages.specs else []
+        return self._add_stages(
+            readings, [(each, stage) for each in followed for stage in self.rules.stages.after(each)]
+        )
+
+    def _add_stages_of_best(self, readings: Sequence[TrialReading]) -> list[TrialReading]:
+        """Add the stages that the best trials alone have, once nothing else is left; the next step starts them."""
+        stages, record = self.rules.stages, self.sweep.record
+        if not any(spec.best for spec in stages.specs.values()):
+            return []
+        found = best_first(record, _readings_of_configuration(readings))
+        found = [each for each in found if self._is_followed(each)]
+        due = [(each.trial, name) for each in found for name in stages.after(each.trial, best=True)]
+        places = {each.name: place for place, each in enumerate(found, start=1)}
+        due = [(trial, name) for trial, name in due if places[trial.trial_id] <= (stages.specs[name].best or 0)]
+        known = {trial.trial_id for trial in record.trials if trial.role == "asked"}
+        return [each for each in self._add_stages(readings, due) if each.name not in known]
+
+    def _is_followed(self, reading: TrialReading) -> bool:
+        """Whether what comes after the trial may start: it completed, and is what the command asked for."""
+        trial = reading.trial
+        is_wanted = trial.role == "asked" and (bool(trial.stage) or self.rules.wants(trial))
+        return reading.outcome is Outcome.COMPLETED and is_wanted and not trial.repeat
+
+    def _add_stages(self, readings: Sequence[TrialReading], due: Sequence[tuple[Trial, str]]) -> list[TrialReading]:
+        """Add the trials of these stages to the sweep, and return the readings with theirs."""
+        trials = {trial.identity: trial for trial in self.sweep.record.trials}
+        asked = dict[str, Trial]()
+        for before, stage in due:
+            if (before.trial_id, stage) in self._followed:
+                continue
+            self._followed.add((before.trial_id, stage))
+            trial = self._rename_trial(self.rules.stages.draft(stage, before, self.sweep.folder), trials)
+            known = trials.get(trial.identity)
+            if known is None or known.role != "asked":
+                asked |= {each.trial_id: each for each in _given_up(trials.values(), trial)} | {trial.trial_id: trial}
+                trials[trial.identity] = trial
+        self._write(*(Asked(trial=trial) for trial in asked.values()))
+        return [*(each for each in readings if each.name not in asked), *map(self.sweep.read_trial, asked.values())]
 
     def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
         """Write down which running trials the search gives up."""
@@ -209,7 +260,7 @@ class Conductor:
         return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
 
     def _why_stopped(self, readings: Sequence[TrialReading]) -> str:
-        """Why the sweep stops whatever is left of it; empty where it goes on."""
+        """Return why the sweep stops although trials are left; empty if it goes on."""
         fail_fast, begun = self.rules.fail_fast, self.history.first_begun
         failed = [each for each in readings if self._has_failed(each)]
         if fail_fast is not None and len(failed) >= fail_fast:
@@ -225,13 +276,13 @@ class Conductor:
         return reading.outcome in FAILURES and not course.ended_earlier and not course.wants_another(key_of(reading))
 
     def _ends_with_sweep(self, reading: TrialReading) -> bool:
-        """Whether a trial in flight ends when the sweep stops: at the deadline every one, else those that wait."""
+        """True if a trial in flight ends when the sweep stops: all do at the deadline, else those that wait."""
         begun = self.history.first_begun
         is_late = begun is not None and self.rules.budget.is_past_deadline(begun, time.time())
         return is_late or reading.outcome is Outcome.PENDING
 
     def _is_to_run(self, reading: TrialReading) -> bool:
-        """Whether the trial has no result that is to be kept, and nobody works on one."""
+        """True if the trial has no result that is to be kept, and nobody works on one."""
         course = self.history.course_of(reading.name)
         if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
             return False
@@ -241,7 +292,7 @@ class Conductor:
             return True
         if not reading.trial.selected or reading.trial.infeasible_reason is not None or course.is_cancelled:
             return False
-        if not self.rules.wants(reading.trial):
+        if not (reading.trial.stage or self.rules.wants(reading.trial)):
             return False
         # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
         return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_earlier).allows(reading)
@@ -349,16 +400,23 @@ class Conductor:
         self.history.add(new)
         self._num_entries += len(new)
         if any(isinstance(entry, Asked) for entry in new):
-            self.sweep = self.sweep._replace(record=self.history.completed(self._planned))
+            self.sweep = self.sweep._replace(record=self.history.complete_record(self._planned))
 
 
 def _readings_of_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """Those of the present configuration that were tried or are to be, whichever command asked for them."""
-    return [each for each in readings if each.trial.role != "kept" and each.outcome is not None]
+    """Select the points of the present configuration that were tried or are to be, whichever command asked for them."""
+    known = (each for each in readings if each.trial.role != "kept" and not each.trial.stage)
+    return [each for each in known if each.outcome is not None]
+
+
+def _given_up(trials: Iterable[Trial], new: Trial) -> list[Trial]:
+    """Trials of the same stage after the same trial, whose configuration has changed: their results stay to be seen."""
+    same = [each for each in trials if (each.after, each.stage) == (new.after, new.stage)]
+    return [each.model_copy(update={"role": "kept", "selected": False}) for each in same]
 
 
 def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """What a search knows: the first measurement of each point."""
+    """Return the first measurement of each point, which is all that a search learns from."""
     return [each for each in _readings_of_configuration(readings) if not each.trial.repeat]
 
 

@@ -23,12 +23,12 @@ CLOSING_SECONDS = 60.0
 
 
 def key_of(reading: TrialReading) -> float:
-    """What tells the last attempt from all others: when it was submitted; 0.0 where none was."""
+    """Return what tells the last attempt from all others: when it was submitted; 0.0 where none was."""
     return reading.submission.submitted if reading.submission else 0.0
 
 
 def is_in_flight(reading: TrialReading) -> bool:
-    """Whether its job is queued or running, or may be: nobody has found that it ended."""
+    """True if its job is queued or running, or may be: nobody has found that it ended."""
     if reading.is_in_slurm:
         return reading.awaits_slurm
     return reading.measurement is None and reading.outcome is Outcome.RUNNING
@@ -43,20 +43,20 @@ def submissions(reading: TrialReading, history: History) -> list[Submitted]:
 
 
 def has_news_of_an_end(reading: TrialReading, history: History) -> bool:
-    """Whether the last attempt has ended, and the journal does not know it."""
+    """True if the last attempt has ended, and the journal does not know it."""
     exists = reading.submission is not None or reading.measurement is not None
     return exists and history.course_of(reading.name).ended != key_of(reading) and not is_in_flight(reading)
 
 
 def is_charged_still(reading: TrialReading, charged: ChargedTime | None) -> bool:
-    """Whether Slurm goes on charging for an attempt that has ended: the job ends some seconds after its training."""
+    """True if Slurm goes on charging for an attempt that has ended: the job ends some seconds after its training."""
     if charged is None or charged.is_over or reading.measurement is None:
         return False
     return time.time() - reading.measurement.ended < CLOSING_SECONDS
 
 
 def news(reading: TrialReading, history: History, budget: Budget, charged: ChargedTime | None = None) -> list[Entry]:
-    """What the journal is still to be told of the trial's last attempt.
+    """Return the entries about the trial's last attempt that the journal still lacks.
 
     Args:
         charged: what Slurm charges for it, where it was asked; what we see of it is the training alone.
@@ -78,14 +78,14 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
 
 
 def num_runs(reading: TrialReading) -> int:
-    """How often Slurm has started the job of the last attempt, as far as the trial knows: every run is charged."""
+    """Return how often Slurm has started the job of the last attempt, as far as is known: every run is charged."""
     claimed, submission = last_attempt(reading.folder.claim), reading.submission
     of_this = claimed is not None and submission is not None and claimed.number == submission.attempt
     return 1 + claimed.restarts if claimed is not None and of_this else 1
 
 
 def _seconds(reading: TrialReading) -> float:
-    """How long the attempt took; of one that was interrupted, until its last sign of life.
+    """Return how long the attempt took; of one that was interrupted, until its last sign of life.
 
     Of a job that Slurm started again nobody knows when its earlier runs ended. All since it was submitted counts, which
     the time limit of each run bounds: a budget may be charged too much then, and never too little.
@@ -110,19 +110,19 @@ class Admission:
     budget: Budget
     history: History
     slots: int | None
-    flying: Sequence[TrialReading]
+    in_flight: Sequence[TrialReading]
     held: str = ""
     _spent: float = field(init=False)
 
     def __post_init__(self) -> None:
         if self.slots is not None:
-            self.slots = max(0, self.slots - len(self.flying))
+            self.slots = max(0, self.slots - len(self.in_flight))
         self._spent = self.history.device_seconds + sum(
-            self.budget.most_device_seconds(each.trial) * num_runs(each) for each in self.flying
+            self.budget.most_device_seconds(each.trial) * num_runs(each) for each in self.in_flight
         )
 
     def admits(self, trial: Trial) -> bool:
-        """Whether the trial may start; it then counts as if it had."""
+        """Return whether the trial may start; if so, count it as if it had."""
         if self.held or self.slots == 0:
             return False
         reason = self.budget.why_not(trial, self._spent) or self._why_too_late(trial)

@@ -1,4 +1,4 @@
-"""What trials cost, and whether the sweep may still spend it.
+"""The cost of trials, and the limits that say whether the sweep may still spend it.
 
 Limits of money and energy are turned into device-seconds, at the price and the power of the cluster's devices, so that
 one sum is compared with one limit. A trial in flight counts as if it ran into its time limit.
@@ -49,7 +49,7 @@ class BudgetLimit(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a sweep may spend.
+    """The limits of what a sweep may spend, and what its trials are charged.
 
     Attributes:
         slurm: how the site hands out nodes; None where trials run on this machine.
@@ -62,7 +62,7 @@ class Budget:
 
     @property
     def is_limited(self) -> bool:
-        """Whether what trials take of devices is limited; a deadline alone limits none."""
+        """True if the device-seconds of trials are limited; a deadline alone limits none."""
         limits = self.limits
         return not (limits.device_hours is limits.dollars is limits.energy_kwh is None)
 
@@ -88,7 +88,7 @@ class Budget:
         return self.num_devices(trial) * min(max(0.0, seconds), most)
 
     def why_not(self, trial: Trial, spent: float) -> str:
-        """Why the trial may not be started where so many device-seconds are spent or in flight; empty where it may."""
+        """Return why the budget forbids the trial, `spent` device-seconds being used or in flight; empty if not."""
         limit = self.limit_on(trial)
         if limit is None or spent + self.most_device_seconds(trial) <= limit.device_seconds:
             return ""
@@ -97,7 +97,7 @@ class Budget:
         return f"{limit.words} leaves {remaining_hours:.3g} device-hours, and the next trial could take {could:.3g}"
 
     def why_too_late(self, begun: float, now: float, seconds: float) -> str:
-        """Why nothing that may take so many seconds is started any more; empty where it is."""
+        """Return why it is too late to start anything that may take so many seconds; empty if it is not."""
         hours = self.limits.deadline_hours
         if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
             return ""
@@ -132,9 +132,13 @@ class Budget:
 
 
 def predicted_seconds(trial: Trial) -> float:
-    """How long the trial's steps should take, without its start."""
+    """Return the predicted seconds of the trial's steps, without its start.
+
+    A program that makes no steps is charged once it ends.
+    """
     assert trial.experiment is not None
-    assert trial.estimate is not None
+    if trial.estimate is None:
+        return 0.0
     return trial.experiment.training.num_steps * trial.estimate.step_seconds
 
 

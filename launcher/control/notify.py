@@ -43,7 +43,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LastNotice(Frozen):
-    """`notified.json`: what was told last, so that no later process tells it again."""
+    """The content of `notified.json`: what was told last, so that no later process tells it again."""
 
     best_cost: float | None = None
     """What the sweep seeks first, of the best so far; its sign turned where more is better. None: nothing was told."""
@@ -118,7 +118,7 @@ def _address(spec: NotifySpec) -> str | None:
 
 
 def _post(url: str, body: dict[str, Any]) -> str:
-    """Why the message did not arrive; empty where it did."""
+    """Send the message, and return why it did not arrive; empty if it did."""
     headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "trisweep"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
     try:
@@ -193,7 +193,7 @@ def _facts(best: TrialReading | None) -> dict[str, Any]:
 
 
 def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: SweepStep) -> LastNotice:
-    """What will have been told once this step has been."""
+    """Return the record of what people have been told, as it will be once this step has been reported."""
     best, last = best_measured(record, step.readings), before.best_cost
     now = None if best is None else cost(record.objective[0], best[1][0])
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))

@@ -1,4 +1,4 @@
-"""What a person orders of a sweep that another process may be carrying out: each order is an entry of its journal."""
+"""A person's orders to a sweep that another process may be carrying out: each is an entry of its journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class SweepOrders:
-    """What a person orders with `trisweep sweep`, beside the points.
+    """The orders that a person gives with `trisweep sweep`, beside the points.
 
     Attributes:
         overrides: as they were typed, with which others go on.
@@ -97,7 +97,7 @@ def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str
 
 
 def _is_open(reading: TrialReading) -> bool:
-    """Whether the trial is still to be run, also where a person ended it, as the next command takes it up again."""
+    """True if the trial is still to be run. One that a person ended is: the next command takes it up again."""
     ended = reading.measurement
     return reading.trial.selected and (ended is None or ended.why is Fault.CANCELLED)
 

@@ -1,4 +1,4 @@
-"""Which trials are to be run again, by what ended them, and on which nodes they are not to be run."""
+"""The rules that say which trials run again, by what ended them, and which nodes these avoid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BAD_NODE_SUSPICION = 2.0
 
 @dataclass(frozen=True)
 class RetryRule:
-    """Which trials are run again.
+    """The rule that says which trials are run again.
 
     Attributes:
         max_resubmits: how often a trial that lost its node or its place is tried again.
@@ -40,7 +40,7 @@ class RetryRule:
     retry_cancelled: bool = True
 
     def allows(self, reading: Reading) -> bool:
-        """Whether the trial has no result that is to be kept, and may be tried once more."""
+        """True if the trial has no result that is to be kept, and may be tried once more."""
         measurement = reading.measurement
         if measurement is None:
             return True
@@ -50,7 +50,7 @@ class RetryRule:
         return measurement.why in RESUBMITTED | MOVED and self._tries(reading, measurement.why) < limit
 
     def _tries(self, reading: Reading, why: Fault) -> int:
-        """How often the trial was run again for such an end, in all its attempts before the last."""
+        """Return how often the trial was run again for such an end, in all its attempts before the last."""
         alike = RESUBMITTED if why in RESUBMITTED else MOVED
         return sum(attempt.fault in alike for attempt in reading.earlier_attempts)
 
@@ -76,7 +76,7 @@ def bad_nodes(readings: Iterable[TrialReading]) -> list[BadNode]:
 
 
 def _blaming_attempts(reading: TrialReading) -> dict[str, EndedAttempt]:
-    """Of each node that may have failed the trial, the attempt that blames it most; a trial counts once for a node."""
+    """Map each node that may have failed the trial to the attempt that blames it most: a trial counts once for it."""
     blamed = [attempt for attempt in reading.ended_attempts if attempt.fault in BLAMES_NODE]
     return {node: attempt for attempt in sorted(blamed, key=lambda a: -len(a.nodes)) for node in attempt.nodes}
 

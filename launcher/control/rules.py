@@ -1,4 +1,4 @@
-"""From the configuration to the rules by which a sweep is carried out."""
+"""Makes the rules by which a sweep is carried out from its configuration."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from functools import partial
 
 from conf.load import Composition
 from conf.settings import Settings
-from conf.sweep_spec import SearchPlan
+from conf.sweep_spec import SearchPlan, is_of_time
 from conf.tree import Tree
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
 from launcher.control.notify import Notifier
 from sweeps.later_command.restriction import restriction_of
+from sweeps.points.following import Stages
 from sweeps.points.plan import part_of, trial_of
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
 from sweeps.search.choice import search_for
@@ -37,6 +38,7 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
         draft=partial(_draft_trial, measured.tree),
         wants=restriction.holds if restriction else lambda trial: True,
         rounds=rounds_of(settings.search, record),
+        stages=stages_of(measured.composition, record),
         max_concurrent_trials=settings.search.max_concurrent_trials,
         max_trials=record.spec.max_trials if settings.search.asks_later else None,
         fail_fast=settings.controller.fail_fast,
@@ -47,6 +49,22 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
         if trial.experiment is not None:
             rules.budget.limit_on(trial)  # a budget that cannot be held is refused before anything starts
     return rules
+
+
+def stages_of(composition: Composition, record: SweepRecord) -> Stages:
+    """What follows the trials of the sweep.
+
+    Args:
+        composition: of the trials that are measured.
+
+    Raises:
+        ConfigError: a stage names what there is not, or cannot follow the first of the trials that can run.
+    """
+    stages = Stages(record.spec.stages, composition)
+    first = next((trial for trial in record.trials if trial.selected and not trial.stage), None)
+    if stages.specs and first is not None:
+        stages.require_sound(first)
+    return stages
 
 
 def budget_of(settings: Settings, record: SweepRecord, *, on_slurm: bool) -> Budget:
@@ -62,19 +80,20 @@ def time_limit_here(record: SweepRecord) -> float | None:
 
 
 def rounds_of(search: SearchPlan, record: SweepRecord) -> Rounds | None:
-    """How often points are measured: as the configuration says, else leaders several times on this machine alone."""
+    """Return the rule by which points are repeated: the configured one, else leaders on this machine alone."""
     most = search.max_rounds or (ROUNDS_OF_A_STAND_IN if record.mode == "proxy" else 1)
-    # A loss does not vary with what else the machine does, and its seeds are repeats already.
-    if most == 1 or "loss" in search.objective or search.num_seeds > 1:
+    # A loss or a score does not vary with what else the machine does, and its seeds are repeats already.
+    if most == 1 or not all(map(is_of_time, search.objective)) or search.num_seeds > 1:
         return None
     return Rounds(most, every_point=record.spec.scaling is not None)
 
 
 def goes_on_by_steps(settings: Settings) -> bool:
-    """Whether the sweep needs somebody who goes on with it: not all of it can be submitted at once."""
+    """True if somebody must stay with the sweep to go on with it, because not all can be submitted at once."""
     limited = settings.search.max_concurrent_trials is not None
     repeats = (settings.search.max_rounds or 1) > 1
-    watched = settings.search.asks_later or repeats or settings.search.pruner != "none"
+    stages = settings.sweep is not None and bool(settings.sweep.stages)
+    watched = settings.search.asks_later or repeats or stages or settings.search.pruner != "none"
     return watched or limited or settings.controller.fail_fast is not None
 
 

@@ -20,7 +20,7 @@ class Workplace(Protocol):
     """Starts, watches and ends trials. Whoever calls it holds the lock of the sweep's folder."""
 
     def standing(self, sweep: Sweep) -> list[TrialReading]:
-        """How every trial stands, with what Slurm or this machine says of it; ends that are certain are written."""
+        """Return how every trial stands, asking Slurm or this machine too; ends that are certain are written."""
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those of the trials for which there is room now, in their order, and return their ids.
@@ -33,20 +33,20 @@ class Workplace(Protocol):
         """End the trials' jobs, and write down how they ended: CANCELLED or PRUNED."""
 
     def room(self) -> int | None:
-        """How many further trials could start now at most; None where the place takes any number and queues them."""
+        """Return how many further trials could start now; None if the place takes any number and queues them."""
         return None
 
     def has_news(self) -> bool:
-        """Whether a trial has ended since `standing` was asked, as far as that is seen without asking anybody."""
+        """True if a trial has ended since `standing` was called, as far as that is seen without asking anybody."""
         return False
 
     def is_over(self) -> bool:
-        """Whether the place is given back, so that nothing runs there any more and nothing further can."""
+        """True if the place is given back, so that nothing runs there any more and nothing further can."""
         return False
 
 
 class ProgressDisplay(Protocol):
-    """What a running sweep reports to. It is entered, as a context, when trials start, and left when all have ended."""
+    """A display of a running sweep: a context, entered when trials start and left when all have ended."""
 
     def show(self, states: Sequence[TrialReading]) -> None: ...
 

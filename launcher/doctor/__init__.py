@@ -1,4 +1,4 @@
-"""Whether this site is ready, and what to change: what `trisweep doctor` finds, without printing it.
+"""The examination of a site by `trisweep doctor`: is it ready, and what is to be changed? Nothing is printed here.
 
 examination   all of it, part after part
 finding       one thing that was looked at, and what came of it

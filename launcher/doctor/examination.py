@@ -24,7 +24,7 @@ from launcher.where import compose_for_slurm
 
 @dataclass(frozen=True)
 class Examination:
-    """What is looked at.
+    """The configuration that the doctor examines.
 
     Attributes:
         chosen: a cluster was named; otherwise the defaults are looked at.

@@ -11,7 +11,7 @@ Part = Literal["this machine", "Slurm", "nodes"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was found, and what to change.
+    """The result of one check: what was found, and what to change.
 
     Attributes:
         status: `problem`: sweeps will fail; `warning`: they work, but not as well as they could, or not always;

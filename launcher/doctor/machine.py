@@ -62,7 +62,7 @@ def _python() -> CheckResult:
 
 
 def _torch(*, with_slurm: bool) -> CheckResult:
-    """Whether torch can be imported, found out in a process of its own, which may take long or crash."""
+    """Check that torch can be imported, in a process of its own, because that may take long or crash."""
     code = "import torch; print(torch.__version__)"
     try:
         done = subprocess.run(
@@ -115,7 +115,7 @@ def _private(folder: Path) -> CheckResult:
 
 
 def _locks(folder: Path) -> CheckResult:
-    """Whether the file system knows locks, by which two commands keep out of each other's way."""
+    """Check that the file system has locks, by which two commands keep out of each other's way."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as first, open(first.name, "rb") as second:
         try:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)

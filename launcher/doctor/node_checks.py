@@ -1,4 +1,4 @@
-"""What the nodes of the doctor's job told, held against this machine and the cluster's file."""
+"""Compares the reports of the nodes of the doctor's job with this machine and the cluster's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank of the doctor's job tells, and the folder in which it does."""
+"""The report that each rank of the doctor's job writes, and the folder for these reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NodeReport(Frozen):
 
 
 class DoctorPlan(Frozen):
-    """What the ranks of the job are to find, and to do."""
+    """The task of the ranks of the job: what they should find, and what they do."""
 
     token: str
     kind: Literal["gpu", "cpu"]
@@ -73,7 +73,7 @@ class DoctorFolder(JobFolder):
         return self.path / f"node-{rank}.json"
 
     def read_reports(self) -> list[NodeReport]:
-        """What ranks have told so far, in their order."""
+        """Return the reports that ranks have written so far, in their order."""
         read = (self.read(NodeReport, path) for path in sorted(self.path.glob("node-*.json")))
         return [report for report in read if report is not None]
 

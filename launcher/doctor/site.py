@@ -1,4 +1,4 @@
-"""What a Slurm site says of itself: its configuration, a partition, and what the user may do."""
+"""The facts that a Slurm site states about itself: its configuration, a partition, and what the user may do."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class SlurmSite:
         return "slurmdbd" in self.config.get("AccountingStorageType", "")
 
     @property
-    def enforced(self) -> frozenset[str]:
-        """What the site enforces: associations, limits, qos. Either of the last two implies the first."""
+    def enforced_limits(self) -> frozenset[str]:
+        """The limits that the site enforces: associations, limits, qos. Either of the last two implies the first."""
         words = set(self.config.get("AccountingStorageEnforce", "").lower().split(",")) & {*ENFORCEABLE}
         return frozenset(words | ({"associations"} if words else set()))
 

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from conf.cluster_spec import ClusterSpec
 from conf.folders import shown_file
@@ -22,7 +23,7 @@ MOST_CLOCK_SECONDS = 60
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a sweep would ask the site for.
+    """The resources that a sweep would ask the site for.
 
     Attributes:
         sbatch: the text of a job like those of a sweep.
@@ -52,9 +53,20 @@ def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     yield _arrays(site, wanted.slurm)
     yield _requeue(site)
     yield _preemption(site)
+    if wanted.slurm.container != "none":
+        yield _container(wanted.slurm)
     if site.partition(wanted.slurm.partition) is not None:
         yield _devices(wanted)
     yield _test_submission(wanted)
+
+
+def _container(slurm: SlurmSpec) -> CheckResult:
+    """Find the image, where it is a file or folder; whether Python starts in it, the job below says."""
+    image = str(slurm.container_image)
+    says = f"{slurm.container} runs {image}"
+    if "://" not in image and slurm.container != "pyxis" and not Path(image).exists():
+        return SLURM.problem("container", f"{says}, which is not here", "Set slurm.container_image to its whole path.")
+    return SLURM.ok("container", says)
 
 
 def _clock() -> CheckResult:
@@ -123,7 +135,7 @@ def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     if slurm.account in yours:
         return SLURM.ok("account", slurm.account)
     says, remedy = f"{slurm.account} is none of yours", f"Set slurm.account to one of {named}."
-    if "associations" in site.enforced:
+    if "associations" in site.enforced_limits:
         return SLURM.problem("account", says, remedy)
     return SLURM.warning("account", f"{says}, which this site does not enforce", remedy)
 
@@ -214,7 +226,7 @@ def _counts(gres: str) -> Iterator[str]:
 
 
 def _test_submission(wanted: Wanted) -> CheckResult:
-    """Whether Slurm would take a job like those of a sweep; nothing is submitted."""
+    """Ask Slurm whether it would take a job like those of a sweep; nothing is submitted."""
     result = ask("sbatch", "--test-only", stdin=wanted.sbatch)
     if result.ok:
         return SLURM.ok("a sweep's job", f"would be taken: {result.complaint.removeprefix('sbatch: ')}")

@@ -40,7 +40,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class JobEnd:
-    """What came of the job.
+    """The end of the doctor's job, with the reports of its ranks.
 
     Attributes:
         token: what every node was to read.
@@ -144,7 +144,7 @@ class _Wait:
             return None
 
     def _late_end(self, state: SlurmJobState | None) -> JobEnd | None:
-        """What to say if it has waited or run for too long."""
+        """Return the job's end if it has waited or run for too long; None while it has not."""
         waited = time.time() - self.submission.submitted
         if self.started is None and state is not None and not state.is_waiting:
             self.started = time.time()

@@ -34,7 +34,7 @@ FORGOTTEN_SECONDS = 3600.0
 
 
 class CommandAnswer(Frozen):
-    """What a command said.
+    """The answer of one command of Slurm's, kept so that the next command need not ask again.
 
     Attributes:
         asked: when it was asked, in seconds since the epoch.
@@ -51,7 +51,7 @@ class CommandAnswer(Frozen):
     failures: Annotated[int, Field(ge=0)] = 0
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         return self.exit_code != 0
 
     @property
@@ -62,7 +62,7 @@ class CommandAnswer(Frozen):
 
 
 class Patience(NamedTuple):
-    """How old an answer may be for whoever asks.
+    """The age up to which a stored answer is good enough for whoever asks.
 
     Attributes:
         seconds: 0 always asks.
@@ -71,10 +71,12 @@ class Patience(NamedTuple):
     seconds: float
 
     def takes(self, answer: CommandAnswer) -> bool:
-        """Whether the answer is fresh enough, or Slurm is to be left in peace."""
+        """True if the answer is fresh enough, or Slurm is to be left in peace."""
         if not self.seconds:
             return False
-        wanted = self.seconds * 2**answer.failures if answer.failed else max(self.seconds, SLOW_FACTOR * answer.took)
+        wanted = (
+            self.seconds * 2**answer.failures if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
+        )
         return answer.age < min(wanted, MOST_SECONDS)
 
 
@@ -82,12 +84,12 @@ FRESH = Patience(0.0)
 
 
 def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:
-    """What the command says, or said a moment ago."""
+    """Return the command's answer: a stored one if it is fresh enough, else a new one."""
     kept = _stored_answer(command)
     if kept is not None and patience.takes(kept):
         return kept
     answer = _ask(command)
-    if answer.failed and kept is not None and kept.failed:
+    if answer.has_failed and kept is not None and kept.has_failed:
         answer = answer.model_copy(update={"failures": kept.failures + 1})
     if patience.seconds:  # who asks once keeps nothing, so that only questions that come again are kept
         _store(command, answer)

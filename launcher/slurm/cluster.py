@@ -24,7 +24,7 @@ GPUS = re.compile(r"\bgpu:(?:([^:,(|]+):)?(\d+)")
 
 
 class SlurmCluster(NamedTuple):
-    """What the controller says of itself.
+    """The facts that the Slurm controller states about itself.
 
     Attributes:
         name: as in slurm.conf; None where nothing answers.
@@ -41,7 +41,7 @@ class SlurmCluster(NamedTuple):
 
 
 def this_cluster() -> SlurmCluster:
-    """What the controller says, or said a moment ago: within one command it is asked once.
+    """Return the facts about the controller; within one command it is asked once.
 
     Where there is no Slurm, name and size are None, and the clock is this machine's.
     """

@@ -71,7 +71,7 @@ class SlurmExecutor(Executor):
     requeues: bool = False
     uses_srun: bool = True
 
-    def avoiding(self, nodes: Sequence[str]) -> SlurmExecutor:
+    def without_nodes(self, nodes: Sequence[str]) -> SlurmExecutor:
         """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
         if not nodes:
             return self
@@ -81,7 +81,7 @@ class SlurmExecutor(Executor):
         return replace(self, slurm=self.slurm.model_copy(update={"extra_sbatch": extra}))
 
     def text(self, shape: JobShape, num_folders: int) -> str:
-        """What sbatch gets for one job array, or for one job where there is a single folder. Needs no Slurm."""
+        """Return what sbatch gets for one job array, or for one job if there is a single folder. Needs no Slurm."""
         job_name = f"{self.name}-{TOKEN}"
         if shape.parts:
             return self._hetjob(job_name, shape)
@@ -199,7 +199,7 @@ class SlurmExecutor(Executor):
 
 
 def words_of_task(work: Path) -> list[str]:
-    """What Python is to run for a file that names a function and its folders, with the checksum of that file."""
+    """Return the words after `python` that run a file naming a function and its folders, with its checksum."""
     sha256 = hashlib.sha256(work.read_bytes()).hexdigest() if work.exists() else SHA256
     return ["-m", "launcher.slurm.task", str(work), sha256]
 

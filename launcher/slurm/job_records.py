@@ -1,4 +1,4 @@
-"""What Slurm's accounting says of the jobs of trials: records that are kept beside them, and what it charges."""
+"""The records that Slurm's accounting has of the jobs of trials, which are kept beside them, and its charges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
 class ChargedTime(NamedTuple):
-    """For how long Slurm charges the last job of a trial.
+    """The time for which Slurm charges the last job of a trial.
 
     Attributes:
         seconds: of all its runs, each from its start in Slurm, those before a requeue included.
@@ -57,7 +57,7 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
 
 
 def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
-    """What Slurm charges for these trials by their names; those whose jobs the accounting does not know are absent."""
+    """Map the names of trials to the time that Slurm charges; a trial is absent if the accounting lacks its job."""
     by_job = {each.job_id: each for each in readings if each.job_id is not None}
     times: dict[str, ChargedTime] = {}
     if not by_job or not shutil.which("sacct"):

@@ -1,4 +1,4 @@
-"""How the jobs of submissions stand: Slurm's word about those that are ours, and no conclusion about the others.
+"""The state of the job of each submission: Slurm's word if the job is ours, and no conclusion if it is another's.
 
 A number alone names no job. Another cluster gives the same numbers to its own jobs, and a controller that lost its
 memory gives them out again. A job is ours where the cluster and the job's name are those of the submission.
@@ -17,7 +17,7 @@ from sweeps.folder.submission import Submission
 
 
 class JobStanding(NamedTuple):
-    """What is known of the job of one submission.
+    """The knowledge about the job of one submission.
 
     Attributes:
         submission: with the number of its job, if Slurm knew the job by its name.
@@ -40,7 +40,7 @@ class JobStanding(NamedTuple):
 
 
 def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[JobStanding]:
-    """How the job of each submission stands, in the order of the submissions, which must all be of Slurm jobs.
+    """Return how the job of each submission stands, in their order; all must be submissions to Slurm.
 
     Args:
         patience: how old Slurm's answer may be.
@@ -89,7 +89,7 @@ def _standing(submission: Submission, states: dict[str, SlurmJobState], here: st
 
 
 def _why_elsewhere(submission: Submission, here: str | None) -> str:
-    """Why it proves nothing that this machine's Slurm has no such job; empty where it proves that there is none."""
+    """Return why it proves nothing that this machine's Slurm lacks the job; empty if it proves that there is none."""
     # Without a name for the cluster, the login node on which the job was submitted is the best witness.
     if submission.cluster is None:
         is_here = submission.hostname == socket.gethostname()

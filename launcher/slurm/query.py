@@ -50,7 +50,7 @@ UNKNOWN_HERE, NOT_SUBMITTED = "UNKNOWN HERE", "NOT SUBMITTED"
 
 
 class SlurmJobState(NamedTuple):
-    """How a job, or one element of an array, stands.
+    """The state of a job, or of one element of an array.
 
     Attributes:
         ended: seconds since the epoch; None while it lives, or where Slurm does not say. Of a heterogeneous job that
@@ -81,7 +81,7 @@ class SlurmJobState(NamedTuple):
 
     @property
     def given_up(self) -> str:
-        """Why Slurm holds the job for good, so that it will not start by itself; empty where it does not."""
+        """The reason why Slurm holds the job for good, so that it will not start by itself; empty if it does not."""
         part_ended = self.reason == PART_ENDED and self.ended is not None and age(self) >= PART_ENDED_SECONDS
         return self.reason if self.is_waiting and (self.reason in GIVEN_UP or part_ended) else ""
 
@@ -129,7 +129,7 @@ def _add_answer_time(states: dict[str, SlurmJobState], answer: CommandAnswer) ->
 
 
 def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[str, SlurmJobState]:
-    """What was said about each of the jobs; those that nothing was said about are absent.
+    """Select the states of these jobs; a job that nothing was said about is absent.
 
     An array that was cancelled before its first element started stays one record, which speaks for all elements.
     """
@@ -142,7 +142,7 @@ def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Pa
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
     answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
     # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
-    if answer.failed and "Invalid job id" not in answer.complained:
+    if answer.has_failed and "Invalid job id" not in answer.complained:
         raise SlurmSilent
     return _add_answer_time(_parse_lines(answer.said), answer)
 
@@ -154,7 +154,7 @@ def _sacct(job_ids: set[str], patience: Patience) -> dict[str, SlurmJobState]:
     if not shutil.which("sacct"):
         return {}
     answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
-    if not answer.failed:
+    if not answer.has_failed:
         return _add_answer_time(_parse_lines(answer.said), answer)
     if "accounting storage is disabled" in answer.complained:
         return {}
@@ -192,7 +192,7 @@ def _parse_lines(lines: str) -> dict[str, SlurmJobState]:
 
 
 def of_components(first: SlurmJobState, second: SlurmJobState) -> SlurmJobState:
-    """How a heterogeneous job stands, on the nodes of both its components.
+    """Combine the two components of a heterogeneous job into one state, on the nodes of both.
 
     It lives while one of them does. Then it has ended as the one whose end comes first in `TELLING`. One that waits
     beside one that has ended waits in vain.

@@ -1,4 +1,4 @@
-"""What jobs ask of the cluster: their shapes, the arrays that trials of one shape share, and the cost at most.
+"""The requests of jobs to the cluster: shapes, arrays of trials of one shape, and the cost at most.
 
 An array holds trials of one shape that avoid the same nodes, and no more of them than the site lets this user queue.
 """

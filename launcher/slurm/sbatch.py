@@ -13,6 +13,7 @@ from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
 from conf.sites import SlurmSpec
+from launcher.slurm.container import container_srun_args, container_words
 from launcher.snapshot import CHECKSUM_OF_FILES, checksum_of_files
 from sweeps.folder.submission import JobShape
 
@@ -105,8 +106,9 @@ def python_command(slurm: SlurmSpec) -> str:
     Raises:
         ConfigError: a quotation mark is left open.
     """
-    python = _words("python", slurm.python) if slurm.python else [sys.executable]
-    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *python])
+    own = "python3" if slurm.container != "none" else sys.executable
+    python = _words("python", slurm.python) if slurm.python else [own]
+    return shlex.join([*_words("container_prefix", slurm.container_prefix or ""), *container_words(slurm), *python])
 
 
 def _words(key: str, value: str) -> list[str]:
@@ -175,11 +177,11 @@ def srun_args(slurm: SlurmSpec, shape: JobShape) -> list[str]:
     args = [] if any(arg.startswith(("--kill-on-bad-exit", "-K")) for arg in given) else [KILL_ON_BAD_EXIT]
     if cpus and not any(arg.startswith(("--cpus-per-task", "-c")) for arg in given):
         args.append(f"--cpus-per-task={cpus}")
-    return [*args, *given]
+    return [*args, *given, *container_srun_args(slurm)]
 
 
 def gpu_request(slurm: SlurmSpec, shape: JobShape) -> dict[str, Any]:
-    """How the devices of one node are asked for, by option; empty where they come with the node."""
+    """Return the option that asks for the devices of one node; empty if they come with the node."""
     if not shape.uses_gpus or slurm.gpu_request == "none":
         return {}
     number = shape.devices_per_node if slurm.gpu_type is None else f"{slurm.gpu_type}:{shape.devices_per_node}"

@@ -1,4 +1,4 @@
-"""Why a Slurm job ended that wrote no measurement: from Slurm's state, the ranks' last words and the job's output."""
+"""The reason why a Slurm job wrote no measurement, from Slurm's state, the ranks' last words and its output."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ TRACEBACK_LINES = 40
 
 
 def outcome_in_words(log: str) -> Outcome | None:
-    """What Slurm's own lines in a job's output say of its end; None where they say nothing."""
+    """Return the end that Slurm's own lines in a job's output tell of; None if they tell of none."""
     return next((outcome for words, outcome in WORDS_OF_SLURM if words.search(log)), None)
 
 
@@ -105,7 +105,7 @@ def verdict(reading: Reading, submission: Submission, state: SlurmJobState | Non
 def why_ended(
     folder: JobFolder, submission: Submission, state: SlurmJobState | None, num_ranks: int | None = None
 ) -> RankFailure:
-    """What ended a job that left no result; rank -1 where no rank is to blame. `num_ranks` is None where not known."""
+    """Return why a job left no result; rank -1 if no rank is to blame. `num_ranks` is None if it is not known."""
     log = tail(submission.error_of(0))
     # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
@@ -187,7 +187,7 @@ def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobS
 
 
 def _has_begun(folder: JobFolder, submission: Submission) -> bool:
-    """Whether rank 0 of the job came as far as taking the folder."""
+    """True if rank 0 of the job came as far as taking the folder."""
     last = last_attempt(folder.claim)
     return last is not None and last.number >= submission.attempt
 

@@ -11,7 +11,7 @@ ANSWER_SECONDS = 15
 
 
 class ToolResult(NamedTuple):
-    """What a tool said.
+    """The output of a tool, and whether it succeeded.
 
     Attributes:
         ok: it ran, and ended well.
@@ -38,12 +38,12 @@ def ask(*command: str, stdin: str | None = None) -> ToolResult:
 
 
 def pairs_of_lines(text: str) -> dict[str, str]:
-    """`scontrol show config`: a `Name = value` on each line."""
+    """Parse the output of `scontrol show config`: a `Name = value` on each line."""
     return {name: value.strip() for name, value in re.findall(r"^(\S+)\s*= ?(.*)$", text, re.MULTILINE)}
 
 
 def pairs_of_words(line: str) -> dict[str, str]:
-    """`scontrol -o show partition`: `Name=value` words."""
+    """Parse the output of `scontrol -o show partition`: `Name=value` words."""
     return dict(re.findall(r"(?<!\S)([^\s=]+)=(\S*)", line))
 
 

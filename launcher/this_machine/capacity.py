@@ -1,4 +1,4 @@
-"""What this machine can hold at once: cores, memory, accelerators.
+"""The capacity of this machine: cores, memory, accelerators.
 
 All of it is found without torch, which takes seconds to import.
 """
@@ -47,7 +47,7 @@ class MachineCapacity:
 
 @dataclass(frozen=True)
 class Share:
-    """What one running trial holds of the machine."""
+    """The part of the machine that one running trial holds."""
 
     cores: int
     memory_bytes: int
@@ -60,7 +60,7 @@ def this_machine() -> MachineCapacity:
 
 
 def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: MachineCapacity) -> str | None:
-    """Why `machine`, even when idle, cannot run the experiment; None when it can."""
+    """Return why `machine`, even when idle, cannot run the experiment; None if it can."""
     ranks, needed = experiment.parallel.world_size, memory_needed(experiment, predicted, machine)
     if machine.num_devices and ranks > machine.num_devices:
         return f"needs {ranks} devices, and this machine has {machine.num_devices}"
@@ -87,7 +87,7 @@ def memory_needed(experiment: Experiment, predicted: Estimate | None, machine: M
 
 @dataclass
 class Ledger:
-    """Who holds what of the machine. Trials that run at once share neither a core nor a device.
+    """The record of who holds what of the machine. Trials that run at once share neither a core nor a device.
 
     A trial of more ranks than there are cores takes all of them: its own ranks share, but nobody disturbs them.
     """
@@ -141,7 +141,7 @@ def count_devices(environment: Mapping[str, str]) -> int:
 
 
 def _count_visible(value: str) -> int:
-    """How many devices a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all that follow it."""
+    """Count the devices that a ..._VISIBLE_DEVICES value names. An invalid entry hides itself and all after it."""
     count = 0
     for entry in value.split(","):
         if not entry.strip() or entry.strip().startswith("-"):

@@ -17,6 +17,7 @@ import psutil
 
 from launcher.executor import Executor, FolderWork
 from sweeps.folder.submission import JobShape, Submission, write_submission
+from train_core.process.own_code import variables_of
 from train_core.trial_folder import JobFolder
 
 LocalJobFunction = Callable[[str, tuple[int, ...], float | None], object]
@@ -43,7 +44,7 @@ def controller_of(submission: Submission) -> psutil.Process | None:
 
 
 def is_running_here(folder: JobFolder, submission: Submission | None) -> bool:
-    """Whether a job works in the folder: it holds the folder's lock, or is starting and has not taken it yet."""
+    """True if a job works in the folder: it holds the folder's lock, or is starting and has not taken it yet."""
     return folder.is_running_here() or (submission is not None and controller_of(submission) is not None)
 
 
@@ -112,9 +113,7 @@ def _start_controller(
                 )
             return LocalJob(folder=self.folder, job_id=str(self.process.pid), process=self.process, tasks=[0])
 
-    path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
-    # PYTHONSAFEPATH keeps the current folder, perhaps a checkout being edited, from hiding the snapshot.
-    python = shlex.join(["env", f"PYTHONPATH={path}", "PYTHONSAFEPATH=1", sys.executable])
+    python = shlex.join(["env", *(f"{name}={value}" for name, value in variables_of(code).items()), sys.executable])
     executor = DetachedExecutor(folder.logs.absolute(), max_num_timeout=0, python=python)
     minutes = time_limit_seconds / 60 + EXTRA_MINUTES if time_limit_seconds else UNLIMITED_MINUTES
     executor.update_parameters(timeout_min=minutes)

@@ -51,12 +51,12 @@ class LongRun:
     extends: bool = False
 
     def read(self) -> Reading:
-        """How it stands now."""
+        """Read how the training stands now."""
         return Reading(folder=self.folder, experiment=self.experiment)
 
 
 class TrainingOrigin(NamedTuple):
-    """What a training's folder says of it."""
+    """The sweep and the plan from which a training was begun, as its folder says."""
 
     run: LongRun
     sweep: str
@@ -64,7 +64,7 @@ class TrainingOrigin(NamedTuple):
 
 
 def read_stored(folder: TrialFolder) -> TrainingOrigin | None:
-    """None where the folder holds something else than a training that was begun from a sweep."""
+    """Read what a training's folder says of it; None if the folder holds no training begun from a sweep."""
     try:
         stored = json.loads(folder.trial.read_bytes())
         schedules = tuple((int(steps), int(done)) for steps, done in stored.get("schedules", ()))

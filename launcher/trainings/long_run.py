@@ -1,4 +1,4 @@
-"""From a sweep to the long run of its best plan: which plan, what experiment, which folder."""
+"""Turns a sweep into the long run of its best plan: which plan, what experiment, which folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.load import checked, compose
 from conf.overrides import Overrides
-from conf.sweep_spec import Objective
+from conf.sweep_spec import Objective, is_of_time
 from conf.tree import part_at, with_values
 from launcher.trainings.begun import TRAININGS, Best, LongRun, read_stored
-from launcher.trainings.slurm import starting
-from sweeps.points.objectives import cost, predicted
+from launcher.trainings.slurm import keep_others_out
+from sweeps.chains import points_of
+from sweeps.points.objectives import cost, predicted_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.sweep import Sweep
@@ -22,7 +23,7 @@ from sweeps.trial import SweepFolder, Trial
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.training_folder import NUM_STEPS
 from train_core.measurement import Outcome
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 from train_core.trial_folder import TrialFolder
 
 PLACE_GROUPS = frozenset({"cluster", "device", "slurm", "tracking", "search", "output_dir"})
@@ -40,11 +41,12 @@ def best_of(sweep: Sweep) -> Best:
     measured = best_reading(record, readings)
     if measured is not None and measured.performance is not None:
         return Best(measured.trial, True, measured.performance.model_flops_per_second_per_device)
-    trials = [reading.trial for reading in readings if not _has_spoken(reading)]
+    trials = [reading.trial for reading in points_of(readings) if not _has_spoken(reading)]
     able = [trial for trial in trials if trial.infeasible_reason is None and trial.experiment and trial.estimate]
     objective = record.objective[0]
-    if not able or objective == "loss":
-        problem = f"No point of {sweep.folder.path} can run" if not able else f"{record.name} has measured no loss"
+    if not able or not is_of_time(objective):
+        lacking = f"{record.name} has measured no {objective}"
+        problem = f"No point of {sweep.folder.path} can run" if not able else lacking
         raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
     best = min(able, key=lambda trial: _predicted_cost(objective, trial))
     assert best.estimate is not None
@@ -54,12 +56,12 @@ def best_of(sweep: Sweep) -> Best:
 def _predicted_cost(objective: Objective, trial: Trial) -> float:
     assert trial.experiment is not None
     assert trial.estimate is not None
-    value = predicted(objective, trial.experiment, trial.estimate)
+    value = predicted_value(objective, trial.experiment, trial.estimate)
     return math.inf if value is None else cost(objective, value)
 
 
 def _has_spoken(reading: TrialReading) -> bool:
-    """Whether the trial's end tells something about its plan, whose prediction then no longer counts.
+    """True if the trial's end tells something about its plan, whose prediction then no longer counts.
 
     A trial that was cancelled, or whose node failed, tells nothing.
     """
@@ -112,7 +114,7 @@ def write_extension(run: LongRun, overrides: Overrides) -> None:
     Raises:
         UsageError: it runs, here or as a job.
     """
-    with starting(run.folder) as job, held(run.folder.running_lock):
+    with keep_others_out(run.folder) as job, hold_lock(run.folder.running_lock):
         if job is not None:
             raise job.in_the_way(run.folder)
         schedules = [list(each) for each in run.schedules]
@@ -122,7 +124,7 @@ def write_extension(run: LongRun, overrides: Overrides) -> None:
 
 
 def _texts(overrides: Overrides) -> list[str]:
-    """Those that say what is trained; sorted, because in another order they make no other training."""
+    """Return the overrides that say what is trained; sorted, as another order makes no other training."""
     return sorted(overrides.without(PLACE_GROUPS).texts)
 
 

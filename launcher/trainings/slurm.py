@@ -16,7 +16,7 @@ from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
 from launcher.trainings.begun import LongRun
 from sweeps.folder.submission import read_submission, shape_of, write_submission
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 from train_core.trial_folder import TrialFolder
 
 
@@ -27,7 +27,7 @@ class LiveJob(NamedTuple):
     state: str
 
     def in_the_way(self, folder: TrialFolder) -> UsageError:
-        """Why another trainer cannot work in its folder now."""
+        """Return the error that says why another trainer cannot work in its folder now."""
         problem = f"Job {self.job_id} ({self.state}) trains in {folder.path}"
         return UsageError(problem, f"Wait for it, or end it with `scancel {self.job_id}`.")
 
@@ -54,7 +54,7 @@ def live_job(folder: TrialFolder) -> LiveJob | None:
 
 
 @contextmanager
-def starting(folder: TrialFolder) -> Iterator[LiveJob | None]:
+def keep_others_out(folder: TrialFolder) -> Iterator[LiveJob | None]:
     """Keep others from starting a trainer in this folder, until there is a job to be seen or training here has ended.
 
     Yields:
@@ -63,7 +63,7 @@ def starting(folder: TrialFolder) -> Iterator[LiveJob | None]:
     Raises:
         UsageError: another process starts one, or trains on this machine; or Slurm does not answer.
     """
-    with held(folder.starting_lock):
+    with hold_lock(folder.starting_lock):
         yield live_job(folder)
 
 

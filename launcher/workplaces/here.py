@@ -56,7 +56,7 @@ class ThisMachine(Workplace):
         return self.snapshot()
 
     def standing(self, sweep: Sweep) -> list[TrialReading]:
-        """Only running trials are read again, as reading takes time from the measured cores."""
+        """Return how every trial stands. Only running ones are read again, as that takes time from measured cores."""
         self._sweep = sweep
         for trial_id in [trial_id for trial_id in self.running if self._has_ended(trial_id)]:
             self._settle(sweep, *self._forget(trial_id))

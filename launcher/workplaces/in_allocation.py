@@ -109,7 +109,7 @@ class AllocationRoom(Workplace):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the allocation is about to end, so that nothing is started in it any more."""
+        """True if the allocation is about to end, so that nothing is started in it any more."""
         return self.allocation.seconds_left <= self.closing_seconds
 
     def standing(self, sweep: Sweep) -> list[TrialReading]:
@@ -162,7 +162,7 @@ class AllocationRoom(Workplace):
 
     @property
     def why_given_up(self) -> str:
-        """Why Slurm makes no steps here any more, though there is room; empty where it does."""
+        """The reason why Slurm makes no steps here any more, though there is room; empty if it does make them."""
         return self._refusals.said if self._refusals.count >= MOST_REFUSALS else ""
 
     def is_over(self) -> bool:
@@ -180,7 +180,7 @@ class AllocationRoom(Workplace):
         return WaitingTrial(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
 
     def _can_end(self, candidate: WaitingTrial) -> bool:
-        """Whether the trial ends before the allocation. One that would end in none is tried where it is new."""
+        """True if the trial ends before the allocation. One that is too long for any is tried in a new one."""
         remaining, whole = (
             each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds)
         )
@@ -264,7 +264,7 @@ class AllocationRoom(Workplace):
                 silent[name].folder.write_verdict(ended)
 
     def _is_at_fault(self, step: RunningStep, said: str) -> bool:
-        """Whether the allocation is, for a step that Slurm has not made, and not what `slurm` asks of every step.
+        """True if it is the allocation's fault that Slurm has not made a step, and not that of `slurm`'s settings.
 
         It is where Slurm has made others, or where a node has been lost: then Slurm 22.05 never frees the cores of the
         steps that ran, says `step creation still disabled`, and one such refusal is enough.
@@ -281,7 +281,7 @@ class AllocationRoom(Workplace):
         return has_lost_nodes or self._has_made_steps
 
     def _lives_on(self) -> bool:
-        """Whether the allocation goes on, so that a step's end is its own; nodes that it has lost are left out.
+        """Ask whether the allocation goes on, so that a step's end is its own, and leave out nodes that it has lost.
 
         Where it ends, or is started again, Slurm ends its steps, and this process next.
         """
@@ -301,7 +301,7 @@ class AllocationRoom(Workplace):
 
 @dataclass
 class Refusals:
-    """How often Slurm has not made a step, one after another; those that were asked for together count once.
+    """The number of times in a row that Slurm has not made a step; steps asked for together count once.
 
     Attributes:
         said: by srun, the last time.
@@ -323,7 +323,7 @@ class Refusals:
 
 
 def slots_of(allocation: SlurmAllocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
-    """How many devices of each node trials may use: those that Slurm handed out, and that the cores are enough for."""
+    """Map each node to the devices that trials may use: those handed out for which the cores are enough."""
     cores = slurm.cpus_per_task or 1
     return {
         node.name: min(devices_per_node, node.gpus or devices_per_node, max(1, node.cores // cores))

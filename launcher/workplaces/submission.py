@@ -50,7 +50,7 @@ class SubmittedArray:
 
 
 def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[ArrayRequest]:
-    """What `submit_trials` would submit. Writes nothing and needs no Slurm.
+    """Return what `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
     """
@@ -59,7 +59,7 @@ def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Ar
         ArrayRequest(
             array.shape,
             tuple(array.trials),
-            _fitting(executor, array).text(array.shape, len(array.trials)),
+            _executor_for(executor, array).text(array.shape, len(array.trials)),
             sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
         )
         for array in job_arrays(slurm, trials, {})
@@ -85,13 +85,13 @@ def submit_trials(
     for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
         if array.saves:
             require_time_to_save(slurm)
-        _fitting(executor, array).text(array.shape, len(array.trials))
+        _executor_for(executor, array).text(array.shape, len(array.trials))
     submitted: list[SubmittedArray] = []
     while waiting:
         array = waiting.popleft()
         try:
             work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
-            job_id = _fitting(executor, array).submit(job, work, array.shape)
+            job_id = _executor_for(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:
             if len(array.trials) == 1:
                 raise _refusal_error(refusal, submitted) from None
@@ -108,8 +108,8 @@ def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
     return SlurmExecutor(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
 
 
-def _fitting(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
-    return replace(executor.avoiding(array.avoided), requeues=array.saves)
+def _executor_for(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
+    return replace(executor.without_nodes(array.avoided), requeues=array.saves)
 
 
 def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> UsageError:

@@ -1,4 +1,4 @@
-"""Which knob mattered: how much of the differences between a sweep's rates each knob explains.
+"""The sensitivity to knobs: how much of the differences between a sweep's rates each knob explains.
 
 table            trials as points: what each knob was set to, and the rate that came of it, measured or predicted
 sensitivity      shares of the knobs by SHAP and fANOVA, with what resampling says of their order

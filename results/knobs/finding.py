@@ -1,4 +1,4 @@
-"""What the sensitivities come to, in one sentence, and the order of knobs that a published study found."""
+"""Puts sensitivities into one sentence, and reads the order of knobs that a published study found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDERS = Path(__file__).parents[1] / "published_knob_order.csv"
 
 
 def finding(sensitivity: Sensitivity) -> str:
-    """Which knob mattered most, or that the trials do not tell."""
+    """Return the sentence that names the knob that mattered most, or says that the trials do not tell."""
     trials = (
         f"{sensitivity.num_points} {'measured trials' if sensitivity.rates_are == 'measured' else 'predicted points'}"
     )
@@ -50,7 +50,7 @@ def _capitalize(text: str) -> str:
 
 @dataclass(frozen=True)
 class PublishedPlace:
-    """Where a study puts one knob; two may share a place.
+    """The place of one knob in a study's order; two may share a place.
 
     Attributes:
         confirmed: `yes` where the order was looked up in the source, `no` where it is recalled.
@@ -63,7 +63,7 @@ class PublishedPlace:
 
 
 def published_order(sweep: str) -> list[PublishedPlace]:
-    """What the study found that the sweep of this name repeats; empty for all others."""
+    """Return the order of the study that the sweep of this name repeats; empty for all other sweeps."""
     with ORDERS.open(newline="") as lines:
         return [
             PublishedPlace(int(row["place"]), row["knob"], row["source"], row["confirmed"])

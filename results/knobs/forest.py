@@ -32,7 +32,7 @@ class Forest:
     """A forest that tells a point's value from the codes of its knobs."""
 
     def __init__(self, codes: Floats, values: Floats, num_trees: int, seed: int, *, judged: bool = False) -> None:
-        """`judged`: also predict every point by the trees that did not see it."""
+        """Grow the trees; if `judged`, also predict every point by the trees that did not see it."""
         # A leaf of one point would learn the noise of one measurement. With many points, larger leaves save time.
         leaf = max(2, len(values) // POINTS_PER_LEAF)
         self._trees = RandomForestRegressor(num_trees, min_samples_leaf=leaf, oob_score=judged, random_state=seed)
@@ -48,7 +48,7 @@ class Forest:
         return predicted
 
     def shap_values(self, codes: Floats) -> Floats:
-        """How far each knob moves each point from the mean: (points, knobs)."""
+        """Return how far each knob moves each point from the mean: (points, knobs)."""
         moved: Floats = shap.TreeExplainer(self._trees).shap_values(codes, check_additivity=False)
         return moved
 

@@ -1,4 +1,4 @@
-"""How often each value of a knob ran out of memory, and which knob decides that."""
+"""Counts how often each value of a knob ran out of memory, and finds the knob that decides that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ROWS = 6
 
 @dataclass(frozen=True)
 class MemoryCount:
-    """Of the trials with these values, how many there were and how many ran out of memory."""
+    """The number of trials with these values, and how many of them ran out of memory."""
 
     column: KnobColumn
     values: tuple[Set, ...]
@@ -49,7 +49,7 @@ def memory_counts(table: KnobTable) -> list[MemoryCount]:
 
 
 def memory_shares(table: KnobTable) -> list[tuple[KnobColumn, float]]:
-    """How much of what decides whether a point runs out of memory is each knob's, the largest first.
+    """Return each knob's share in whether a point runs out of memory, the largest first.
 
     The shares are those of SHAP values of trees that tell the points with a rate from those without. Empty where there
     are too few of either.

@@ -1,4 +1,4 @@
-"""How much of the differences between the rates of a sweep each knob explains, and how sure that is.
+"""The share of the differences between a sweep's rates that each knob explains, and how sure that is.
 
 A forest of regression trees learns the logarithm of the rate, so that effects are ratios, and SHAP values share out
 each prediction among the knobs. Importances of some dozens of trials move with every trial that is added. All is
@@ -36,7 +36,7 @@ NUM_DRAWS, NUM_TREES, NUM_TREES_OF_DRAW, SEED = 40, 64, 16, 0
 
 @dataclass(frozen=True)
 class KnobEffect:
-    """What one knob does.
+    """The effect of one knob on the rate.
 
     Attributes:
         share: of the mean size of all SHAP values, the mean over all draws; `low` and `high` hold four draws of five.
@@ -66,7 +66,7 @@ class KnobEffect:
 
     @property
     def gain(self) -> float:
-        """How much faster its best value is than its worst: 0.5 is one and a half times the rate."""
+        """The gain from its worst value to its best: 0.5 is one and a half times the rate."""
         return max(self.rates) / min(self.rates) - 1
 
 
@@ -81,7 +81,7 @@ class Interaction:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the points say of the knobs.
+    """The effects of all knobs, as far as the points tell them.
 
     Attributes:
         explained: share of the variance that trees explain of points that they have not seen; at most 1, and below 0
@@ -98,7 +98,7 @@ class Sensitivity:
 
     @property
     def is_told(self) -> bool:
-        """Whether the order means anything."""
+        """True if the trees explain enough for the order of knobs to mean anything."""
         return self.explained >= LEAST_EXPLAINED
 
     @property
@@ -110,7 +110,7 @@ class Sensitivity:
 
 
 def why_untold(table: KnobTable) -> str:
-    """Why these points cannot say which knob mattered; empty where they may."""
+    """Return why these points cannot say which knob mattered; empty if they may."""
     rated, columns = len(table.rated_points), len(table.columns)
     if columns < 2:
         return "fewer than two knobs vary"
@@ -148,7 +148,7 @@ def sensitivity(table: KnobTable) -> Sensitivity:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one forest says: the share of each knob, and the rate for each of its values."""
+    """The result of one forest: the share of each knob, and the rate for each of its values."""
 
     shares: Floats
     rates: list[Floats]

@@ -24,6 +24,7 @@ WORDS = {
     "world_size": "number of devices",
     "tensor_parallel_size": "tensor-parallel size",
     "pipeline_parallel_size": "pipeline stages",
+    "context_parallel_size": "context-parallel size",
     "virtual_pipeline_size": "chunks per stage",
     "schedule": "pipeline schedule",
     "sequence_parallel": "sequence parallelism",
@@ -94,7 +95,7 @@ class KnobTable:
 
 
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
-    """What the trials of a sweep measured, and which ran out of memory."""
+    """Return the table of what the trials of a sweep measured, and of those that ran out of memory."""
     points, baselines, disturbed = [], [], disturbances(results)
     for result in results:
         if result.trial.trial_id in disturbed:
@@ -108,7 +109,7 @@ def measured_table(results: Sequence[TrialReading]) -> KnobTable:
 
 
 def predicted_table(trials: Iterable[Trial]) -> KnobTable:
-    """What is predicted of points; those that do not fit are points without a rate."""
+    """Return the table of what is predicted of points; those that do not fit have no rate."""
     points, baselines = [], []
     for trial in trials:
         if trial.experiment is not None and trial.estimate is not None:
@@ -137,7 +138,7 @@ def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str,
 def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:
     """The knobs that vary over these points."""
     columns: dict[tuple[int, ...], KnobColumn] = {}
-    for name in _varying(points):
+    for name in _varied_names(points):
         column = KnobColumn(name, _sort_values(name, {point.settings[name] for point in points}))
         pattern = _pattern([point.settings[name] for point in points])
         first = columns.get(pattern)
@@ -153,7 +154,7 @@ def setting_text(value: Set) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _varying(points: Sequence[KnobPoint]) -> list[str]:
+def _varied_names(points: Sequence[KnobPoint]) -> list[str]:
     names = points[0].settings if points else {}
     distinct = {name: len({point.settings.get(name) for point in points}) for name in names}
     # The size of a batch and the number of its micro-batches follow from each other; the one that the sweep chose among
@@ -179,7 +180,7 @@ def _place(value: Set, order: Sequence[object]) -> tuple[int, float, str]:
 
 
 def _pattern(values: Sequence[Set]) -> tuple[int, ...]:
-    """Which points share a value: equal for two knobs that change together."""
+    """Return a pattern of which points share a value: it is equal for two knobs that change together."""
     first: dict[Set, int] = {}
     return tuple(first.setdefault(value, len(first)) for value in values)
 

@@ -71,7 +71,7 @@ def _prediction(reading: Reading, experiment: Experiment) -> str:
 
 
 def _sbatch_text(submission: Submission) -> str:
-    """What sbatch was given, which is kept beside the output of the job, without what it sets variables to.
+    """Return the script that sbatch was given, kept beside the job's output, without the values of its variables.
 
     Empty for a job of this machine.
     """

@@ -33,7 +33,7 @@ def follow(folder: Path, tracking: dict[str, Any]) -> None:
 
 
 def import_of(folder: Path, tracking: dict[str, Any]) -> Callable[[], None]:
-    """What brings the sweep, or the sweeps that have not ended, up to date."""
+    """Return a function that brings the sweep, or all sweeps that have not ended, up to date in the store."""
     from conf.sites import TrackingSpec
     from results.mlflow.unfinished import UnfinishedSweeps
     from sweeps.trial import SweepFolder

@@ -1,4 +1,4 @@
-"""What is remembered of the last import of a sweep into an SQLite store, so that a sweep of thousands need not be read.
+"""The memory of the last import of a sweep into an SQLite store, so that a sweep of thousands need not be read.
 
 It is kept beside the sweep in `imported.json`: what a glance at the sweep's files saw, and which runs the store held
 afterwards. It serves only where both are as they were, and the code is the same; where it is damaged, lost, or of
@@ -30,7 +30,7 @@ PACKAGES = ("conf", "train_core", "sweeps", "results")
 
 @dataclass(frozen=True)
 class LastImport:
-    """What is known before a sweep is read.
+    """The facts that are known before a sweep is read.
 
     Attributes:
         memory: the file in which it is kept.
@@ -99,7 +99,7 @@ def _file_system_time(path: Path) -> int:
 
 
 def _code() -> Iterator[tuple[str, int, int]]:
-    """Which code makes contents of readings. Another version of it may make others of the same files."""
+    """Yield a mark of every source file, as other code may make other contents of the same readings."""
     for package in PACKAGES:
         for folder, inner, names in os.walk(ROOT / package):
             inner.sort()

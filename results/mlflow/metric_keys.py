@@ -1,25 +1,28 @@
-"""Which metrics a run has: a small set of keys that stays as it is, in units that people read.
+"""The metrics of a run: a small set of keys that stays as it is, in units that people read.
 
 The part before the slash says what a number is: predicted (`pred`), measured (`meas`), both compared (`error`), held
 against the baseline (`scale`), what the sweep seeks where that is no rate (`objective`), of one step (`step`), what was
-used meanwhile (`system`), or the sweep's best (`best`). The rest is short, because MLflow's columns are narrow.
+used meanwhile (`system`), or the sweep's best (`best`); before a later stage's figure it is the name of the stage. The
+rest is short, because MLflow's columns are narrow.
 docs/metrics.md explains every key.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conf.sweep_spec import Objective
+from conf.sweep_spec import Objective, figure_of
 from conf.units import GIBIBYTE, TERA
 from results.scaling import Scaling
-from sweeps.points.objectives import measured as value_of
+from sweeps.points.objectives import measured_value as value_of
 from sweeps.reading import TrialReading
 from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics
 
 PERCENT = 100
+NOT_FOR_MLFLOW = re.compile(r"[^\w. /-]", re.ASCII)
 
 
 class Quantity(NamedTuple):
@@ -35,7 +38,7 @@ class Quantity(NamedTuple):
     over: float = 1.0
 
     def of(self, holder: object) -> float | None:
-        """None where there is no number, as in what an earlier version wrote."""
+        """Return the metric's value; None if there is no number, as in what an earlier version wrote."""
         value: float | None = getattr(holder, self.field, None)
         return None if value is None else value * self.times / self.over
 
@@ -112,7 +115,7 @@ def step_metrics(metrics: StepMetrics) -> dict[str, float]:
 
 
 def predicted_metrics(estimate: Estimate) -> dict[str, float]:
-    """What the cost model says of a step, and where its seconds go."""
+    """Return the cost model's figures for a step, and where its seconds go."""
     memory = {
         "pred/mem_GiB": in_gib(estimate.peak_memory_bytes),
         "pred/free_GiB": in_gib(estimate.memory_capacity_bytes - estimate.peak_memory_bytes),
@@ -121,7 +124,7 @@ def predicted_metrics(estimate: Estimate) -> dict[str, float]:
 
 
 def measured_metrics(performance: Performance) -> dict[str, float]:
-    """What was measured; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
+    """Return what was measured; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
     values = _metrics_of("meas", MEASURED, performance)
     if performance.model_flops_utilization > 1.0:
         del values["meas/MFU_pct"]  # something else ran while the peak was measured
@@ -133,17 +136,27 @@ def measured_metrics(performance: Performance) -> dict[str, float]:
 
 
 def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) -> dict[str, float]:
-    """What the sweep seeks, as the trial measured it; nothing of the rate, which is `meas/TFLOPS`."""
+    """Return what the sweep seeks, as the trial measured it; nothing of the rate, which is `meas/TFLOPS`."""
     values = {objective_key(objective): value_of(objective, reading) for objective in objectives}
     return {key: value for key, value in values.items() if key.startswith(SOUGHT) and value is not None}
 
 
+def stage_metrics(reading: TrialReading) -> dict[str, float]:
+    """What the program of a later stage measured. A figure may have any name, and MLflow takes few signs."""
+    names = {name: NOT_FOR_MLFLOW.sub("_", name) for name in reading.metrics}
+    return {f"{reading.trial.stage}/{names[name]}": value for name, value in reading.metrics.items()}
+
+
 def objective_key(objective: Objective) -> str:
-    return "meas/TFLOPS" if objective == "throughput" else SOUGHT + objective
+    return (
+        "meas/TFLOPS"
+        if objective == "throughput"
+        else SOUGHT + NOT_FOR_MLFLOW.sub("_", figure_of(objective) or objective)
+    )
 
 
 def error_metrics(estimate: Estimate, performance: Performance) -> dict[str, float]:
-    """How far the predicted step is above (+) or below (-) the measured one, in percent of the measured one."""
+    """Return how far the predicted step is above (+) or below (-) the measured one, in percent of the latter."""
     return {"error/step_pct": 100 * (estimate.step_seconds / performance.step_seconds - 1)}
 
 

@@ -1,4 +1,4 @@
-"""Whether an MLflow store can be opened, found out within seconds.
+"""Tells within seconds whether an MLflow store can be opened.
 
 MLflow itself tries again for minutes, and prints a page each time. So what it is going to open is opened here first.
 """
@@ -126,7 +126,7 @@ def require_database(uri: str) -> None:
 
 
 def remedy_of(said: str, uri: str) -> str | None:
-    """What helps where MLflow refused its store; None where that is not known."""
+    """Return what helps if MLflow refused its store; None if that is not known."""
     match = OTHER_VERSION.search(said)
     if match is None:
         return None
@@ -138,7 +138,7 @@ def remedy_of(said: str, uri: str) -> str | None:
 
 
 def _is_known(revision: str) -> bool:
-    """Whether the MLflow that is installed has had this layout of its tables, and so can upgrade it."""
+    """True if the MLflow that is installed has had this layout of its tables, and so can upgrade it."""
     import mlflow
 
     versions = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"

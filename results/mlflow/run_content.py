@@ -1,4 +1,4 @@
-"""What one MLflow run holds, as plain values that can be compared with what the store holds already."""
+"""The content of one MLflow run, as plain values that can be compared with what the store holds already."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StepHistory:
 
 @dataclass(frozen=True)
 class RunContent:
-    """Everything that one run holds, but for its artifacts.
+    """The content of one run, but for its artifacts.
 
     Attributes:
         key: tells the runs of one sweep apart.

@@ -43,7 +43,7 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_session(session: int, number: int) -> bool:
-    """Whether anybody of the session is left to get the signal."""
+    """Signal the session; return whether anybody was left to get it."""
     try:
         os.killpg(session, number)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What the SQLite store holds already. SQLite itself is asked, because MLflow takes three seconds to start.
+"""The runs that the SQLite store holds. SQLite itself is asked, because MLflow takes three seconds to start.
 
 Nothing is written here. Where the tables are not as expected, nothing is known, and the import asks MLflow.
 """

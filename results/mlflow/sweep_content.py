@@ -1,4 +1,4 @@
-"""What the MLflow run of a whole sweep contains: the question, how its trials ended, the best of them, the baseline."""
+"""The MLflow run of a whole sweep: the question, how its trials ended, the best of them, the baseline."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LOCK_WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What an import did.
+    """The numbers of what an import did, and where the runs are.
 
     Attributes:
         uri: the MLflow store.
@@ -91,7 +91,7 @@ def import_sweep(
 
 
 def _last_import(sweep: Sweep, tracking: TrackingSpec, output_dir: Path, sweep_id: str) -> LastImport | None:
-    """What is remembered; None of a server, which would have to be asked for all runs even so."""
+    """Return what is remembered; None for a server, which would have to be asked for all runs even so."""
     if tracking.kind != "sqlite":
         return None
     return LastImport.of(sweep, database_path(output_dir), tracking.experiment, sweep_id)
@@ -102,8 +102,10 @@ def _write(
 ) -> ImportSummary:
     whole, *trials = contents
     parent = writer.write(whole, None, lambda repository: log_sweep_files(repository, sweep.folder))
-    for trial, result in zip(trials, results, strict=True):
-        writer.write(trial, parent, partial(log_trial_files, reading=result))
+    written: dict[str, str] = {}
+    for trial, result in zip(trials, results, strict=True):  # a later stage is the child of what it follows
+        above = written.get(result.trial.after, parent)
+        written[result.name] = writer.write(trial, above, partial(log_trial_files, reading=result))
     writer.leave(contents)
     record, of = sweep.record, (writer.client, writer.experiment_id, writer.sweep_id)
     keep_view(*of, _view_name(record), contents, record.objective)
@@ -243,7 +245,7 @@ def _explain_failures(tracking: TrackingSpec, output_dir: Path) -> Iterator[None
 
 
 def _is_store_error(error: Exception) -> bool:
-    """Whether the error is one of the store.
+    """True if the error is one of the store.
 
     mlflow is imported only here, when there is an error: it costs 2 s, and must not precede the quiet settings.
     """

@@ -1,4 +1,4 @@
-"""What the MLflow run of a trial, or of a long training, contains: a pure function of what is on disk."""
+"""The MLflow run of a trial, or of a long training: a pure function of what is on disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
     """The child of one trial."""
     trial, scaling = result.trial, related.scaling
     name = run_title(result)
-    run = _run(record, result, trial.estimate)
+    run = _shared_content(record, result, trial.estimate)
     tags = {
         "kind": "trial",
         "layout": name,
@@ -48,23 +48,24 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
         "scaling": scaling.kind or "not comparable",
         "held_constant": scaling.note,
         "disturbed": related.disturbed or "no",
-    }
+    } | ({"stage": trial.stage, "after": trial.after} if trial.stage else {})
     ended = result.measurement.ended if result.measurement else record.created
     scaled = at(milliseconds(max(ended, related.since)), metric_keys.scaling_metrics(scaling))
     sought = at(milliseconds(ended), metric_keys.objective_metrics(record.objective, result))
+    figures = at(milliseconds(ended), metric_keys.stage_metrics(result))
     return replace(
         run,
         name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
         params={key: str(value) for key, value in trial.point.items()} | run.params,
-        metrics=(*run.metrics, *sought, *scaled),
+        metrics=(*run.metrics, *sought, *figures, *scaled),
     )
 
 
 def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunContent:
     """The long training with a plan that was taken from a trial of the sweep."""
     assert reading.experiment is not None
-    run = _run(record, reading, estimate(reading.experiment))
+    run = _shared_content(record, reading, estimate(reading.experiment))
     return replace(
         run,
         name=f"training {reading.name}",
@@ -87,8 +88,8 @@ def common_tags(record: SweepRecord) -> dict[str, str]:
     }
 
 
-def _run(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
-    """What a trial and a long training have in common."""
+def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate | None) -> RunContent:
+    """Return the content that the runs of a trial and of a long training share."""
     experiment, measurement = result.experiment, result.measurement
     first = result.first_step
     # It begins with its first step, while the trial runs and afterwards. MLflow changes no start, and a run whose page

@@ -78,7 +78,7 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
 
 
 def links_in(client: MlflowClient, address: str, experiment: str) -> Links:
-    """Where the UI shows the newest sweep; its front page where there is no such experiment."""
+    """Return links to the newest sweep in the UI; to its front page if there is no such experiment."""
     stored, base = client.get_experiment_by_name(experiment), without_credentials(address).rstrip("/")
     if stored is None:
         return Links(base)

@@ -16,7 +16,7 @@ from sweeps.watch.glance import glance_at, is_settled
 
 
 class UnfinishedSweeps:
-    """Those of a folder that belong into one store. A sweep that had ended before is left as it is in the store."""
+    """The sweeps of a folder that belong into one store. One that had ended before stays as it is in the store."""
 
     def __init__(self, root: Path, store: TrackingSpec) -> None:
         self.root, self.store = root, store

@@ -1,4 +1,4 @@
-"""How MLflow's page shows a sweep: views that are kept as tags of the experiment, and links that open them.
+"""The views of a sweep on MLflow's page, kept as tags of the experiment, and links that open them.
 
 A view is what MLflow writes where a person saves one under "Views": a name, and the state of its table and charts.
 """
@@ -99,7 +99,7 @@ def _view(name: str, made_ms: int, state: dict[str, Any]) -> str:
 
 
 def _columns(contents: Sequence[RunContent], objectives: Sequence[Objective]) -> tuple[str, ...]:
-    """What is sought, then what any trial has: the page is narrow, and a column of one value says nothing."""
+    """Return what is sought, then what any trial has: the page is narrow, and a column of one value says nothing."""
     measured = {metric.key for run in contents for metric in run.metrics}
     metrics = [key for key in METRICS if key in measured or key == METRICS[0]]
     sought, varied = list(map(objective_key, objectives)), _varied_params(contents)

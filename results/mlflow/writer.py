@@ -53,7 +53,7 @@ class RunWriter:
             # Its parent counts too, because somebody may have deleted the parent's run.
             self.counts["unchanged"] += 1
             return stored.run_id
-        run = self._run(stored) if stored is not None else None
+        run = self._whole_run(stored) if stored is not None else None
         if run is not None and _starts_over(run, content):
             self.client.delete_run(run.info.run_id)
             run = None
@@ -70,7 +70,7 @@ class RunWriter:
         for key, stored in self._existing.items():
             if key in current or stored.digest == LEFT:
                 continue
-            if self._run(stored).data.tags.get("measured") == "true":
+            if self._whole_run(stored).data.tags.get("measured") == "true":
                 self.client.set_tag(stored.run_id, "in_sweep", "false")
                 self.client.set_tag(stored.run_id, DIGEST, LEFT)
             else:
@@ -82,7 +82,7 @@ class RunWriter:
             self.client.delete_run(stored.run_id)
         self._existing = {}
 
-    def _run(self, stored: StoredRun) -> Any:
+    def _whole_run(self, stored: StoredRun) -> Any:
         """All that MLflow has of a run."""
         return self._whole.get(stored.run_id) or self.client.get_run(stored.run_id)
 
@@ -142,7 +142,7 @@ def _stored_run(run: Any) -> StoredRun:
 
 
 def _starts_over(run: Any, content: RunContent) -> bool:
-    """Whether another run must take its place: MLflow takes no metric back, and changes no parameter and no start.
+    """True if another run must take its place: MLflow takes no metric back, and changes no parameter and no start.
 
     So it is where the trial was measured anew or is no longer finished, where an earlier version of this package wrote
     other keys, and where a trial that was seen waiting, since when the sweep was planned, has started meanwhile.
@@ -157,7 +157,7 @@ def _starts_over(run: Any, content: RunContent) -> bool:
 
 
 def _batches(metrics: Sequence[LoggedMetric], size: int) -> list[list[Any]]:
-    """At least one batch, even when there is no metric."""
+    """Split the metrics into batches: at least one, even when there is no metric."""
     from mlflow.entities import Metric
 
     logged = [Metric(metric.key, metric.value, metric.timestamp_ms, metric.step) for metric in metrics]

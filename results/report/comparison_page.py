@@ -13,10 +13,10 @@ from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
 from results.report.table import ReportTable, number, text
-from results.units import rounded, seconds, share_of_peak, significant, tflops
+from results.units import round_to_digits, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from train_core.whole_files import write_atomically
 
@@ -107,7 +107,7 @@ def comparison_sections(before: Side, after: Side) -> list[Section]:
 
 
 def finding(both: SweepComparison) -> str:
-    """What the comparison comes to, in one sentence."""
+    """Return the result of the comparison in one sentence."""
     points, mean = both.comparable, both.mean_ratio
     if mean is None:
         reason = both.points[0].why_not if both.points else "they measured no layout in common"
@@ -169,7 +169,12 @@ def _clearly(point: ComparedPoint) -> str:
 def _ratios(points: Sequence[ComparedPoint]) -> Plot:
     shown = points[:MOST_BARS]
     values = [
-        {"layout": point.label, "ratio": rounded(point.ratio), "low": rounded(low), "high": rounded(high)}
+        {
+            "layout": point.label,
+            "ratio": round_to_digits(point.ratio),
+            "low": round_to_digits(low),
+            "high": round_to_digits(high),
+        }
         for point in shown
         for low, high in [point.spread]
     ]
@@ -207,7 +212,7 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
 
 
 def _winners(before: Side, after: Side) -> Section:
-    best = [next(iter(ranked(list(side.results))), None) for side in (before, after)]
+    best = [next(iter(ranking_of(list(side.results))), None) for side in (before, after)]
     labels = joint_labels(before.results, after.results)
     rows = tuple(
         (

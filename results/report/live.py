@@ -74,7 +74,7 @@ class LiveReport:
 
 
 def _standing(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
-    """How the sweep stands in one sentence, and why it has ended, where it has."""
+    """Return how the sweep stands in one sentence, and why it has ended, if it has."""
     counts = Counter(each.outcome for each in readings if each.outcome is not None)
     live = counts[Outcome.RUNNING] + counts[Outcome.PENDING]
     history = History.kept_in(sweep.folder)
@@ -95,13 +95,13 @@ def serve(report: LiveReport, port: int, period_seconds: float, tell: Callable[[
     Raises:
         UsageError: the port is taken.
     """
-    with contextlib.suppress(KeyboardInterrupt), serving(report, port) as address:
+    with contextlib.suppress(KeyboardInterrupt), serve_page(report, port) as address:
         tell(address)
         _follow(report, period_seconds, tell)
 
 
 @contextlib.contextmanager
-def serving(report: LiveReport, port: int) -> Iterator[str]:
+def serve_page(report: LiveReport, port: int) -> Iterator[str]:
     """Serve the page on loopback while the block runs, which is given its address.
 
     Args:

@@ -24,6 +24,7 @@ from results.report.sections import (
     answer,
     cost,
     device_types,
+    followed,
     knobs,
     learned,
     memory,
@@ -45,11 +46,18 @@ MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 
 ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, step_over_time.section, cost.section)
 """What is said of the plan that answers the question, where that is only predicted."""
-OF_TRIALS: tuple[MakeSection, ...] = (trials.section, scaling.section, accuracy.section, device_types.section)
+OF_TRIALS: tuple[MakeSection, ...] = (
+    trials.section,
+    followed.section,
+    scaling.section,
+    accuracy.section,
+    device_types.section,
+)
 OF_HYPERPARAMETERS: tuple[MakeSection, ...] = (
     answer.section,
     sought.section,
     trials.section,
+    followed.section,
     learned.section,
     provenance.section,
 )
@@ -77,7 +85,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
         UsageError: a file cannot be written.
     """
     folder, record = sweep
-    subject = ReportSubject(sweep, results)
+    subject = ReportSubject.of(sweep, results)
     sections, legend, head = sections_of(subject), answer.layouts(record), head_of(sweep)
     place = SweepFolder(out) if out else folder
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
@@ -93,7 +101,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
 
 def report_page(sweep: Sweep, results: Sequence[TrialReading]) -> str:
     """The HTML page alone, as text."""
-    sections = sections_of(ReportSubject(sweep, results))
+    sections = sections_of(ReportSubject.of(sweep, results))
     return page(head_of(sweep), sections, answer.layouts(sweep.record))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from conf.overrides import Overrides
 from results.report.table import ReportTable
+from sweeps.chains import points_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 
@@ -24,10 +25,21 @@ HOW = frozenset({"search"})
 
 @dataclass(frozen=True)
 class ReportSubject:
-    """What a report is about: one sweep, and how each of its trials stood when it was read."""
+    """The subject of a report: one sweep, and how each of its trials stood when it was read.
+
+    Attributes:
+        results: of the sweep's points, which are compared with each other.
+        later: of the stages that follow them.
+    """
 
     sweep: Sweep
     results: Sequence[TrialReading]
+    later: Sequence[TrialReading] = ()
+
+    @classmethod
+    def of(cls, sweep: Sweep, readings: Sequence[TrialReading]) -> ReportSubject:
+        """With all readings of the sweep, told apart."""
+        return cls(sweep, points_of(readings), [each for each in readings if each.trial.stage])
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Head:
-    """What a report is about, in words.
+    """The subject of a report, in words.
 
     Attributes:
         title: of the page and of the Markdown.
@@ -158,7 +170,7 @@ def head_of(sweep: Sweep) -> Head:
 
 
 def _note(sweep: Sweep) -> str:
-    """Which points there are, where they are not those of the sweep's file."""
+    """Return which points there are, if they are not those of the sweep's file."""
     changed = ", ".join(Overrides.parse(sweep.record.overrides).without(HOW).texts)
     if sweep.folder.reports_a_part:
         return f"A part of the sweep: {changed}."

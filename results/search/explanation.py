@@ -19,7 +19,7 @@ SMALLEST_SHARE = 0.001
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
-    """What to print, one after the other."""
+    """Yield what to print, one after the other."""
     predicted = explanation.estimate
     if predicted is None:
         yield Text.assemble((explanation.label, "bold"), f" cannot exist: {explanation.reason or ''}")

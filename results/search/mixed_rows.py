@@ -47,7 +47,7 @@ def _flops_per_device(plan: MixedStrategy, spaces: Sequence[Space]) -> float:
 
 
 def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
-    """What all devices together cost; None where one type has no price."""
+    """Return what all devices together cost; None if one type has no price."""
     # A sum of the known prices alone would make the plan look cheap.
     rates = [dollars_per_second(space) for space in spaces]
     prices = [rate for rate in rates if rate is not None]
@@ -55,7 +55,7 @@ def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
 
 
 def _block_text(block: MixedBlock) -> str:
-    """`selene 4 stages, 6x4 layers`."""
+    """Return the words for a block, such as `selene 4 stages, 6x4 layers`."""
     count, layers = len(block.layers_per_stage), layers_in_short(block.layers_per_stage)
     return f"{block.cluster} {count} {'stage' if count == 1 else 'stages'}, {layers} layers"
 

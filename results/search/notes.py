@@ -1,4 +1,4 @@
-"""What a person should know beside the table of a search, as sentences."""
+"""The sentences that a person should read beside the table of a search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def padded_vocabulary_sentence(stated: int, padded: int) -> str:
 
 
 def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
-    """Which families may be the best, and what would decide."""
+    """Return which families may be the best, and what would decide."""
     rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
     if len(choice.family_values) == 1:
@@ -51,7 +51,7 @@ def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
 
 
 def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:
-    """Where plans lie outside of what was ever validated: the sides that most of them share first."""
+    """Yield where plans lie outside of what was ever validated: the sides that most of them share first."""
     sides: dict[str, list[int]] = {}
     for number, judged in enumerate(shown, start=1):
         for side in judged.interval.outside:

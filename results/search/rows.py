@@ -1,4 +1,4 @@
-"""What a search found, as rows of plain values: for JSON, for CSV, and for the table."""
+"""The plans that a search found, as rows of plain values: for JSON, for CSV, and for the table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> Row:
 
 
 def _predicted_cells(candidate: Candidate) -> Row:
-    """What is predicted. Every name begins with `predicted_`, so that nobody takes a number for a measurement."""
+    """Return the predictions, under names with `predicted_`, so that nobody takes a number for a measurement."""
     space, seconds = candidate.space, candidate.step_seconds
     terms: Row = {f"predicted_{name}": value for name, value in candidate.step_terms.by_term().items()}
     return {
@@ -121,14 +121,14 @@ def layout(candidate: Candidate) -> str:
 
 
 def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
-    """What that name is made of."""
+    """Return the knobs and values that make up the name of a layout."""
     strategy, num_layers = candidate.strategy, candidate.space.setting.model.num_layers
     said = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
     return [(knob, value) for knob, value in said if knob.name != "global_batch_size"]
 
 
 def overrides(candidate: Candidate, request: Request) -> list[str]:
-    """What composes the plan: beside its knobs the cluster and the vocabulary, where they are not those asked for."""
+    """Return what composes the plan: its knobs, and the cluster and vocabulary if they are not those asked for."""
     own = candidate.strategy.overrides()
     return [*_cluster_override(candidate, request.settings), *request.padding_overrides, *own]
 

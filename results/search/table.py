@@ -1,4 +1,4 @@
-"""What a search found, as a table for a terminal of 100 columns."""
+"""The plans that a search found, as a table for a terminal of 100 columns."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class StagePrediction:
-    """What the cost model predicts for a step of a stage's first rank. `StageStep` holds what was counted there."""
+    """The predicted step of a stage's first rank; `StageStep` holds what was counted there."""
 
     stage: int
     memory: StageBytes
@@ -40,7 +40,7 @@ class StagePrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model says of everything that a `Rehearsal` counts."""
+    """The cost model's figures for everything that a `Rehearsal` counts."""
 
     flops: int
     stages: tuple[StagePrediction, ...]
@@ -132,7 +132,7 @@ def _amounts(*both: GroupTraffic | None) -> list[str]:
 
 
 def comparison(rehearsal: Rehearsal, predicted: Prediction) -> dict[str, Any]:
-    """Both as plain values, under the same names."""
+    """Return both as plain values, under the same names."""
     stages: list[dict[str, Any]] = [
         {
             "stage": one.stage,

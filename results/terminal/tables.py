@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from conf.setup import Setup
-from results.report.findings.sought import WORDS, half_width_text, value_text
+from results.report.findings.sought import half_width_text, value_text, words_of
 from results.terminal.layout_names import LayoutCell, OutcomeCell, legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
 from sweeps.labels import Labels
@@ -76,17 +76,17 @@ def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: 
 
 
 def _is_disturbed(row: dict[str, Any]) -> bool:
-    """Whether no steady run measured the point: such a one has no place."""
+    """True if no steady run measured the point: such a one has no place."""
     return _number_in(row, "measured_step_seconds") is not None and not _place(row)
 
 
 def _place(row: dict[str, Any]) -> str:
-    """Empty where it has none, whatever pandas has made of None."""
+    """Return the place; empty if it has none, whatever pandas has made of None."""
     return row["place"] if isinstance(row["place"], str) else ""
 
 
 def _disturbed_words(frame: pandas.DataFrame) -> str:
-    """What disturbed the points that are called so; empty where none is."""
+    """Return what disturbed the points that are called so; empty if none is."""
     why = dict.fromkeys(str(row["disturbed"]) for row in _plain_rows(frame) if _is_disturbed(row))
     return f" DISTURBED, and without a place: {', or '.join(why)}." if why else ""
 
@@ -109,7 +109,7 @@ def _peak_note(frame: pandas.DataFrame) -> str:
 def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
     """The points of a sweep that seeks something else than the highest rate, best first; below them what failed."""
     points = sought_points(record, results)
-    words = [WORDS[objective] for objective in record.objective]
+    words = [words_of(objective) for objective in record.objective]
     caption = f"+-: half of a 95 % interval. n: runs.{_names((), record.labels)}"
     table = _table(f"Measured here, ranked by {' and '.join(words)}", caption, "trial")
     _numeric(table, *words, "+-", "n", "step s")

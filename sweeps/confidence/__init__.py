@@ -1,4 +1,4 @@
-"""How far a prediction may be trusted: an interval from published rows that were left out, and what lies outside them.
+"""The trust that a prediction deserves: an interval learned from published rows, and what lies outside of them.
 
 interval   the interval of one prediction, and where it lies outside of what was ever validated
 traits     what a plan has or has not, beyond its sizes

@@ -9,7 +9,7 @@ from conf.cluster_spec import FittedRuns
 from conf.setup import Setup
 from conf.units import GIGA
 from sweeps.confidence.traits import TRAITS, traits_of
-from sweeps.confidence.validated import Range, Validated, validated
+from sweeps.confidence.validated import Range, Validated, load_validated
 from sweeps.confidence.width import few_sources, width_of
 from train_core.costs import Estimate, num_parameters
 
@@ -37,7 +37,7 @@ NAMES = {  # what is measured of a plan, and how a sentence says it
 
 @dataclass(frozen=True)
 class Interval:
-    """What a step is expected to take, with 80 % probability.
+    """The seconds that a step is expected to take, with 80 % probability.
 
     Attributes:
         rivals: two predictions of one model on one machine with this trainer are told apart by more than this share.
@@ -52,7 +52,7 @@ class Interval:
 
 def interval_of(setup: Setup, implementation: str, estimate: Estimate) -> Interval:
     """The interval around a prediction of this trainer's step."""
-    return interval_around(estimate.step_seconds, setup, implementation, validated())
+    return interval_around(estimate.step_seconds, setup, implementation, load_validated())
 
 
 def interval_around(seconds: float, setup: Setup, implementation: str, known: Validated) -> Interval:
@@ -70,7 +70,7 @@ def interval_around(seconds: float, setup: Setup, implementation: str, known: Va
 
 
 def half_width(left_out_error: float) -> float:
-    """How far, as a share, an interval reaches to both sides near runs that were predicted with this error."""
+    """Return the share by which an interval reaches to both sides near runs that were predicted with this error."""
     return max(LEAST_ERROR + left_out_error, OVER_MEAN * left_out_error)
 
 
@@ -98,7 +98,7 @@ def outside_of(setup: Setup, implementation: str, known: Validated) -> tuple[str
 
 
 def _few(setup: Setup, implementation: str, known: Validated) -> tuple[str, ...]:
-    """Which of the plan's device, trainer and kinds few sources have measured."""
+    """Return those of the plan's device, trainer and kinds that few sources have measured."""
     # A device and a trainer that runs of the cluster's own show are none that nobody has seen.
     own = _own_runs(setup, implementation) is not None
     return few_sources(setup, implementation, known.sources, own=own)
@@ -116,7 +116,7 @@ def _on_few(name: str, setup: Setup, implementation: str, known: Validated) -> s
 
 
 def sizes_of(setup: Setup) -> dict[str, float]:
-    """What is measured of a plan, by the names of NAMES."""
+    """Return the sizes of a plan, by the names of NAMES."""
     parallel = setup.parallel
     return {
         "devices": parallel.world_size,
@@ -130,14 +130,14 @@ def sizes_of(setup: Setup) -> dict[str, float]:
 
 
 def _complaint(name: str, size: float, seen: Range, implementation: str) -> str:
-    said = name.format(_shown(size))
+    said = name.format(_size_text(size))
     if size > MARGIN * seen.highest:
-        return f"{said}: rows of {implementation} have at most {_shown(seen.highest)}"
+        return f"{said}: rows of {implementation} have at most {_size_text(seen.highest)}"
     if size < seen.lowest / MARGIN:
-        return f"{said}: rows of {implementation} have at least {_shown(seen.lowest)}"
+        return f"{said}: rows of {implementation} have at least {_size_text(seen.lowest)}"
     return ""
 
 
-def _shown(size: float) -> str:
+def _size_text(size: float) -> str:
     """A count whole, however large."""
     return f"{size:,.0f}" if size >= 1000 else f"{size:.4g}"

@@ -1,4 +1,4 @@
-"""What a plan has or has not, beyond its sizes: a trainer none of whose rows has it was never validated with it."""
+"""The traits of a plan beyond its sizes: a trainer none of whose rows has one was never validated with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRAITS = {  # name, and how a sentence calls it
 
 
 def traits_of(setup: Setup) -> tuple[str, ...]:
-    """Those of TRAITS that the plan has. Products in bf16 and in fp16 are told apart by nothing here."""
+    """Return the members of TRAITS that the plan has. Nothing here tells products in bf16 and fp16 apart."""
     recipe = setup.precision.matmul_recipe
     has = {
         "fp32": recipe is None and setup.precision.dtype == "fp32",
@@ -29,6 +29,6 @@ def traits_of(setup: Setup) -> tuple[str, ...]:
 
 
 def _leaves_fast_links(setup: Setup) -> bool:
-    """Whether a tensor-parallel group has more devices than any link spans that is faster than the network."""
+    """True if a tensor-parallel group has more devices than any link spans that is faster than the network."""
     inner = [link.num_devices for link in setup.cluster.links[:-1]]
     return bool(inner) and setup.parallel.tensor_parallel_size > max(inner)

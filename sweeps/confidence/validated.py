@@ -1,4 +1,4 @@
-"""What was learned from published rows that were left out: how far predictions were off, and where rows lay."""
+"""The lesson of published rows that were left out: how far predictions were off, and where the rows lay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Range(Frozen):
 
 
 class Validated(Frozen):
-    """Everything that was learned, by constants that were fitted without all rows of the row's generation of devices.
+    """The lesson of rows that were left out: constants were fitted without all rows of a row's generation of devices.
 
     Attributes:
         half: how far the logarithm of an interval's end is from that of the prediction; `width_of` widens it. A new
@@ -46,12 +46,12 @@ class Validated(Frozen):
 
 
 @cache
-def validated(path: Path = VALIDATED) -> Validated:
+def load_validated(path: Path = VALIDATED) -> Validated:
     content = yaml.safe_load(path.read_text())
     return TypeAdapter(Validated).validate_python(content)
 
 
-def written(found: Validated) -> str:
+def yaml_text(found: Validated) -> str:
     """The text of validated.yaml."""
     heading = "# Written by `python -m benchmarks.fitting --write`; do not edit.\n"
     return heading + yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)

@@ -1,4 +1,4 @@
-"""How wide an interval is beside the usual one: wider for small layers, and for what few sources have measured."""
+"""The width of an interval beside the usual one: wider for small layers, and for what few sources have measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def width_of(setup: Setup, num_few: int) -> float:
 
 
 def few_sources(setup: Setup, implementation: str, sources: Mapping[str, int], *, own: bool) -> tuple[str, ...]:
-    """Which of the plan's device, trainer and kinds fewer than FEW_SOURCES have measured, the fewest first of each.
+    """Return those of the plan's device, trainer and kinds with fewer sources than FEW_SOURCES: of each the fewest.
 
     Returns:
         At most one name of each.
@@ -47,7 +47,7 @@ def few_sources(setup: Setup, implementation: str, sources: Mapping[str, int], *
 
 
 def kinds_of(setup: Setup) -> tuple[str, ...]:
-    """What sets a plan apart that sources may not have measured: its traits, and context parallelism."""
+    """Return the kinds of a plan that sources may not have measured: its traits, and context parallelism."""
     return (*traits_of(setup), *(("context",) if setup.parallel.context_parallel_size > 1 else ()))
 
 

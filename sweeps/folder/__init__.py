@@ -1,4 +1,4 @@
-"""What a sweep's folder holds beside its record and the files of its trials.
+"""The contents of a sweep's folder beside its record and the files of its trials.
 
 journal     what was done with a sweep since it was planned; `history` is what its entries come to
 submission  which job works in a folder

@@ -55,10 +55,10 @@ def read_attempts(folder: JobFolder) -> tuple[EndedAttempt, ...]:
         lines = folder.attempts.read_text(errors="replace").splitlines()
     except OSError:
         return ()
-    return tuple(attempt for line in lines if (attempt := _parsed(line)))
+    return tuple(attempt for line in lines if (attempt := _parse(line)))
 
 
-def _parsed(line: str) -> EndedAttempt | None:
+def _parse(line: str) -> EndedAttempt | None:
     try:
         return EndedAttempt.model_validate_json(line)
     except ValidationError:

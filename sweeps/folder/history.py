@@ -1,4 +1,4 @@
-"""What the entries of a journal come to: which trials were asked for, what was ordered, what was spent."""
+"""The state to which a journal's entries add up: trials that were asked for, orders, what was spent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sweeps.trial import SweepFolder, SweepRecord, Trial
 
 @dataclass
 class Course:
-    """What became of one trial, over all its attempts. Each attempt is known by the time of its submission.
+    """The history of one trial over all its attempts. Each attempt is known by the time of its submission.
 
     Attributes:
         submitted: the last attempt that was submitted, by the time of its submission, in seconds since 1970.
@@ -48,7 +48,7 @@ class Course:
     ended_earlier: bool = False
 
     def wants_another(self, submitted: float) -> bool:
-        """Whether a person asked for one more attempt, and the last one is not it."""
+        """True if a person asked for one more attempt, and the last one is not it."""
         return self.retry_after is not None and submitted in (self.retry_after, 0.0)
 
 
@@ -82,7 +82,7 @@ class History:
 
     @classmethod
     def kept_in(cls, folder: SweepFolder) -> History:
-        """What the journal in a sweep's folder comes to."""
+        """Read the history from the journal in a sweep's folder."""
         return cls.of(Journal(folder.journal).read_new())
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -94,10 +94,10 @@ class History:
 
     @property
     def device_seconds(self) -> float:
-        """What all attempts that ended took."""
+        """The device-seconds of all attempts that ended."""
         return sum(course.device_seconds for course in self.courses.values())
 
-    def completed(self, record: SweepRecord) -> SweepRecord:
+    def complete_record(self, record: SweepRecord) -> SweepRecord:
         """The record with the trials that were asked for since it was written."""
         if not self.asked:
             return record

@@ -26,13 +26,13 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Event(Frozen):
-    """What all entries have: seconds since the epoch, by the clock of the machine that wrote it."""
+    """The field of all entries: seconds since the epoch, by the clock of the machine that wrote it."""
 
     time: float = Field(default_factory=time.time)
 
 
 class Begun(Event):
-    """`trisweep sweep` was given; whoever goes on with the sweep does so with these overrides.
+    """The entry of a `trisweep sweep` command; whoever goes on with the sweep does so with these overrides.
 
     Attributes:
         config_dirs: the person's own folders of configuration, those first that hold before others.
@@ -52,7 +52,7 @@ class Asked(Event):
 
 
 class OfAttempt(Event):
-    """What one attempt of a trial has in common with no other.
+    """An entry about one attempt of a trial, with the fields that identify the attempt.
 
     Attributes:
         submitted: when it was, as its `Submission` says; 0.0 where it has none. The number of an attempt tells less: it
@@ -110,7 +110,7 @@ class Cancelled(Event):
 
 
 class Paused(Event):
-    """Nothing new is started."""
+    """The entry of a person's order to start nothing new."""
 
     event: Literal["paused"] = "paused"
 
@@ -122,7 +122,7 @@ class Resumed(Event):
 
 
 class Finished(Event):
-    """Nothing is left to do, or the sweep stopped itself."""
+    """The entry of a sweep's end: nothing is left to do, or the sweep stopped itself."""
 
     event: Literal["finished"] = "finished"
     because: str
@@ -163,7 +163,7 @@ class Journal:
             raise UsageError(problem, remedy) from None
         self._offset += len(whole) + len(newline)
         with long_lived():
-            return [entry for line in whole.split(b"\n") if newline and (entry := self._parsed(line)) is not None]
+            return [entry for line in whole.split(b"\n") if newline and (entry := self._parse(line)) is not None]
 
     def append(self, *entries: Entry) -> None:
         """Append all of the entries, or none. Raises OSError."""
@@ -179,7 +179,7 @@ class Journal:
         finally:
             os.close(descriptor)
 
-    def _parsed(self, line: bytes) -> Entry | None:
+    def _parse(self, line: bytes) -> Entry | None:
         self._num_lines += 1
         try:
             return PARSER.validate_json(line)
@@ -189,6 +189,6 @@ class Journal:
 
 
 def _is_torn(descriptor: int) -> bool:
-    """Whether the last line breaks off, because its writer was killed or the machine lost its power."""
+    """True if the last line breaks off, because its writer was killed or the machine lost its power."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     return end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"

@@ -44,11 +44,11 @@ class Restriction:
         return "-".join(parts).replace("/", "_")
 
     def holds(self, trial: Trial) -> bool:
-        """Whether a trial belongs to the part; a further measurement does where its point does."""
+        """True if a trial belongs to the part; a further measurement does if its point does."""
         marks = {each.experiment.fingerprint for each in self.record.trials if each.experiment and each.selected}
         return trial.experiment is not None and trial.experiment.fingerprint in marks
 
-    def completed(self) -> SweepRecord:
+    def complete_record(self) -> SweepRecord:
         """The whole sweep's record, in which the points of the part are to be measured, also beyond `max_trials`."""
         trials = [
             trial.model_copy(update={"selected": trial.selected or self.holds(trial)})
@@ -77,7 +77,7 @@ def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Res
     if spec is None or asked.settings.search.kind != "grid":
         return None  # a search that chooses its points is narrowed by what is pinned
     points: PointSet = spec.proxy if proxy and spec.proxy else spec
-    values = _named(asked, {key for key, _ in points.listed_values()}, part_of(asked, spec, proxy=proxy).pinned)
+    values = _named_values(asked, {key for key, _ in points.listed_values()}, part_of(asked, spec, proxy=proxy).pinned)
     if not values:
         return None
     whole = compose(Overrides(tuple(override for override in asked.overrides if override.key not in values)))
@@ -86,7 +86,7 @@ def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Res
     return Restriction(whole, all_of_it, part, values) if is_part else None
 
 
-def _named(asked: Composition, varied: set[str], pinned: dict[str, Value]) -> dict[str, Value]:
+def _named_values(asked: Composition, varied: set[str], pinned: dict[str, Value]) -> dict[str, Value]:
     return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied and key in pinned}
 
 

@@ -6,7 +6,7 @@ for stays in the record, with its name and its results, and the later one says w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from conf.errors import UsageError
 from conf.knobs import LAYOUT_KEYS
@@ -29,13 +29,14 @@ def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepReco
             command chose before.
     """
     by = " ".join(planned.record.overrides)
-    stored = _stored(planned)
+    stored = _stored_record(planned)
     earlier = {trial.identity: trial for trial in stored.trials} if stored else {}
     asked = list(_with_earlier_names(planned.record.trials, earlier, by))
     known = {trial.identity for trial in asked}
     others = [trial for identity, trial in earlier.items() if identity not in known]
     roles = _Roles({fingerprint for fingerprint, _ in known}, draft, by, asks_later)
-    trials = _with_one_baseline([*asked, *map(roles.given, others)], planned.record)
+    points = [*asked, *(roles.with_role(trial) for trial in others if not trial.stage)]
+    trials = [*_with_one_baseline(points, planned.record), *_stages_of(points, others)]
     created = stored.created if stored else planned.record.created
     joined = planned.record.model_copy(update={"trials": tuple(trials), "created": created})
     # From which code the points were planned again says nothing about them.
@@ -43,8 +44,8 @@ def union(planned: Sweep, draft: Draft | None, *, asks_later: bool) -> SweepReco
     return stored if stored is not None and is_same else joined
 
 
-def _stored(planned: Sweep) -> SweepRecord | None:
-    """What earlier commands asked for; None where this is the first, or where the file is damaged."""
+def _stored_record(planned: Sweep) -> SweepRecord | None:
+    """Return the record of earlier commands; None if there were none, or if the file is damaged."""
     if not planned.folder.record.exists():
         return None
     try:
@@ -67,8 +68,19 @@ def _with_earlier_names(trials: Iterable[Trial], earlier: dict[tuple[str, int], 
             yield trial.model_copy(update={"trial_id": before.trial_id, "asked_by": before.asked_by})
 
 
+def _stages_of(points: Sequence[Trial], others: Sequence[Trial]) -> Iterator[Trial]:
+    """The later stages that the sweep has: they stay asked for as long as the trial that they follow is."""
+    asked = {trial.trial_id for trial in points if trial.role == "asked"}
+    for trial in others:
+        if trial.stage and trial.after in asked and trial.role == "asked":
+            asked.add(trial.trial_id)
+            yield trial
+        elif trial.stage:
+            yield trial.model_copy(update={"role": "kept", "selected": False})
+
+
 class _Roles:
-    """What the new command wants of trials that it has not planned.
+    """Gives trials that the new command has not planned their role in it.
 
     Attributes:
         planned: fingerprints of what it has planned.
@@ -77,7 +89,7 @@ class _Roles:
     def __init__(self, planned: set[str], draft: Draft | None, by: str, asks_later: bool) -> None:
         self._planned, self._draft, self._by, self._asks_later = planned, draft, by, asks_later
 
-    def given(self, trial: Trial) -> Trial:
+    def with_role(self, trial: Trial) -> Trial:
         is_planned, point = trial.identity[0] in self._planned, self._point_of(trial)
         goes_on = trial.asked_by == self._by and (is_planned or (self._asks_later and point is not None))
         if goes_on:
@@ -96,7 +108,7 @@ class _Roles:
 
 
 def _stated_layout(trial: Trial, draft: Draft) -> Point:
-    """What of the trial's layout the new configuration would make another."""
+    """Return those knobs of the trial's layout to which the new configuration would give another value."""
     assert trial.experiment is not None
     was, drafted = trial.experiment.model_dump(mode="json"), draft(Proposal(trial.point, "")).experiment
     now = drafted.model_dump(mode="json") if drafted else {}

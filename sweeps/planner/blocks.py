@@ -82,7 +82,7 @@ def _part(column: Any, *selections: Selection) -> Any:
     return column
 
 
-def enumerated(space: Space) -> dict[str, list[Listed | None]]:
+def searched_values(space: Space) -> dict[str, list[Listed | None]]:
     """Every value that each knob takes in some legal plan, ascending; the spread of layers by its two ends."""
     seen: dict[str, set[Any]] = {name: set() for name in (*SEARCHED_KNOBS, *ENDS) if name != "layers_per_stage"}
     for block in blocks(space):
@@ -116,11 +116,11 @@ def blocks_of(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | N
     Args:
         micro_batch_sizes: leave out all others; None leaves out none.
     """
-    crossed = _crossed(space, sizes, micro_batch_sizes)
+    crossed = _cross(space, sizes, micro_batch_sizes)
     if crossed is None:
         return
     for placing in placings(space, sizes):
-        block = _placed(space, sizes, placing, *crossed)
+        block = _block_in(space, sizes, placing, *crossed)
         if block is not None:
             yield block
 
@@ -131,13 +131,13 @@ def families(space: Space) -> Iterator[Sizes]:
         for c in context_parallel_sizes(space, t):
             for p in pipeline_parallel_sizes(space, t * c):
                 d = space.world_size // (t * c * p)
-                if space.global_batch_size % d or not space.allowed("data_parallel_size", [d]):
+                if space.global_batch_size % d or not space.allowed_values("data_parallel_size", [d]):
                     continue
                 for e in expert_parallel_sizes(space, c * d):
                     yield Sizes(t, c, p, d, e)
 
 
-def _placed(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: Booleans) -> PlanGrid | None:
+def _block_in(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: Booleans) -> PlanGrid | None:
     """The block of a family in one placing; None where no ZeRO stage goes with it."""
     stages = zero_stages(space, sizes.pipeline, sizes.num_replicas)
     # Groups share out what ZeRO shares out, so that without ZeRO there are none.
@@ -151,7 +151,7 @@ def _placed(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: B
     return PlanGrid(setting, sizes, replace(plans, zero_stage=_column(stages, (-1, 1, 1))), legal)
 
 
-def _crossed(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None) -> tuple[Plans, Booleans] | None:
+def _cross(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None) -> tuple[Plans, Booleans] | None:
     """Shards x layouts of a family, and which of them can exist; None where none can."""
     shards, arranged = shards_of(space, sizes.tensor, sizes.data, sizes.context), layouts(space, sizes.pipeline)
     if micro_batch_sizes is not None:
@@ -174,7 +174,7 @@ def _crossed(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | No
 
 
 def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
-    """Which plans can exist and say something of their own. All else is legal by construction.
+    """Mark the plans that can exist and differ from all others. All else is legal by construction.
 
     Some trainers interleave equal chunks alone, and micro-batches in groups of as many as there are stages. Recomputing
     in every n-th layer is another plan only where the fullest chunk then has fewer such layers than with the next

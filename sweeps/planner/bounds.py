@@ -33,7 +33,7 @@ SLACK = 1 - 1e-9  # a bound is lowered by this factor, so that rounding never ru
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What a micro-batch takes of the layers and the head, by sequence parallelism, recomputation and size, (2, r, b).
+    """The cost of layers and head per micro-batch, by sequence parallelism, recomputation and size, (2, r, b).
 
     Attributes:
         sizes: of the micro-batches, ascending, (b,).
@@ -71,7 +71,7 @@ class Bounds:
         chunks = max(1, most_chunks(space, p))
         found = (
             _one_f_one_b(whole, slowest, p, m),
-            _interleaved(whole, slowest, p, m, chunks),
+            _interleaved_seconds(whole, slowest, p, m, chunks),
             _zero_bubble(whole, slowest, m, shards.waiting[at].min(axis=(0, 1))),
         )
         return chosen, np.minimum.reduce(found) * SLACK
@@ -89,7 +89,7 @@ class Bounds:
         others = np.where(
             plans.schedule == ZERO_BUBBLE,
             _zero_bubble(whole, slowest, m, shards.waiting[at]),
-            _interleaved(whole, slowest, p, m, plans.virtual_pipeline_size),
+            _interleaved_seconds(whole, slowest, p, m, plans.virtual_pipeline_size),
         )
         least = np.where(plans.schedule == ONE_F_ONE_B, _one_f_one_b(whole, slowest, p, m), others)
         return np.asarray(least * SLACK)
@@ -108,10 +108,10 @@ class Bounds:
     def _shards(self, sizes: Sizes) -> Shards:
         key = (sizes.tensor, sizes.context, sizes.expert)
         if key not in self._known:
-            self._known[key] = self._priced(*key)
+            self._known[key] = self._price(*key)
         return self._known[key]
 
-    def _priced(self, t: int, context: int, expert: int) -> Shards:
+    def _price(self, t: int, context: int, expert: int) -> Shards:
         table = self.tables.of(context, expert)
         splits, recomputed = np.arange(2).reshape(-1, 1, 1), np.arange(len(RECOMPUTES)).reshape(1, -1, 1)
         work = table.of_shards(np.asarray(t), table.micro_batch_sizes, splits, recomputed)
@@ -133,7 +133,9 @@ def _one_f_one_b(whole: Floats, slowest: Floats, num_stages: int, m: Integers) -
     return whole + (m - 1) * slowest - (np.minimum(m, num_stages) - 1) * slowest / 2
 
 
-def _interleaved(whole: Floats, slowest: Floats, num_stages: int, m: Integers, num_chunks: Integers | int) -> Floats:
+def _interleaved_seconds(
+    whole: Floats, slowest: Floats, num_stages: int, m: Integers, num_chunks: Integers | int
+) -> Floats:
     few = whole + (m - 1) * slowest / num_chunks
     least: Floats = np.where(m < num_stages, few, (whole - slowest) / num_chunks + m * slowest)
     return least

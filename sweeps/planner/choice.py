@@ -74,7 +74,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a search of several spaces came to.
+    """The result of a search of several spaces.
 
     Attributes:
         best: best first by the objective.
@@ -110,10 +110,10 @@ def choose(
         ConfigError: money was asked for and a cluster names no price.
     """
     start = time.perf_counter()
-    founds, num_left_out = _searched(spaces, objective, training, top, each=each)
+    founds, num_left_out = _search_all(spaces, objective, training, top, each=each)
     best = _best_first(objective, spaces, [found.best for found in founds])
     if not best:
-        raise _nothing(spaces, founds, training)
+        raise _empty_error(spaces, founds, training)
     families = _best_first(objective, spaces, [found.families for found in founds])
     return Choice(
         num_strategies=sum(found.num_strategies for found in founds),
@@ -128,10 +128,10 @@ def choose(
     )
 
 
-def _searched(
+def _search_all(
     spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool
 ) -> tuple[list[Found], int]:
-    """What was found in every space, and how many families were left out: none where there are few spaces."""
+    """Search every space; return what was found, and how many families were left out: none of few spaces."""
     longest = [longest_step_seconds(space, training) for space in spaces]
     if len(spaces) <= MOST_SEARCHED_WHOLE:
         return [search_space(space, top, seconds) for space, seconds in zip(spaces, longest, strict=True)], 0
@@ -147,7 +147,7 @@ def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:
     prospects = Prospects(spaces)
     alone = [prospects.search([number], "time", 1, [inf] * len(spaces))[0][0] for number in range(len(spaces))]
     return [
-        _priced(space, found.best.first(1))[0] if found.best else None
+        _price_plans(space, found.best.first(1))[0] if found.best else None
         for space, found in zip(spaces, alone, strict=True)
     ]
 
@@ -190,11 +190,11 @@ def _candidates(spaces: Sequence[Space], picked: Sequence[_Picked]) -> tuple[Can
     """The picked plans as candidates, in the order in which they were picked."""
     # Plans are priced in columns, so all picked rows of a space are priced in one go and then put back in order.
     last = {one.number: one for one in sorted(picked, key=lambda one: one.row)}
-    priced = {number: _priced(spaces[number], one.ranked.first(one.row + 1)) for number, one in last.items()}
+    priced = {number: _price_plans(spaces[number], one.ranked.first(one.row + 1)) for number, one in last.items()}
     return tuple(priced[one.number][one.row] for one in picked)
 
 
-def _priced(space: Space, ranked: Ranked) -> list[Candidate]:
+def _price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
     """The plans with the terms of their time and with their memory, of which a search keeps neither."""
     across = space.tensor_parallel_across_nodes
     strategies = strategies_of(
@@ -245,7 +245,7 @@ def dollars_per_step(candidate: Candidate) -> float:
     return required_dollars_per_second(candidate.space) * candidate.step_seconds
 
 
-def _nothing(spaces: Sequence[Space], founds: Sequence[Found], training: Training) -> InfeasiblePlan:
+def _empty_error(spaces: Sequence[Space], founds: Sequence[Found], training: Training) -> InfeasiblePlan:
     """The error that says why the search came back empty, and what comes closest."""
     # From the mildest cause to the worst: limits that are too tight, then memory, then no legal plan at all.
     fitting = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_fitting]

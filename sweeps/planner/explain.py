@@ -1,4 +1,4 @@
-"""Why a plan is as fast as it is: where its step goes, what binds, and what changing one knob would do."""
+"""Explains why a plan is as fast as it is: the parts of its step, what binds, and what changing one knob would do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Explanation:
 
     @property
     def headroom_bytes(self) -> int:
-        """What the fullest stage leaves free; negative where it does not fit."""
+        """The memory that the fullest stage leaves free; negative if it does not fit."""
         assert self.estimate is not None
         return self.estimate.memory_capacity_bytes - self.estimate.peak_memory_bytes
 
@@ -69,7 +69,7 @@ def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implemen
     A plan that cannot exist is explained too: the reason is the explanation.
     """
     try:
-        setup = priceable(strategy, _padded(parts, strategy), implementation)
+        setup = priceable(strategy, _pad_vocabulary(parts, strategy), implementation)
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
     predicted = estimate(setup, implementation)
@@ -84,18 +84,18 @@ def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implemen
         label=setup.label,
         reason=shortfall(predicted),
         estimate=predicted,
-        terms=_descending(predicted.step_terms.by_term()),
-        memory=_descending(predicted.stages[predicted.worst_stage].by_kind()),
+        terms=_sort_descending(predicted.step_terms.by_term()),
+        memory=_sort_descending(predicted.stages[predicted.worst_stage].by_kind()),
         alternatives=tuple(alternatives),
     )
 
 
-def _padded(parts: ExperimentParts, strategy: Strategy) -> ExperimentParts:
+def _pad_vocabulary(parts: ExperimentParts, strategy: Strategy) -> ExperimentParts:
     return padded_for(parts, strategy.parallel.tensor_parallel_size)
 
 
 def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implementation) -> Setup:
-    """What is priced of a strategy: for the trainer of this package an experiment that it can carry out.
+    """Return what is priced of a strategy: for this package's trainer an experiment that it can carry out.
 
     Raises:
         InfeasiblePlan: it cannot exist, or the trainer cannot run it.
@@ -116,14 +116,14 @@ def shortfall(predicted: Estimate) -> str | None:
     """A sentence on how much memory a plan lacks and what takes most of it; None where the plan fits."""
     if predicted.fits:
         return None
-    largest, size = next(iter(_descending(predicted.stages[predicted.worst_stage].by_kind()).items()))
+    largest, size = next(iter(_sort_descending(predicted.stages[predicted.worst_stage].by_kind()).items()))
     return (
         f"does not fit: stage {predicted.worst_stage} is {predicted.shortfall_bytes / GIBIBYTE:.1f} GiB short"
         f" ({largest.removesuffix('_bytes')} alone take {size / GIBIBYTE:.1f} GiB)"
     )
 
 
-def _descending(values: dict[str, Any]) -> dict[str, Any]:
+def _sort_descending(values: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
@@ -137,16 +137,16 @@ def _order(alternative: Alternative) -> tuple[int, float]:
 def _alternative(
     knob: str, changed: Strategy, parts: ExperimentParts, implementation: Implementation, plan: Estimate
 ) -> Alternative:
-    value = _shown(knob, changed)
+    value = _value_text(knob, changed)
     try:
-        predicted = estimate(priceable(changed, _padded(parts, changed), implementation), implementation)
+        predicted = estimate(priceable(changed, _pad_vocabulary(parts, changed), implementation), implementation)
     except InfeasiblePlan as error:
         return Alternative(knob, value, None, f"{error.key} = {error.value}: {error.problem}", None)
     slower = predicted.step_seconds / plan.step_seconds - 1 if predicted.fits else None
     return Alternative(knob, value, predicted, shortfall(predicted), slower)
 
 
-def _shown(knob: str, strategy: Strategy) -> str:
+def _value_text(knob: str, strategy: Strategy) -> str:
     value = strategy.value_of(knob)
     if isinstance(value, tuple):
         return layers_in_short(value)

@@ -13,7 +13,7 @@ AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)}|%)")
 
 
 def headroom_bytes(text: str, device: DeviceSpec) -> int:
-    """How much of the device's memory has to stay free.
+    """Return how many bytes of the device's memory have to stay free.
 
     Raises:
         ConfigError: the text is no amount of memory, or all that the device has.

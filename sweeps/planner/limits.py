@@ -1,4 +1,4 @@
-"""How large a search may be."""
+"""The limits on the size of a search."""
 
 from __future__ import annotations
 

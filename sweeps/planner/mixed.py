@@ -62,7 +62,7 @@ class MixedBlock:
 
 @dataclass(frozen=True, slots=True)
 class MixedStrategy:
-    """How one job is laid over several types of devices, with its prediction.
+    """The layout of one job over several types of devices, with its prediction.
 
     Attributes:
         strategy: the plan of the whole pipeline, with the layers of every stage.
@@ -90,7 +90,7 @@ class MixedStrategy:
 
 @dataclass(frozen=True, slots=True)
 class MixedChoice:
-    """What the search came to.
+    """The result of a search of mixed jobs.
 
     Attributes:
         num_strategies: number of legal assignments.
@@ -141,7 +141,7 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
         for order in _orders(spaces):
             _rank(spaces, tables, sizes, order, ranking)
     if not ranking.best:
-        raise _nothing(spaces, num_strategies, ranking)
+        raise _empty_error(spaces, num_strategies, ranking)
     return MixedChoice(num_strategies, ranking.num_priced, tuple(ranking.best), time.perf_counter() - start)
 
 
@@ -301,7 +301,7 @@ def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -
 def _best(
     spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows, ranking: _Ranking
 ) -> tuple[int, list[MixedStrategy]]:
-    """How many rows were priced, and those of them that are among the best so far."""
+    """Price the rows; return their number, and those of them that are among the best so far."""
     seconds = price_mixed(spaces, tables, rows).total_seconds
     chosen = np.argsort(seconds, kind="stable")[: ranking.top]
     chosen = chosen[seconds[chosen] < ranking.limit]
@@ -328,7 +328,9 @@ def _strategy(
     # The number of layers is a placeholder, since the list of all stages' layers replaces it below.
     (plan,) = strategies_of(rows.plans.rows(np.array([row])), 1, tensor_parallel_across_nodes=False)
     return MixedStrategy(
-        strategy=plan.changed(layers_per_stage=tuple(layers for block in blocks for layers in block.layers_per_stage)),
+        strategy=plan.with_values(
+            layers_per_stage=tuple(layers for block in blocks for layers in block.layers_per_stage)
+        ),
         blocks=tuple(blocks),
         step_terms=row_of(step, row),
         step_seconds=float(step.total_seconds[row]),
@@ -337,7 +339,7 @@ def _strategy(
     )
 
 
-def _nothing(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) -> InfeasiblePlan:
+def _empty_error(spaces: Sequence[Space], num_strategies: int, ranking: _Ranking) -> InfeasiblePlan:
     shown = "+".join(f"{space.world_size} x {space.setting.cluster.device.name}" for space in spaces)
     if num_strategies == 0:
         given = ", ".join(f"{name}={value}" for name, value in spaces[0].pinned.items())

@@ -17,7 +17,7 @@ from train_core.costs.terms import StepColumns
 
 
 class MixedShards(NamedTuple):
-    """What a layer's cost depends on, in columns of one shape; `recompute` holds indices."""
+    """The choices that a layer's cost depends on, in columns of one shape; `recompute` holds indices."""
 
     micro_batch_size: Integers
     sequence_parallel: Booleans
@@ -125,7 +125,7 @@ def _several(index: int, start: Integers | int, count: Integers, layers: Integer
 def mixed_memory(
     spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows
 ) -> tuple[Integers, Integers, Integers]:
-    """For every assignment, the bytes that its worst stage lacks, that stage's index, and the bytes that it needs."""
+    """Return the bytes that each assignment's worst stage lacks, that stage's index, and the bytes that it needs."""
     plans, stages = rows.plans, _stages(rows)
     of_types = [
         block_shortfall(space.setting, plans, table.of(plans), [each for each in stages if each.type_index == index])

@@ -1,4 +1,4 @@
-"""What a step's predicted seconds mean in money, energy and device-hours, and what limits of those mean in seconds."""
+"""Turns a step's predicted seconds into money, energy and device-hours, and limits of those into seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCALING_KINDS: tuple[ScalingKind, ...] = get_args(ScalingKind)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How much is to be trained, and what it may take.
+    """The length of the whole training, and the limits on what it may cost.
 
     Attributes:
         num_steps: optimizer steps of the whole training; None where nobody said.
@@ -41,13 +41,13 @@ def tokens_per_step(space: Space) -> int:
 
 
 def dollars_per_second(space: Space) -> float | None:
-    """What all devices of the job cost together each second; None where the cluster's file names no price."""
+    """Return what all devices of the job cost together each second; None if the cluster's file names no price."""
     price = space.setting.cluster.device.price_per_hour
     return None if price is None else space.world_size * price / SECONDS_PER_HOUR
 
 
 def required_dollars_per_second(space: Space) -> float:
-    """What all devices of the job cost together each second, where an answer without a price is no answer.
+    """Return what all devices of the job cost together each second, for callers that cannot do without a price.
 
     Raises:
         ConfigError: the cluster's device has no price.

@@ -62,7 +62,7 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
     """
     best = _best(space, parts, plan.top_k)
     if not best:
-        raise _nothing(space, parts, plan)
+        raise _empty_error(space, parts, plan)
     points = [
         PlannedPoint(strategy, f"predicted {_place(rank)} of all plans that this trainer runs")
         for rank, strategy in enumerate(best)
@@ -70,7 +70,7 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
-def _nothing(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
+def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
     """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
@@ -89,7 +89,7 @@ def _place(rank: int) -> str:
 def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
     kinds = (kind for kind in kinds_of(space) if not _refuses_kind(parts.trainer, kind))
-    of_all_kinds = [timed for kind in kinds for timed in _existing(kind, parts, top_k)]
+    of_all_kinds = [timed for kind in kinds for timed in _fastest_runnable(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
     # Each ZeRO stage was searched on its own, so that the plans of a single replica came once for each of them.
     if "zero_stage" not in space.pinned:
@@ -98,7 +98,7 @@ def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
 
 
 def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
-    """Whether the program has no such schedule or ZeRO stage at all, so that no plan of the kind need be searched."""
+    """True if the program has no such schedule or ZeRO stage at all, so that no plan of the kind need be searched."""
     taken_over = limits_of_program(trainer.limits_of) if trainer.limits_of else ()
     in_all_plans = (limit for limit in taken_over if limit.beside is None)
     limits = ((limit, limit.of.removeprefix("parallel.")) for limit in (*in_all_plans, *trainer.refuses))
@@ -107,7 +107,7 @@ def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
 
 def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
     """The plan at ZeRO stage 0 if it has a single replica, which has nothing to share out whatever the stage."""
-    return strategy if strategy.data_parallel_size > 1 else strategy.changed(zero_stage=0)
+    return strategy if strategy.data_parallel_size > 1 else strategy.with_values(zero_stage=0)
 
 
 def kinds_of(space: Space) -> Iterator[Space]:
@@ -116,13 +116,13 @@ def kinds_of(space: Space) -> Iterator[Space]:
     Each kind is searched on its own, since the fastest plans of all may be of a kind that the trainer refuses together
     with what else is configured, and would leave no room for others.
     """
-    stages = space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
-    for schedule, zero_stage in product(space.allowed("schedule", SEARCHED_SCHEDULES), stages):
+    stages = space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
+    for schedule, zero_stage in product(space.allowed_values("schedule", SEARCHED_SCHEDULES), stages):
         kind = {"schedule": schedule, "zero_stage": zero_stage}
         yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 
 
-def _existing(space: Space, parts: ExperimentParts, top_k: int) -> list[tuple[float, Strategy]]:
+def _fastest_runnable(space: Space, parts: ExperimentParts, top_k: int) -> list[tuple[float, Strategy]]:
     """The fastest of one kind that can run. More are searched than needed, since some may not go with the rest."""
     kept: list[tuple[float, Strategy]] = []
     for factor in SEARCHED_FOR_EACH:

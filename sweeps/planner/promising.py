@@ -61,7 +61,7 @@ class Prospects:
     def search(
         self, numbers: Sequence[int], objective: Objective, top: int, longest_step_seconds: Sequence[float]
     ) -> tuple[list[Found], int]:
-        """What was found in each of the spaces of these numbers, and how many of their families were left out.
+        """Return what was found in each of the spaces of these numbers, and how many of their families were left out.
 
         The `top` best families of all and the `top` best plans of all are among what was found.
         """
@@ -79,7 +79,7 @@ class Prospects:
             if prospect.sizes in tally.families:
                 seconds = tally.families[prospect.sizes][0]
                 insort(best, objective_value(objective, self.spaces[prospect.number], seconds))
-        return [tally.found() for tally in tallies.values()], len(prospects) - taken
+        return [tally.result() for tally in tallies.values()], len(prospects) - taken
 
     def _in_order(self, numbers: Sequence[int], objective: Objective, top: int) -> list[Prospect]:
         """All families: first a few that are likely to fit, so that there soon is a limit, then by their bounds."""
@@ -89,7 +89,7 @@ class Prospects:
         return [*likely, *(prospect for prospect in by_bound if id(prospect) not in chosen)]
 
     def _is_likely_to_fit(self, prospect: Prospect) -> bool:
-        """Whether weights, gradients and an optimizer state that replicas share out take a part of the memory."""
+        """True if weights, gradients and an optimizer state that replicas share out take a part of the memory."""
         space, sizes = self.spaces[prospect.number], prospect.sizes
         held = num_parameters(space.setting.model) / (sizes.tensor * sizes.pipeline * sizes.expert)
         needed = held * (WHOLE_BYTES_PER_PARAMETER + SHARED_BYTES_PER_PARAMETER / sizes.num_replicas)
@@ -101,10 +101,10 @@ class Prospects:
         wanted = set(prospect.micro_batch_sizes[prospect.values < limit].tolist())
         found = blocks_of(space, prospect.sizes, wanted)
         if limit < inf:
-            found = self._promising(found, space, limit / objective_value(objective, space, 1.0))
+            found = self._promising_blocks(found, space, limit / objective_value(objective, space, 1.0))
         take_in(found, space.room_bytes, self._tables[_kind(space)], tally)
 
-    def _promising(self, found: Iterable[PlanGrid], space: Space, longest: float) -> Iterator[PlanGrid]:
+    def _promising_blocks(self, found: Iterable[PlanGrid], space: Space, longest: float) -> Iterator[PlanGrid]:
         """The blocks without what cannot fit, and without shards and layouts whose bounds are longer than `longest`."""
         bounds = self._bounds[_kind(space)]
         for block in found:

@@ -1,4 +1,4 @@
-"""From Hydra overrides to the spaces that a search goes through: an override of a knob pins it."""
+"""Turns Hydra overrides into the spaces that a search goes through: an override of a knob pins it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import require_compilable
+from conf.experiment import require_compilable, require_whole_attention
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, settings_of
 from conf.mixed import KEY, is_count, named_blocks, written_blocks
@@ -51,7 +51,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to search.
+    """The request for a search: the spaces to go through, and the configuration of what they share.
 
     Attributes:
         settings: the configuration, in which every knob that the search is free to vary has its plain value, and the
@@ -112,22 +112,24 @@ def request(
         )
         raise ConfigError(KEY, written_blocks(settings.mixed), "is not varied by a search over one cluster", remedy)
     require_searchable(settings.model, settings.batch)
-    knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _typed(settings, key) for key in pinned}
+    knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _knob_value(settings, key) for key in pinned}
     if clusters:
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
-    trainer = _implementation(implementation or settings.trainer.costs_of).dropping(settings.training.dropout)
+    trainer = _implementation(implementation or settings.trainer.costs_of).with_dropout(settings.training.dropout)
     require_run(trainer, settings, knobs)
     compiles = settings.training.compile_layers and trainer.name == TRISWEEP.name
     if compiles:
         require_compilable(settings.training, str(knobs.get("recompute")))
+    if trainer.name == TRISWEEP.name:
+        require_whole_attention(settings.training, settings.parallel.context_parallel_size)
     batch, across = settings.batch.global_batch_size, settings.parallel.tensor_parallel_across_nodes
     spaces: list[Space] = []
     left_out: list[LeftOut] = []
     for cluster in chosen:
         # Among several clusters each number is judged alone: one that this cluster lacks must not rule out the others.
         parts = devices.split(",") if devices and len(chosen) > 1 else [devices]
-        sizes, lacking = _offered(cluster, parts, settings, asked.overrides)
+        sizes, lacking = _device_counts(cluster, parts, settings, asked.overrides)
         left_out += lacking
         for size in sizes:
             free = headroom_bytes(headroom, cluster.device) if headroom is not None else 0
@@ -136,10 +138,10 @@ def request(
     if not spaces:
         raise left_out[0].reason
     _require_expressible(settings, knobs)
-    return _padded(settings, spaces, left_out)
+    return _pad_vocabulary(settings, spaces, left_out)
 
 
-def _padded(settings: Settings, spaces: Sequence[Space], left_out: Sequence[LeftOut]) -> Request:
+def _pad_vocabulary(settings: Settings, spaces: Sequence[Space], left_out: Sequence[LeftOut]) -> Request:
     """The request with a vocabulary that every tensor-parallel size divides that the model and the devices allow."""
     model = padded_model(settings.model, sorted({size for space in spaces for size in shared_tensor_sizes(space)}))
     if model is not settings.model:
@@ -152,7 +154,6 @@ def _setting(
     settings: Settings, cluster: ClusterSpec, trainer: Implementation, knobs: Mapping[str, KnobValue]
 ) -> Setting:
     precision, tensor_size = settings.precision, knobs.get("expert_tensor_parallel_size")
-    dispatcher: Any = knobs.get("expert_dispatcher", settings.parallel.expert_dispatcher)
     assert tensor_size is None or isinstance(tensor_size, int)
     return Setting(
         settings.model,
@@ -162,11 +163,12 @@ def _setting(
         precision.gradient_dtype,
         matmul_recipe=precision.matmul_recipe,
         expert_tensor_parallel_size=tensor_size,
-        expert_dispatcher=dispatcher,
+        expert_dispatcher=settings.parallel.expert_dispatcher,
+        context_exchange=settings.parallel.context_exchange,
     )
 
 
-def _offered(
+def _device_counts(
     cluster: ClusterSpec, parts: Sequence[str | None], settings: Settings, overrides: Overrides
 ) -> tuple[list[int], list[LeftOut]]:
     """The numbers of this cluster's devices that the job can have, of those asked for, and why not the others."""
@@ -196,7 +198,7 @@ def configured_strategy(settings: Settings, world_size: int) -> Strategy:
 
 
 def offers(text: str) -> list[tuple[str, int]]:
-    """`selene:512,dgx-h100:512` as clusters and numbers of their devices.
+    """Parse `selene:512,dgx-h100:512` into clusters and numbers of their devices.
 
     Raises:
         ConfigError: the text is something else.
@@ -218,7 +220,7 @@ def mixed_request(asked: Composition, text: str, implementation: str | None) -> 
             value = parts[0].spaces[0].pinned[knob]
             remedy = "Leave it out: stages follow from the devices, pipelines run 1F1B, the rest is plain."
             raise ConfigError(f"parallel.{knob}", value, "is not chosen in a job over several types", remedy)
-    return _padded(
+    return _pad_vocabulary(
         parts[0].settings.model_copy(update={"model": parts[0].unpadded_model}),
         [replace(part.spaces[0], setting=replace(part.spaces[0].setting, model=part.unpadded_model)) for part in parts],
         (),
@@ -236,7 +238,7 @@ def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _typed(settings: Settings, key: str) -> KnobValue:
+def _knob_value(settings: Settings, key: str) -> KnobValue:
     group, name = key.split(".")
     value: KnobValue = getattr(getattr(settings, group), name)
     return value

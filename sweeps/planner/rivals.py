@@ -1,4 +1,4 @@
-"""How sure a search is of its order: the interval of every plan, and which families cannot be told from the best."""
+"""The certainty of a search's order: the interval of every plan, and the families that may equal the best."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Judged:
         return self.memory_share > NEARLY_FULL
 
 
-def judged(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
+def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
     """The candidates with their intervals.
 
     Args:
         parts: precision and what else the search was asked for; model and cluster are those of each candidate.
     """
-    return [_judged(candidate, parts) for candidate in candidates]
+    return [_judge(candidate, parts) for candidate in candidates]
 
 
-def _judged(candidate: Candidate, parts: SetupParts) -> Judged:
+def _judge(candidate: Candidate, parts: SetupParts) -> Judged:
     setting = candidate.space.setting
     like = parts.model_copy(update={"model": setting.model, "cluster": setting.cluster, "mixed": None})
     setup = candidate.strategy.setup(like)

@@ -1,4 +1,4 @@
-"""What a trainer can run of what a search may choose."""
+"""The choices of a search that a trainer can run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def runs(
     tensor: bool = False,
     recipe: MatmulRecipe | None = None,
 ) -> bool:
-    """Whether the trainer runs plans in which the knob has this value.
+    """True if the trainer runs plans in which the knob has this value.
 
     Args:
         pipeline: in plans with several stages.

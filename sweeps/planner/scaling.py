@@ -39,7 +39,7 @@ def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoi
         ConfigError: the batch cannot be shared out so, or nothing fits anywhere.
     """
     ascending = sorted(spaces, key=lambda space: space.world_size)
-    scaled = [_scaled(space, ascending[-1], kind) for space in ascending]
+    scaled = [_scale(space, ascending[-1], kind) for space in ascending]
     candidates = best_of(scaled)
     rates = [_rate(candidate) for candidate in candidates if candidate is not None]
     if not rates:
@@ -55,7 +55,7 @@ def scaling_curve(spaces: Sequence[Space], kind: ScalingKind) -> list[ScalingPoi
     ]
 
 
-def _scaled(space: Space, largest: Space, kind: ScalingKind) -> Space:
+def _scale(space: Space, largest: Space, kind: ScalingKind) -> Space:
     if kind == "strong":
         return space
     sequences, left = divmod(space.global_batch_size * space.world_size, largest.world_size)

@@ -28,7 +28,7 @@ def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> F
     """The `top` fastest plans of a space, and how many there are."""
     tables, tally = tables_of(space), Tally(top, longest_step_seconds)
     take_in(blocks(space), space.room_bytes, tables, tally)
-    return tally.found()
+    return tally.result()
 
 
 def take_in(found: Iterable[PlanGrid], capacity: int, tables: ShardTables, tally: Tally) -> None:
@@ -43,7 +43,7 @@ def take_in(found: Iterable[PlanGrid], capacity: int, tables: ShardTables, tally
         peak = peak_bytes(block.setting, block.plans, table.of(block.plans))
         peak = np.where(block.legal, peak, NEVER_FITS)
         tally.count(block, int(peak.min()), int(np.count_nonzero(peak <= capacity)))
-        for kept, fits in _fitting(block, peak <= capacity):
+        for kept, fits in _fitting_blocks(block, peak <= capacity):
             prices = price_step(block.setting, kept.plans, table.of(kept.plans))
             tally.rank(kept, np.where(fits, prices.total_seconds, inf))
 
@@ -61,7 +61,7 @@ def _parts(found: Iterable[PlanGrid]) -> Iterator[PlanGrid]:
             yield block.part(ALL, slice(start, start + step), ALL) if num_shards > step else block
 
 
-def _fitting(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
+def _fitting_blocks(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
     """Smaller blocks of the shards and layouts for which some plan fits, each with a mask of the plans that do.
 
     ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the

@@ -1,4 +1,4 @@
-"""What ranks do, for every shard that a search can meet. It is priced once, and each block looks it up."""
+"""The work of ranks for every shard that a search can meet. It is priced once, and each block looks it up."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.trainer_limits import LAYER_SPLIT
+from conf.trainer_spec import TRISWEEP
 from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
 from sweeps.planner.spreads import StageLayout, all_layouts
@@ -36,7 +37,7 @@ Value = TypeVar("Value", bound=KnobValue)
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a search enumerates.
+    """The plans that a search enumerates: sizes of the job, pinned knobs, and memory to spare.
 
     Attributes:
         pinned: knobs that have only this value, by their name in `conf.knobs`; `layers_per_stage: None` spreads evenly.
@@ -54,10 +55,10 @@ class Space:
 
     @property
     def room_bytes(self) -> int:
-        """What a plan may take of a device's memory."""
+        """The bytes of a device's memory that a plan may take."""
         return self.setting.cluster.device.memory_bytes - self.headroom_bytes
 
-    def allowed(
+    def allowed_values(
         self, knob: str, values: Sequence[Value], *, pipeline: bool = False, tensor: bool = False
     ) -> list[Value]:
         """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
@@ -67,7 +68,7 @@ class Space:
 
 
 class ShardChoice(NamedTuple):
-    """What a layer's cost depends on beside the sizes of a block."""
+    """The choices that a layer's cost depends on beside the sizes of a block."""
 
     micro_batch_size: int
     sequence_parallel: bool
@@ -76,7 +77,7 @@ class ShardChoice(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """Where things are held and how ranks are numbered; settings of a whole block of plans."""
+    """The places of optimizer state and the order of ranks: settings of a whole block of plans."""
 
     zero_group_size: int | None
     offload_optimizer: bool
@@ -104,7 +105,7 @@ def shared_tensor_sizes(space: Space) -> list[int]:
     split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
     one_node = space.world_size <= cluster.devices_per_node
     inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
-    return space.allowed("tensor_parallel_size", divisors(gcd(split, space.world_size, inside)))
+    return space.allowed_values("tensor_parallel_size", divisors(gcd(split, space.world_size, inside)))
 
 
 def tensor_parallel_sizes(space: Space) -> list[int]:
@@ -116,13 +117,15 @@ def context_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int]
     """Divisors of the remaining devices that cut sequences into pairs of equal pieces, long enough to be worth it."""
     length = space.setting.model.seq_length
     most = length if "context_parallel_size" in space.pinned else max(1, length // FEWEST_TOKENS_PER_RANK)
+    if space.setting.implementation.dropout and space.setting.implementation.name == TRISWEEP.name:
+        most = 1  # see `conf.experiment.require_whole_attention`
     # A rank takes one piece from the front and one from the back, so that causal attention is equally long for all.
     sizes = [
         size
         for size in divisors(space.world_size // tensor_parallel_size)
         if size == 1 or (size <= most and length % (2 * size) == 0)
     ]
-    return space.allowed("context_parallel_size", sizes)
+    return space.allowed_values("context_parallel_size", sizes)
 
 
 def pipeline_parallel_sizes(space: Space, ranks_per_stage: int) -> list[int]:
@@ -133,14 +136,14 @@ def pipeline_parallel_sizes(space: Space, ranks_per_stage: int) -> list[int]:
     """
     most = space.setting.model.num_layers
     sizes = [size for size in divisors(space.world_size // ranks_per_stage) if size <= most]
-    return space.allowed("pipeline_parallel_size", sizes)
+    return space.allowed_values("pipeline_parallel_size", sizes)
 
 
 def expert_parallel_sizes(space: Space, num_replicas: int) -> list[int]:
     """Divisors of the experts that the ranks of a stage can be cut into; 1 where there are no experts."""
     experts = space.setting.model.experts
     most = gcd(experts.num_experts, num_replicas) if experts else 1
-    return space.allowed("expert_parallel_size", divisors(most))
+    return space.allowed_values("expert_parallel_size", divisors(most))
 
 
 def priced_batch_sizes(space: Space) -> list[int]:
@@ -153,7 +156,7 @@ def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
     """The micro-batches that divide a replica's share of the batch; none if the batch has no equal shares."""
     share, surplus = divmod(space.global_batch_size, data_parallel_size)
     sizes = [] if surplus else [size for size in priced_batch_sizes(space) if share % size == 0]
-    return space.allowed("micro_batch_size", sizes)
+    return space.allowed_values("micro_batch_size", sizes)
 
 
 def zero_stages(space: Space, pipeline_parallel_size: int, num_replicas: int) -> list[int]:
@@ -164,7 +167,7 @@ def zero_stages(space: Space, pipeline_parallel_size: int, num_replicas: int) ->
     if num_replicas == 1 and "zero_stage" not in space.pinned:
         return [0]
     several = pipeline_parallel_size > 1
-    return space.allowed("zero_stage", list(range(MOST_ZERO_STAGE + (not several))), pipeline=several)
+    return space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + (not several))), pipeline=several)
 
 
 def shards_of(
@@ -174,7 +177,7 @@ def shards_of(
     t, pieces = tensor_parallel_size, 2 * context_parallel_size if context_parallel_size > 1 else 1
     splits_sequences = t > 1 and space.setting.model.seq_length % (pieces * t) == 0
     both = [False, True] if splits_sequences else [False]
-    sequence_parallel = space.allowed("sequence_parallel", both, tensor=t > 1)
+    sequence_parallel = space.allowed_values("sequence_parallel", both, tensor=t > 1)
     choices = product(micro_batch_sizes(space, data_parallel_size), sequence_parallel, recomputations(space))
     return [ShardChoice(b, split, *recomputation) for b, split, recomputation in choices]
 
@@ -186,11 +189,11 @@ def recomputations(space: Space) -> list[tuple[int, int]]:
     activations. A share of that is not worth a plan, so that it is tried in every layer alone.
     """
     pinned, fused = space.pinned.get("recompute_every"), space.setting.implementation.flash_attention
-    every = space.allowed("recompute_every", [pinned] if isinstance(pinned, int) else RECOMPUTE_EVERY)
+    every = space.allowed_values("recompute_every", [pinned] if isinstance(pinned, int) else RECOMPUTE_EVERY)
     alike = {"none", "selective"} if fused else {"none"}
     return [
         (RECOMPUTES.index(name), number)
-        for name in space.allowed("recompute", RECOMPUTES)
+        for name in space.allowed_values("recompute", RECOMPUTES)
         if not (space.compiles_layers and name == "pointwise")
         for number in (every[:1] if name in alike else every)
     ]
@@ -203,9 +206,9 @@ def layouts(space: Space, num_stages: int) -> list[StageLayout]:
         return []  # the list is for another number of stages
     assert pinned_chunks is None or isinstance(pinned_chunks, int)
     found = all_layouts(space.setting.model.num_layers, num_stages, pinned_ends, pinned_chunks)
-    chunks = set(space.allowed("virtual_pipeline_size", sorted({layout.num_chunks for layout in found})))
+    chunks = set(space.allowed_values("virtual_pipeline_size", sorted({layout.num_chunks for layout in found})))
     names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
-    schedules = {SCHEDULES.index(name) for name in space.allowed("schedule", names, pipeline=num_stages > 1)}
+    schedules = {SCHEDULES.index(name) for name in space.allowed_values("schedule", names, pipeline=num_stages > 1)}
     splits = {split for split in ("even", "ends", "uneven") if runs(space.setting.implementation, LAYER_SPLIT, split)}
     return [
         layout
@@ -227,31 +230,31 @@ def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:
 
 def placings(space: Space, sizes: Sizes) -> list[Placing]:
     """Groups of ZeRO, where the optimizer's state is held, and the order of the axes: the plainest first."""
-    groups = space.allowed("zero_group_size", _zero_groups(space, sizes.tensor, sizes.num_replicas))
-    offloads = space.allowed("offload_optimizer", [False, True] if _may_offload(space) else [False])
+    groups = space.allowed_values("zero_group_size", _zero_groups(space, sizes.tensor, sizes.num_replicas))
+    offloads = space.allowed_values("offload_optimizer", [False, True] if _may_offload(space) else [False])
     return [Placing(*chosen) for chosen in product(groups, offloads, _orders(space, sizes))]
 
 
 def _may_offload(space: Space) -> bool:
-    """Whether the state of the optimizer is worth moving, or somebody asks for it."""
+    """True if the state of the optimizer is worth moving, or somebody asks for it."""
     shared = STATE_BYTES_PER_PARAMETER * num_parameters(space.setting.model) / space.world_size
     is_large = shared >= LEAST_OFFLOADED_SHARE * space.setting.cluster.device.memory_bytes
     return is_large or "offload_optimizer" in space.pinned
 
 
 def _orders(space: Space, sizes: Sizes) -> list[bool]:
-    """Whether stages or replicas are neighbours, which means nothing with one stage, or one replica, or one node.
+    """Return the orders of ranks to try: stages as neighbours (True) or replicas; one if the order means nothing.
 
     Stages of one replica are neighbours only where its experts are spread over just the ranks of a stage.
     """
     setting = space.setting
     spread = sizes.expert * (setting.expert_tensor_parallel_size or sizes.tensor)
     if setting.model.experts is not None and sizes.pipeline > 1 and spread != sizes.tensor * sizes.context:
-        return space.allowed("pipeline_before_data", [False])
+        return space.allowed_values("pipeline_before_data", [False])
     one_node = space.world_size <= setting.cluster.devices_per_node
     if sizes.pipeline == 1 or sizes.num_replicas == 1 or one_node:
-        return space.allowed("pipeline_before_data", [bool(space.pinned.get("pipeline_before_data"))])
-    return space.allowed("pipeline_before_data", [False, True])
+        return space.allowed_values("pipeline_before_data", [bool(space.pinned.get("pipeline_before_data"))])
+    return space.allowed_values("pipeline_before_data", [False, True])
 
 
 def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""How layers are laid over the stages of a pipeline, and in which schedule: the layouts that a search tries."""
+"""The spreads of layers over the stages of a pipeline, and the schedules, that a search tries."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def chunk_numbers(num_layers: int, num_stages: int) -> list[int]:
 
 
 def has_chunks(num_layers: int, num_stages: int, ends: tuple[int, int], num_chunks: int) -> bool:
-    """Whether every chunk has a layer, or embedding or head in place of one."""
+    """True if every chunk has a layer, or embedding or head in place of one."""
     layers = spread_layers(num_layers, num_stages, *ends)
     return all(count >= least_layers(stage, num_stages, num_chunks) for stage, count in enumerate(layers))
 

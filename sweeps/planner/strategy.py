@@ -58,7 +58,7 @@ class Strategy:
     def value_of(self, knob: str) -> Any:
         return value_of(knob, self.parallel, self.batch)
 
-    def changed(self, **values: KnobValue) -> Strategy:
+    def with_values(self, **values: KnobValue) -> Strategy:
         """A copy of this strategy with other values for some knobs."""
         stated: dict[str, KnobValue] = {**dict(self.parallel), **dict(self.batch)}
         assert values.keys() <= stated.keys(), f"{values.keys() - stated.keys()} follow from other knobs"
@@ -78,7 +78,7 @@ class Strategy:
         return Experiment(parallel=ParallelPlan(**dict(self.parallel)), batch=BatchPlan(**dict(self.batch)), **others)
 
     def setup(self, like: SetupParts) -> Setup:
-        """What is priced of this strategy, whichever trainer is to carry it out.
+        """Return what is priced of this strategy, whichever trainer is to carry it out.
 
         Raises:
             InfeasiblePlan: it cannot exist.
@@ -127,12 +127,12 @@ def strategies_of(
     """
     columns = {name: getattr(plans, name).tolist() for name in Plans.__slots__}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    shared: list[dict[str, KnobValue]] = [_placed(setting) for setting in settings] or [{} for _ in rows]
+    shared: list[dict[str, KnobValue]] = [_shared_knobs(setting) for setting in settings] or [{} for _ in rows]
     across: dict[str, KnobValue] = {"tensor_parallel_across_nodes": tensor_parallel_across_nodes}
     return [_strategy(row, num_layers, across | knobs) for row, knobs in zip(rows, shared, strict=True)]
 
 
-def _placed(setting: Setting) -> dict[str, KnobValue]:
+def _shared_knobs(setting: Setting) -> dict[str, KnobValue]:
     """The knobs that all plans of a setting share."""
     return {name: getattr(setting, name) for name in KNOB if name in Setting.__slots__}
 

@@ -1,4 +1,4 @@
-"""What is kept of a search while blocks of plans go by: counts, the fastest plans, and the fastest of every family."""
+"""The memory of a search while blocks of plans go by: counts, the fastest plans, and the best of every family."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search of one space came to.
+    """The result of the search of one space.
 
     Attributes:
         num_strategies: number of legal plans.
@@ -109,7 +109,7 @@ class Tally:
         return self.settings.index(setting)
 
     def _best(self, parts: list[tuple[Floats, Plans, Integers]]) -> tuple[Floats, Plans, Integers]:
-        seconds, plans = np.concatenate([part[0] for part in parts]), concatenated([part[1] for part in parts])
+        seconds, plans = np.concatenate([part[0] for part in parts]), concatenate_plans([part[1] for part in parts])
         order = np.argsort(seconds, kind="stable")[: self.top]
         return seconds[order], plans.rows(order), np.concatenate([part[2] for part in parts])[order]
 
@@ -118,9 +118,9 @@ class Tally:
         if not ordered:
             return None
         seconds, plans, settings = zip(*ordered, strict=True)
-        return Ranked(concatenated(list(plans)), np.array(seconds), settings)
+        return Ranked(concatenate_plans(list(plans)), np.array(seconds), settings)
 
-    def found(self) -> Found:
+    def result(self) -> Found:
         best = None
         if self.kept:
             seconds, plans, numbers = self.kept[0]
@@ -136,6 +136,6 @@ class Tally:
         )
 
 
-def concatenated(parts: list[Plans]) -> Plans:
+def concatenate_plans(parts: list[Plans]) -> Plans:
     """The rows of all parts, one after the other."""
     return Plans(*(np.concatenate([getattr(part, name) for part in parts]) for name in Plans.__slots__))

@@ -17,7 +17,7 @@ BATCH = "batch.global_batch_size"
 
 
 def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[str]:
-    """What to add where a model and a cluster of GPUs were named and nothing else; the defaults suit a try on a laptop.
+    """Return overrides for a command that names only a model and GPUs: the defaults suit a try on a laptop.
 
     Args:
         clusters: those that the search chooses among, in place of the configured one.

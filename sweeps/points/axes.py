@@ -17,6 +17,9 @@ from sweeps.points.token_budget import NEEDED, NUM_STEPS, budgeted_steps
 Point = dict[str, Value]
 Row = tuple[Value, ...]
 DERIVED = "data_parallel_size"
+MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
+"""The sizes that are between the number of devices and `DERIVED`."""
+
 """A name that expressions may use although it is no key of the configuration."""
 
 
@@ -101,25 +104,25 @@ class AxisSpace:
             yield from self._from(point, depth + 1)
             return
         for row in dimension.rows or ():
-            yield from self._from(point | self.resolved(dimension, row, point), depth + 1)
+            yield from self._from(point | self.resolve(dimension, row, point), depth + 1)
 
     def exists(self, dimension: Dimension, point: Point) -> bool:
-        """Whether the condition of a dimension holds at a point that has all that it needs."""
-        return dimension.when is None or bool(self._computed(dimension.when, point, f"{dimension.name}.when"))
+        """True if the condition of a dimension holds at a point that has all that it needs."""
+        return dimension.when is None or bool(self._compute(dimension.when, point, f"{dimension.name}.when"))
 
-    def resolved(self, dimension: Dimension, row: Row, point: Point) -> Point:
+    def resolve(self, dimension: Dimension, row: Row, point: Point) -> Point:
         """The values of a row, with those computed that follow from others."""
         return {key: self.plain(value, point, f"axes.{key}") for key, value in zip(dimension.keys, row, strict=True)}
 
     def plain(self, value: Value, point: Point, key: str) -> Value:
         expression = followed(value)
-        return value if expression is None else self._computed(expression, point, key)
+        return value if expression is None else self._compute(expression, point, key)
 
     def allows(self, point: Point) -> bool:
-        """Whether every constraint holds."""
-        return all(self._computed(constraint, point, "constraints") for constraint in self.constraints)
+        """True if every constraint holds."""
+        return all(self._compute(constraint, point, "constraints") for constraint in self.constraints)
 
-    def _computed(self, expression: Expression, point: Point, key: str) -> Value:
+    def _compute(self, expression: Expression, point: Point, key: str) -> Value:
         try:
             return expression.value(lambda name: value_in(name, point, self.tree))
         except BadExpression as bad:
@@ -145,9 +148,9 @@ class AxisSpace:
 
 
 def value_in(name: str, point: Point, tree: Tree) -> Value:
-    """What a name in an expression stands for: the point's value, else the configuration's."""
+    """Return the value of a name in an expression: the point's value, else the configuration's."""
     if name == DERIVED:
-        sizes = [value_in(f"parallel.{key}_parallel_size", point, tree) for key in ("tensor", "pipeline")]
+        sizes = [value_in(key, point, tree) for key in MODEL_PARALLEL]
         world_size = value_in("parallel.world_size", point, tree)
         # Sizes that do not divide make the plan infeasible, which the plan's own checks say better than a 0 here.
         return max(1, _product([world_size]) // max(1, _product(sizes)))
@@ -186,8 +189,7 @@ def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
 
 def _needed_keys(dimension: Dimension) -> frozenset[str]:
     """Dotted keys that the dimension needs."""
-    sizes = [f"parallel.{name}" for name in ("world_size", "tensor_parallel_size", "pipeline_parallel_size")]
-    behind = {DERIVED: sizes, NUM_STEPS: NEEDED}
+    behind = {DERIVED: ("parallel.world_size", *MODEL_PARALLEL), NUM_STEPS: NEEDED}
     return dimension.needs.union(*(behind.get(name, ()) for name in dimension.needs))
 
 

@@ -1,4 +1,4 @@
-"""From axes and lists to points: which values set each trial apart."""
+"""Turns axes and lists into points, the values that set each trial apart."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What each objective makes of a trial: measured where it ran, predicted on paper. The two are never mixed.
+"""The objectives as values of a trial: measured where it ran, predicted on paper. The two are never mixed.
 
 throughput   model FLOP/s per device                                                          the more, the better
 loss         held-out loss after the last step; without evaluations the mean of the last tenth of the losses
 step_time    seconds of a step
 dollars      for a trillion tokens, at the price in the cluster's file
 energy       joules for a token, at the declared power of the devices
+STAGE.FIGURE what the program of a later stage measured of the trial
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from dataclasses import dataclass
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
-from conf.sweep_spec import Objective, PointSet
+from conf.sweep_spec import Objective, PointSet, figure_of, is_of_time
 from conf.tree import Tree, part_at
 from conf.units import SECONDS_PER_HOUR, TRILLION
-from sweeps.reading import Reading
+from sweeps.reading import Reading, TrialReading
 from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics
 
 LAST_PART = 10
 """Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, because that of a single
 batch says little."""
-UNITS: Mapping[Objective, str] = {
+UNITS: Mapping[str, str] = {
     "throughput": "FLOP/s per device",
     "loss": "nats per token",
     "step_time": "s",
@@ -39,7 +40,12 @@ OTHER_LOSSES = ("data.", "model.vocab_size", "model.seq_length")
 
 
 def is_better_when_larger(objective: Objective) -> bool:
-    return objective == "throughput"
+    return objective == "throughput" or objective.startswith("max:")
+
+
+def unit_of(objective: Objective) -> str:
+    """The unit of a value; empty of a figure of a later stage, which only its program knows."""
+    return UNITS.get(objective, "")
 
 
 def cost(objective: Objective, value: float) -> float:
@@ -47,19 +53,21 @@ def cost(objective: Objective, value: float) -> float:
     return -value if is_better_when_larger(objective) else value
 
 
-def measured(objective: Objective, reading: Reading) -> float | None:
+def measured_value(objective: Objective, reading: Reading) -> float | None:
     """The value that a completed trial measured; None where it has not completed."""
     performance, experiment = reading.performance, reading.experiment
     if performance is None or experiment is None:
         return None
+    if (figure := figure_of(objective)) is not None:
+        return reading.figures.get(figure) if isinstance(reading, TrialReading) else None
     if objective == "loss":
         return final_loss(experiment, performance, reading.steps)
     return _of_step(objective, experiment, performance)
 
 
-def predicted(objective: Objective, experiment: Experiment, estimate: Estimate) -> float | None:
-    """The value on paper; None of a loss, which no cost model knows."""
-    return None if objective == "loss" else _of_step(objective, experiment, estimate)
+def predicted_value(objective: Objective, experiment: Experiment, estimate: Estimate) -> float | None:
+    """The value on paper; None of a loss and of a later stage's figure, which no cost model knows."""
+    return None if not is_of_time(objective) else _of_step(objective, experiment, estimate)
 
 
 def final_loss(experiment: Experiment, performance: Performance, steps: Sequence[StepMetrics]) -> float | None:
@@ -97,7 +105,7 @@ def _of_step(objective: Objective, experiment: Experiment, step: Performance | E
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Which trials may be compared by which objectives.
+    """The rule that says which trials may be compared by which objectives.
 
     Attributes:
         pinned: keys that the user overrode.
@@ -124,12 +132,22 @@ class Comparison:
         if "dollars" in self.objectives and part_at(self.tree, "cluster.device.price_per_hour") is None:
             problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
             raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)
+        for figure in filter(None, map(figure_of, self.objectives)):
+            self._require_measured(figure)
         if "loss" in self.objectives:
             self._require_comparable_losses(keys, tokens)
         if "step_time" in self.objectives and (varied := sorted(keys & STEP_KEYS)):
             problem = f"would favour small steps: the sweep varies {varied[0]}"
             remedy = "Seek throughput, dollars or energy, which are per token, or leave that key alone."
             raise ConfigError("search.objective", "step_time", problem, remedy)
+
+    def _require_measured(self, figure: str) -> None:
+        stages = part_at(self.tree, "sweep.stages") or {}
+        with_metrics = [name for name, stage in stages.items() if stage.get("metrics")]
+        if figure.partition(".")[0] not in with_metrics:
+            known = f"Seek a figure of {', '.join(with_metrics)}." if with_metrics else "Give a stage its `metrics`."
+            problem = "is of no stage of this sweep that measures anything"
+            raise ConfigError("search.objective", figure, problem, known)
 
     def _require_comparable_losses(self, keys: set[str], tokens: int | None) -> None:
         foreign = sorted(key for key in keys if key.startswith(OTHER_LOSSES))

@@ -16,7 +16,7 @@ from conf.settings import Settings
 from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.tree import Tree, part_at, value_at, with_values
 from conf.units import GIBIBYTE
-from sweeps.labels import stated
+from sweeps.labels import name_of_point
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points.axes import Point, value_in
@@ -121,7 +121,7 @@ def make_trials(
     # Different points may come to the same experiment, such as one that names a default and one that does not.
     distinct = named_apart({draft.identity: draft for draft in drafts}.values())
     marked = [draft.model_copy(update={"is_baseline": draft.identity == baseline.identity}) for draft in distinct]
-    return _selected(marked, max_trials)
+    return _select(marked, max_trials)
 
 
 def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | None = None, repeat: int = 0) -> Trial:
@@ -143,7 +143,7 @@ def trial_of(tree: Tree, point: Point, because: str, *, expected_gain: float | N
 
 
 def nearly_fits(trial: Trial) -> bool:
-    """Whether its memory is at most a little more than the device's, on paper."""
+    """True if its predicted memory is at most a little more than the device's."""
     predicted = trial.estimate
     return predicted is not None and predicted.peak_memory_bytes <= MEMORY_MARGIN * predicted.memory_capacity_bytes
 
@@ -161,7 +161,7 @@ def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None
         trial = _draft(asked.tree, {**wanted.padding, **chosen.values()})
         # The planner may choose the baseline as well, which then stays one trial with both marks.
         trials[trial.identity] = trials.get(trial.identity, trial).model_copy(update={"chosen_because": chosen.because})
-    return _selected(list(named_apart(trials.values())), max_trials)
+    return _select(list(named_apart(trials.values())), max_trials)
 
 
 def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart:
@@ -199,7 +199,7 @@ def _proxy_part(spec: SweepSpec, asked: Composition, pinned: Point) -> SweepPart
 
 
 def chooses_layouts(settings: Settings, points: PointSet) -> bool:
-    """Whether the search chooses among all layouts by itself, so that what the user pins narrows its choice."""
+    """True if the search chooses among all layouts by itself, so that what the user pins narrows its choice."""
     kind = settings.search.kind
     return kind == "planner" or (kind == "bayes" and points.varied_keys <= LAYOUT_KEYS)
 
@@ -236,22 +236,22 @@ def _drafts(tree: Tree, points: Sequence[Point]) -> list[Trial]:
     return [
         _trial(_name_of(point), point, None, None, each)
         if isinstance(each, str)
-        else _named(point, each, next(predicted))
+        else _named_trial(point, each, next(predicted))
         for point, each in zip(points, experiments, strict=True)
     ]
 
 
 def _experiment_or_reason(tree: Tree, point: Point) -> Experiment | str:
-    """Why a point cannot exist is a row of its own. A grid has many of them, and one must not stop the sweep."""
+    """Return the experiment of a point, or why it cannot exist, as one such point of a grid must not stop the sweep."""
     try:
         return _experiment(tree, point)
     except InfeasiblePlan as reason:
         return str(reason)
 
 
-def _named(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
+def _named_trial(point: Point, experiment: Experiment, predicted: Estimate) -> Trial:
     """The trial of an experiment; its fingerprint gives a changed configuration a folder, so earlier results stay."""
-    parts = (experiment.label, stated(point), experiment.fingerprint[:FEWEST_DIGITS])
+    parts = (experiment.label, name_of_point(point), experiment.fingerprint[:FEWEST_DIGITS])
     name = "-".join(filter(None, parts))
     return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
 
@@ -297,7 +297,7 @@ def _shortfall(predicted: Estimate) -> str:
     )
 
 
-def _selected(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...]:
+def _select(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...]:
     """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected."""
     runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
     # The baseline comes before all others, as nothing can be compared if max_trials leaves it out.

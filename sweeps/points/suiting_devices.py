@@ -1,4 +1,4 @@
-"""How many devices of a cluster a sweep takes where nobody has said it: as many as its layouts and its batch divide."""
+"""The number of devices that a sweep takes by default: as many as its layouts and its batch divide."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from conf.cluster_spec import ClusterSpec
 from conf.load import Composition, checked
 from conf.sweep_spec import PointSet
 from conf.tree import Tree, value_at, with_values
-from sweeps.points.axes import Point
+from sweeps.points.axes import MODEL_PARALLEL, Point
 from sweeps.points.expansion import every_point
 
 WORLD_SIZE = "parallel.world_size"
-MODEL_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 MOST_LOOKED_AT = 2_000
 """Points of a large grid that are enough to tell which number of devices suits it."""
 
@@ -64,13 +63,13 @@ def _largest_suiting(points: Sequence[Point], tree: Tree, cluster: ClusterSpec, 
 
 
 def _divides(point: Point, tree: Tree, sizes: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:
-    """On which numbers of devices the layout leaves no device over and the batch no sequence."""
+    """Mark the numbers of devices of which the layout leaves no device over and the batch no sequence."""
 
     def at(key: str) -> int:
         value = point.get(key, value_at(tree, key))
         return value if isinstance(value, int) and value > 0 else 1
 
-    model_parallel = int(np.prod([at(f"parallel.{name}") for name in MODEL_PARALLEL]))
+    model_parallel = int(np.prod([at(name) for name in MODEL_PARALLEL]))
     replicas = np.maximum(sizes // model_parallel, 1)
     fed = at("batch.global_batch_size") % (at("batch.micro_batch_size") * replicas) == 0
     return np.asarray((sizes % model_parallel == 0) & fed)

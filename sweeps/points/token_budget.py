@@ -1,4 +1,4 @@
-"""How many steps a point trains: as configured, or as many as `search.tokens` takes at the point's batch size."""
+"""The number of steps that a point trains: as configured, or what `search.tokens` allows at its batch size."""
 
 from __future__ import annotations
 

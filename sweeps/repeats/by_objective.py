@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from conf.sweep_spec import Objective
-from sweeps.points.objectives import cost, front, measured
+from conf.sweep_spec import Objective, is_of_time
+from sweeps.points.objectives import cost, front, measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import t_quantile
-from sweeps.repeats.ranking import counted_runs, disturbances, ranked
+from sweeps.repeats.ranking import counted_runs, disturbances, ranking_of
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
@@ -62,7 +62,7 @@ class SoughtPoint:
         return self.values[0] - half, self.values[0] + half
 
     def may_equal(self, other: SoughtPoint) -> bool:
-        """Whether the intervals of the first value overlap."""
+        """True if the intervals of the first value overlap."""
         (low, high), (other_low, other_high) = self.bounds, other.bounds
         return low <= other_high and other_low <= high
 
@@ -78,7 +78,7 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     finite = [name for name in groups if all(map(math.isfinite, costs[name]))]
     best = {finite[number] for number in front([costs[name] for name in finite])}
     diverged = {name for name, runs in groups.items() if name not in finite or any(map(_has_diverged, runs))}
-    spread = _pooled([[run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged])
+    spread = _pool_spread([[run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged])
     return [
         SoughtPoint(
             name,
@@ -104,12 +104,12 @@ def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[fl
 
 
 def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dict[str, list[Run]]:
-    """What each run of each point measured; where time counts, of disturbed runs only if there are no others."""
-    by_time = any(objective != "loss" for objective in record.objective)
+    """Group the runs by point; if time counts, disturbed runs are used only of points that have no others."""
+    by_time = any(map(is_of_time, record.objective))
     disturbed = disturbances(readings) if by_time else {}
     groups: dict[str, list[TrialReading]] = {}
     for reading in readings:
-        if reading.performance is not None and reading.experiment is not None:
+        if reading.performance is not None and reading.experiment is not None and not reading.trial.stage:
             # Where nothing varies but the seed, every trial is a run of the one point.
             name = record.labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.experiment.label
             groups.setdefault(name, []).append(reading)
@@ -118,13 +118,13 @@ def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dic
 
 
 def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Run]:
-    values = [tuple(measured(objective, reading) for objective in record.objective) for reading in readings]
+    values = [tuple(measured_value(objective, reading) for objective in record.objective) for reading in readings]
     both = zip(readings, values, strict=True)
     known = [Run(reading, tuple(each for each in found if each is not None)) for reading, found in both]
     return [run for run in known if len(run.values) == len(record.objective)]
 
 
-def _pooled(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
+def _pool_spread(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
     """The deviation between runs as a share of their mean, and its degrees of freedom; None without repeats."""
     repeated = [runs for runs in points if len(runs) > 1 and fmean(runs)]
     freedom = sum(len(runs) - 1 for runs in repeated)
@@ -144,11 +144,19 @@ def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> Trial
     return best[0] if best is not None else None
 
 
+def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """The points that were measured, each by its first trial, in the order of what the sweep seeks."""
+    if not record.seeks_rate:
+        return [point.reading for point in sought_points(record, readings)]
+    first = {each.trial.identity[0]: each for each in reversed(readings) if not each.trial.repeat}
+    return [first.get(each.trial.identity[0], each) for each in ranking_of(readings)]
+
+
 def best_measured(
     record: SweepRecord, readings: Sequence[TrialReading]
 ) -> tuple[TrialReading, tuple[float, ...]] | None:
     """The best trial, and what its point measured of each objective; None where nothing was measured."""
     if record.seeks_rate:
-        rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranked(readings))
+        rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
         return next(((reading, (rate,)) for reading, rate in rates), None)
     return next(((point.reading, point.values) for point in sought_points(record, readings)), None)

@@ -1,4 +1,4 @@
-"""How sure a measured time is: a confidence interval from repeats, or, of a single run, the spread of its steps.
+"""The certainty of a measured time: a confidence interval from repeats, or of one run the spread of its steps.
 
 Where any point of a sweep was measured more than once, Student's t is applied to the logarithm of the median seconds of
 a step. The spread between runs is pooled over all points, as a machine disturbs each of them by a factor; so three runs
@@ -65,7 +65,7 @@ def of_runs(runs: Sequence[float], spread: RepeatSpread) -> RepeatInterval:
 
 
 def of_one_run(fastest: float, slowest: float, noise: float, num_runs: int = 1) -> RepeatInterval:
-    """Of a run that nothing was repeated beside: its fastest and slowest step, and what the machine's noise adds.
+    """Return the interval of a point without repeats: from its fastest to its slowest step, widened by noise.
 
     Args:
         noise: by which factor the peaks vary that were measured beside the runs; 1.0 where none were.
@@ -96,7 +96,7 @@ def with_own_steps(interval: RepeatInterval, seconds: Sequence[float]) -> Repeat
 
 
 def _num_aside(num_steps: int) -> int:
-    """How many steps at either end lie outside, the interval of their median still having 95 % confidence."""
+    """Count the steps to leave out at either end for an interval of their median with 95 % confidence."""
     outside, aside = 0.0, 0
     while True:
         outside += 2 * comb(num_steps, aside) / 2**num_steps

@@ -58,7 +58,7 @@ class MeasuredPoint:
         return work / self.seconds.high, work / self.seconds.low
 
     def may_equal(self, other: MeasuredPoint) -> bool:
-        """Whether the intervals of the two rates overlap."""
+        """True if the intervals of the two rates overlap."""
         (low, high), (other_low, other_high) = self.rate_bounds, other.rate_bounds
         return low <= other_high and other_low <= high
 
@@ -115,7 +115,7 @@ def _place(bounds: tuple[float, float], lows: Sequence[float], highs: Sequence[f
 
 
 def machine_noise(performances: Iterable[Performance | None]) -> float | None:
-    """By which factor the peaks differ that were measured beside the trials; None where fewer than two were.
+    """Return the factor between the peaks that were measured beside the trials; None of fewer than two.
 
     It is the same matrix product every time, so that a factor well above 1 means that something else used the machine.
     """

@@ -24,7 +24,7 @@ RATES = (
 """What of a performance goes with one over the seconds of a step."""
 
 
-def ranked(readings: Sequence[TrialReading]) -> list[TrialReading]:
+def ranking_of(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """The points that were measured, each by its middle run: the most model FLOP/s per device first.
 
     Points of which every run was disturbed come last, as nobody knows how fast they are.
@@ -41,14 +41,14 @@ def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]
     """
     groups: dict[tuple[str, str], list[TrialReading]] = {}
     for reading in readings:
-        if reading.performance and reading.experiment:
+        if reading.performance and reading.experiment and not reading.trial.stage:
             groups.setdefault((reading.experiment.fingerprint, reading.code), []).append(reading)
     return list(groups.values())
 
 
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:
-    """What disturbed a run, by the id of its trial; steady runs are left out."""
-    measured = [each for each in readings if each.performance]
+    """Map the ids of trials to what disturbed their run; steady runs are left out."""
+    measured = [each for each in readings if each.performance and not each.trial.stage]
     by_steps = disturbed_runs([each.timed_seconds for each in measured])
     found = ((each.trial.trial_id, why or _peak_fault(each)) for each, why in zip(measured, by_steps, strict=True))
     disturbed = {trial_id: why for trial_id, why in found if why}

@@ -1,4 +1,4 @@
-"""Which points are measured once more: first those that something disturbed, then the leaders and the baseline.
+"""The choice of points to measure once more: first disturbed ones, then the leaders and the baseline.
 
 A first measurement of all points comes before. Then the points take turns (A B C A B C), so that a machine that slows
 down for a while slows all of them, the leaders until their intervals part. Nothing is kept between two questions: the
@@ -47,7 +47,7 @@ class Rounds:
 
     @property
     def most_repeats(self) -> int:
-        """Of all leaders together, so that leaders that change do not make a sweep much longer."""
+        """The limit on repeats of all leaders together, so that leaders that change do not make a sweep much longer."""
         return (MOST_LEADERS + 1) * (self.most - 1)
 
     def ask(self, trials: Sequence[TrialReading], count: int, over: str) -> Answer:
@@ -67,7 +67,7 @@ class Rounds:
             return num_tried[_mark(point.middle)] < self.most and _mark(point.middle) not in given_up
 
         waiting = [each for each in self._doubtful(points, trials, num_tried) if may_run(each[0])]
-        waiting = waiting or [each for each in self._leading(points, trials) if may_run(each[0])]
+        waiting = waiting or [each for each in self._repeat_candidates(points, trials) if may_run(each[0])]
         if not waiting:
             return Answer(finished=self._ending(over, points, trials))
         turn = min(num_tried[_mark(point.middle)] for point, _ in waiting)
@@ -86,7 +86,7 @@ class Rounds:
         far = [(point, FAR) for point in far_from_prediction(points) if num_tried[_mark(point.middle)] == 1]
         return [(point, point.disturbed) for point in points if point.disturbed] + far
 
-    def _leading(self, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> list[Wanted]:
+    def _repeat_candidates(self, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> list[Wanted]:
         """All points, or the leaders while they have repeats left: one that answers a disturbed run is not theirs."""
         if self.every_point:
             return [(point, EVERY) for point in points]
@@ -94,7 +94,7 @@ class Rounds:
         return [] if is_spent else [(point, LEADING) for point in _leaders(points)]
 
     def _ending(self, over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:
-        """Why the sweep has ended."""
+        """Return the sentence that says why the sweep has ended."""
         repeats = _num_repeats(trials)
         again = f", and {repeats} measurement{'s' if repeats > 1 else ''} repeated" if repeats else ""
         if len(points) < 2 or self.every_point:
@@ -128,5 +128,5 @@ def _mark(reading: TrialReading) -> str:
 
 
 def _num_repeats(trials: Sequence[TrialReading]) -> int:
-    """Those that were tried, whatever became of them."""
+    """Count the repeats that were tried, whatever became of them."""
     return sum(each.trial.repeat > 0 and each.outcome not in UNMEASURED for each in trials)

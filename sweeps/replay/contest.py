@@ -11,7 +11,7 @@ from conf.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.players import at_random, by_search, by_tpe, rows_until_found
-from sweeps.replay.study import Ground, Played, Study, played
+from sweeps.replay.study import Ground, Played, Study, score
 from sweeps.search.choice import search_for
 from sweeps.trial import SweepRecord
 
@@ -20,14 +20,14 @@ Player = Callable[[Ground, int], Iterator[int]]
 
 @dataclass(frozen=True, slots=True)
 class SearchStanding:
-    """What one search did on all machines."""
+    """The games of one search on all machines."""
 
     name: str
     games: tuple[Played, ...]
 
     @property
     def median_jobs(self) -> float:
-        """Until one was near the best; a search that found none counts as infinitely many."""
+        """The median of jobs until one was near the best; a search that found none counts as infinitely many."""
         return median(self._jobs)
 
     @property
@@ -51,7 +51,7 @@ class SearchStanding:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What a replay came to."""
+    """The result of a replay."""
 
     study: Study
     standings: tuple[SearchStanding, ...]
@@ -77,4 +77,4 @@ def contest(asked: Composition, record: SweepRecord, spec: ReplaySpec) -> Contes
 
 def _standing(name: str, player: Player, grounds: Sequence[Ground], spec: ReplaySpec) -> SearchStanding:
     jobs = [rows_until_found(ground, player(ground, seed), spec.most_jobs) for seed, ground in enumerate(grounds)]
-    return SearchStanding(name, tuple(played(ground, rows) for ground, rows in zip(grounds, jobs, strict=True)))
+    return SearchStanding(name, tuple(score(ground, rows) for ground, rows in zip(grounds, jobs, strict=True)))

@@ -23,7 +23,7 @@ NUM_WAVES = 12  # of the smooth effect
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a step of many plans really takes on the machine, in columns, (n,), before any noise.
+    """The true seconds and bytes of many plans on the machine, in columns, (n,), before any noise.
 
     Attributes:
         terms: seconds by term.
@@ -58,8 +58,8 @@ class InventedMachine:
     noise: float = 0.02
 
     def truth(self, setting: Setting, plans: Plans) -> Truth:
-        """What these plans really take, given what the cluster's file says."""
-        prices = price(self._altered(setting), plans)
+        """Return the true cost of these plans, which differs from what the cluster's file predicts."""
+        prices = price(self._alter(setting), plans)
         seconds = prices.step.by_term()
         seconds["compute_seconds"] = seconds["compute_seconds"] * np.exp(self._on_compute(plans))
         seconds["tensor_seconds"] = seconds["tensor_seconds"] * np.exp(self._on_tensor(setting.cluster, plans))
@@ -75,7 +75,7 @@ class InventedMachine:
         """The factor by which the measurement of this name is off."""
         return exp(self._draw(f"noise {name}", self.noise))
 
-    def _altered(self, setting: Setting) -> Setting:
+    def _alter(self, setting: Setting) -> Setting:
         """The setting with the machine's own constants and overlaps, which may be better than the file says."""
         cluster, trainer = self._altered_cluster(setting.cluster), self._altered_trainer(setting.implementation)
         return replace(setting, cluster=cluster, implementation=trainer)

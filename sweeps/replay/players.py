@@ -10,7 +10,7 @@ import numpy as np
 from sweeps.points.axes import Point
 from sweeps.replay.reading import ReplayedReading
 from sweeps.replay.study import NEAR, Ground
-from sweeps.search.axes.draws import drawn
+from sweeps.search.axes.draws import draw_point
 from sweeps.search.axes.seen_points import point_key
 from sweeps.search.axes.tpe import TpeChooser, quiet
 from sweeps.search.searcher import Search
@@ -39,11 +39,11 @@ def by_search(search: Search, ground: Ground, first: list[int]) -> Iterator[int]
     readings = list[ReplayedReading]()
     for row in first:
         yield row
-        readings.append(ground.measured(row))
+        readings.append(ground.reading_of(row))
     while proposals := search.ask(readings, 1).proposals:
         row = _row(ground, proposals[0].point)
         yield row
-        readings.append(ground.measured(row))
+        readings.append(ground.reading_of(row))
 
 
 def at_random(ground: Ground, seed: int) -> Iterator[int]:
@@ -65,7 +65,7 @@ def by_tpe(ground: Ground, seed: int) -> Iterator[int]:
     tried, fruitless = set[int](), 0
     while fruitless < MOST_DRAWS:
         trial = study.ask()
-        point = drawn(ground.study.spaces, TpeChooser(trial))
+        point = draw_point(ground.study.spaces, TpeChooser(trial))
         row = None if point is None else _known_row(ground, point)
         if row is None or row in tried:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -74,7 +74,7 @@ def by_tpe(ground: Ground, seed: int) -> Iterator[int]:
         fruitless = 0
         tried.add(row)
         yield row
-        reading = ground.measured(row)
+        reading = ground.reading_of(row)
         if reading.outcome is Outcome.COMPLETED and reading.performance is not None:
             study.tell(trial, reading.performance.model_flops_per_second_per_device)
         else:

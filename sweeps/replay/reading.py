@@ -17,7 +17,7 @@ NOWHERE = TrialFolder(Path("replayed"))
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedReading(TrialReading):
-    """Nothing is read from a disk.
+    """The state of a replayed trial, for which nothing is read from a disk.
 
     Attributes:
         left: what the machine measured; None while the trial runs.
@@ -30,7 +30,7 @@ class ReplayedReading(TrialReading):
         return None
 
     @cached_property
-    def _stored(self) -> Measurement | None:
+    def _stored_measurement(self) -> Measurement | None:
         return self.left
 
     @cached_property

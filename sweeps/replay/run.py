@@ -17,10 +17,10 @@ REPLAYED = "replayed on a made-up machine"
 FINAL_LOSS = 0.0  # a replay trains nothing
 
 
-def replayed(
+def replay_trial(
     machine: InventedMachine, experiment: Experiment, repeat: int = 0, implementation: Implementation = TRISWEEP
 ) -> Measurement:
-    """How the experiment ends on the machine: with a rate, or out of memory.
+    """Return how the experiment ends on the machine: with a rate, or out of memory.
 
     Args:
         repeat: which measurement of this experiment it is; each has its own noise.
@@ -81,7 +81,7 @@ def _performance(experiment: Experiment, seconds: float, peak: float, breakdown:
 
 
 def _reported_bytes(experiment: Experiment, peak: float) -> int:
-    """What a trial reports: on a GPU the tensors alone, on a CPU the memory of the whole process."""
+    """Return the memory that a trial reports: on a GPU the tensors alone, on a CPU that of the whole process."""
     cluster = experiment.cluster
     return int(peak) - (cluster.reserved_memory_bytes if cluster.device.kind == "gpu" else 0)
 

@@ -19,7 +19,7 @@ from sweeps.points.expansion import spaces_of
 from sweeps.points.plan import SweepPart, make_trials
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
-from sweeps.replay.run import replayed
+from sweeps.replay.run import replay_trial
 from sweeps.search.axes.seen_points import PointKey, point_key
 from sweeps.trial import Trial
 from train_core.costs.counts.flops import model_flops
@@ -65,12 +65,12 @@ class Study:
 
     @cached_property
     def is_searched(self) -> Booleans:
-        """Which trials are points of the axes: the baseline alone need not be one."""
+        """The mask of trials that are points of the axes: the baseline alone need not be one."""
         return np.array([not trial.is_baseline for trial in self.trials], dtype=bool)
 
     @cached_property
     def fits_on_paper(self) -> Booleans:
-        """Which of the searched trials fit by the cost model."""
+        """The mask of searched trials that fit by the cost model."""
         return self.is_searched & [trial.infeasible_reason is None for trial in self.trials]
 
     @cached_property
@@ -99,9 +99,9 @@ class Ground:
     machine: InventedMachine
     rates: Floats
 
-    def measured(self, row: int) -> ReplayedReading:
-        """How the trial ends, with noise."""
-        return replayed_reading(self.study.trials[row], replayed(self.machine, self.study.experiments[row]))
+    def reading_of(self, row: int) -> ReplayedReading:
+        """Return how the trial ends, with noise."""
+        return replayed_reading(self.study.trials[row], replay_trial(self.machine, self.study.experiments[row]))
 
     @cached_property
     def best_rate(self) -> float:
@@ -129,8 +129,8 @@ class Played:
     share: float
 
 
-def played(ground: Ground, rows: Sequence[int]) -> Played:
-    """What came of the jobs that a search asked for, in their order."""
+def score(ground: Ground, rows: Sequence[int]) -> Played:
+    """Return the score of the jobs that a search asked for, in their order."""
     shares = [ground.share_of_best(row) for row in rows]
     found = next((number for number, share in enumerate(shares, start=1) if share >= NEAR), None)
     return Played(found, len(rows), sum(ground.rates[row] == 0.0 for row in rows), max(shares, default=0.0))

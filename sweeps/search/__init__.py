@@ -1,4 +1,4 @@
-"""Which point of a sweep to try next, from what all its trials have shown so far.
+"""The choice of the point of a sweep to try next, from what all its trials have shown so far.
 
 searcher  the interface: what is asked of a search, and what it answers
 choice    which search a sweep has

@@ -1,4 +1,4 @@
-"""Which search chooses the points of a sweep: `SEARCHES` has an entry for each `search.kind`."""
+"""The choice of the search for the points of a sweep: `SEARCHES` has an entry for each `search.kind`."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def search_for(asked: Composition, record: SweepRecord) -> Search:
     return SEARCHES[part.composition.settings.search.kind](part, record)
 
 
-def _planned(part: SweepPart, record: SweepRecord) -> Search:
+def _search_listed(part: SweepPart, record: SweepRecord) -> Search:
     search = part.composition.settings.search
     if search.num_seeds > 1 or search.pruner != "none":
         return listed_with_seeds(part, record.spec.max_trials)
     return Listed()
 
 
-def _drawn(part: SweepPart, record: SweepRecord) -> Search:
+def _search_axes(part: SweepPart, record: SweepRecord) -> Search:
     return search_of_axes(part, record.spec.max_trials)
 
 
-def _learned(part: SweepPart, record: SweepRecord) -> Search:
-    """Of layouts the cost model is the prior; of other axes nothing is known before the first trials."""
+def _search_by_learning(part: SweepPart, record: SweepRecord) -> Search:
+    """Make the search that learns: of layouts from the cost model on, of other axes from the first trials on."""
     if chooses_layouts(part.composition.settings, part.points):
         return _bayes(part.composition, part.points, record)
-    return _drawn(part, record)
+    return _search_axes(part, record)
 
 
 SEARCHES: Mapping[str, Callable[[SweepPart, SweepRecord], Search]] = {
-    "grid": _planned,
-    "planner": _planned,
-    "random": _drawn,
-    "bayes": _learned,
-    "pareto": _drawn,
+    "grid": _search_listed,
+    "planner": _search_listed,
+    "random": _search_axes,
+    "bayes": _search_by_learning,
+    "pareto": _search_axes,
 }
 
 
@@ -71,7 +71,7 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     # All plans are of one batch, so that where the sweep varies it the points are those that it lists.
     lists = search.space == "listed" or BATCH in points.varied_keys
     sizes = _sizes(asked, points, of_stand_in=record.mode == "proxy")
-    candidates: Candidates = _listed(asked, points) if lists else _plans(asked, sizes)
+    candidates: Candidates = _listed_candidates(asked, points) if lists else _plans(asked, sizes)
     if not len(candidates.priced):
         problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
         remedy = "Use more devices or a smaller model, or pin fewer knobs."
@@ -79,8 +79,8 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     return Bayes(candidates, objective, search.min_gain, record.spec.max_trials)
 
 
-def _listed(asked: Composition, points: PointSet) -> ListedPoints:
-    return ListedPoints(make_trials(asked.tree, points, _restricting(asked, points)))
+def _listed_candidates(asked: Composition, points: PointSet) -> ListedPoints:
+    return ListedPoints(make_trials(asked.tree, points, _pinned_values(asked, points)))
 
 
 def _plans(asked: Composition, sizes: list[int]) -> PlansOfSpaces:
@@ -104,7 +104,7 @@ def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[i
     return sorted({value for value in values if isinstance(value, int)})
 
 
-def _restricting(asked: Composition, points: PointSet) -> dict[str, Value]:
-    """What the user overrode of the keys that the sweep varies."""
+def _pinned_values(asked: Composition, points: PointSet) -> dict[str, Value]:
+    """Return the values that the user gave to keys which the sweep varies."""
     varied = {key for key, _ in points.listed_values()}
     return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied}

@@ -19,5 +19,5 @@ class Listed(Search):
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
         return []
 
-    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
         return []

@@ -31,7 +31,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a search says when it is asked.
+    """The answer of a search to the question what to try next.
 
     Attributes:
         proposals: points to try now, the best first. Fewer than were asked for, or none, where it waits for results.
@@ -59,5 +59,5 @@ class Search(Protocol):
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
         """The running trials that are clearly worse than the best after the same steps."""
 
-    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
-        """What the trials have shown about the prediction, a sentence each."""
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
+        """Return what the trials have shown about the prediction, a sentence each."""

@@ -30,7 +30,7 @@ def cluster_of(row: Row) -> ClusterSpec:
     """The cluster that the row names, else the one that claims its device, as the row says that it hangs together."""
     named = text_of(row, "cluster")
     chosen = _chosen(row, named, text_of(row, "gpu"))
-    return with_network_of(with_nodes_of(chosen, row), row, stated_elsewhere=bool(named))
+    return with_network_of(with_nodes_of(chosen, row), row)
 
 
 def _chosen(row: Row, cluster: str, gpu: str) -> ClusterSpec:

@@ -12,14 +12,12 @@ from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.setup import Setup
 from conf.trainer_limits import limits_of, require_runnable
-from sweeps.table.cells import Row, index_of, text_of
+from sweeps.table.cells import Row, flag_of, index_of, said, text_of
 from sweeps.table.clusters import cluster_of
-from sweeps.table.compiled import compiled_or_not
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
 from sweeps.table.precision import precision_of
-from sweeps.table.recipes import with_recipe_of
-from sweeps.table.remarks import said
+from sweeps.table.remarks import with_columns
 from sweeps.table.trainer import trainer_of
 from sweeps.table.unread import require_read
 from sweeps.table.words import about_columns
@@ -59,6 +57,23 @@ OPTIONAL_COLUMNS = (
     "gpus_per_node",
     "network_gbits_per_node",
     "stage",
+    "local_batch",
+    "grad_reduce_excluded",
+    "zero_group_size",
+    "reshard_after_forward",
+    "optimizer",
+    "out_of_memory",
+    "mla",
+    "matmul_precision",
+    "compile_loss",
+    "async_tp",
+    "grouped_gemm",
+    "overlap_moe",
+    "overlap_weight_gradient",
+    "cuda_graphs",
+    "dropout",
+    "cudnn_attention",
+    "usual_implementation",
 )
 MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct", "memory_gib")
 
@@ -87,14 +102,14 @@ def configuration_of(row: Row, implementation: str | None = None) -> Configurati
     """
     require_read(row)
     try:
-        return _configuration_of(row, implementation)
+        return _configuration_of(with_columns(row), implementation)
     except ConfigError as error:
         raise about_columns(error, row) from None
 
 
 def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     cluster, parallel = cluster_of(row), parallel_of(row)
-    trainer = with_recipe_of(row, compiled_or_not(row, trainer_of(row, parallel.zero_stage, implementation)))
+    trainer = trainer_of(row, parallel.zero_stage, implementation)
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
     setup = Setup(
         model=model,
@@ -116,13 +131,12 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
 
 def _leaves_memory_open(row: Row) -> bool:
     """Whether the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
-    other = said(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer", "notes"))
-    unknown = said(row, r"(?:recompute|offload)[^;]*not (?:in the table|stated|printed)", ("assumed", "notes"))
-    return bool(other) or (bool(unknown) and not text_of(row, "recompute"))
+    other = said(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer",))
+    return other is not None or text_of(row, "recompute").lower() == "unknown"
 
 
 def _was_run(row: Row) -> bool:
-    return any(text_of(row, column) for column in MEASURED_COLUMNS) or bool(said(row, "out of memory", ("notes",)))
+    return any(text_of(row, column) for column in MEASURED_COLUMNS) or flag_of(row, "out_of_memory", default=False)
 
 
 def _widened(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:

@@ -6,12 +6,10 @@ import re
 from typing import Literal
 
 from conf.errors import ConfigError
-from conf.knobs import plain_values
-from conf.schema import BatchPlan, ParallelPlan, Recompute
-from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, text_of
+from conf.knobs import EXPERT_DISPATCHERS, plain_values
+from conf.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
+from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, said, text_of
 from sweeps.table.model import MOST_LAYERS
-from sweeps.table.recipes import dispatcher_of
-from sweeps.table.remarks import said
 
 ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
     "0": 0,
@@ -51,11 +49,13 @@ RECOMPUTATIONS: dict[str, Recompute] = {
     "norm/activation": "pointwise",
     "mlp_act": "pointwise",
     "moe_act": "pointwise",
+    "unknown": "none",
 }
 POINTWISE_MODULES = r"norm|mlp_act|moe_act|mla_up_proj"
 WHOLE_MODULES = r"\b(?:mlp|moe|shared_experts)\b"
 """Modules of Megatron-Core's `--recompute-modules` that compute nothing wide, and those that do. With experts, `mlp` is
 the feed-forward part of the few layers that have none."""
+DISPATCHERS: dict[str, ExpertDispatcher] = {**{name: name for name in EXPERT_DISPATCHERS}, "all-to-all": "alltoall"}
 USUAL_PER_NODE = 8
 ONE = ("", "1", "1.0")
 MANY_MICRO_BATCHES = 1024
@@ -64,7 +64,7 @@ MANY_MICRO_BATCHES = 1024
 
 def parallel_of(row: Row) -> ParallelPlan:
     tensor, pipeline, context = count_of(row, "tp"), count_of(row, "pp"), count_of(row, "cp", default=1)
-    devices, chunks = count_of(row, "num_gpus"), _chunks_of(row)
+    devices, chunks = count_of(row, "num_gpus"), count_of(row, "vpp", default=1)
     _check_replicas(row, tensor * pipeline * context, devices)
     stated = {
         "world_size": devices,
@@ -85,12 +85,6 @@ def parallel_of(row: Row) -> ParallelPlan:
         **_recompute_of(row),
     }
     return ParallelPlan(**{**plain_values("parallel"), **stated})
-
-
-def _chunks_of(row: Row) -> int:
-    """Model chunks of a stage: the fewest that there can be where a row has an interleaved schedule and no number."""
-    is_interleaved = said(row, r"\binterleaved\b(?! data)", ("model", "schedule")) is not None
-    return count_of(row, "vpp", default=2 if is_interleaved else 1)
 
 
 def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
@@ -120,17 +114,15 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
         return 2
     numbered = NUMBERED_STAGE.match(text_of(row, "zero_stage").lower())
     stage = int(numbered.group(1)) if numbered else choice_of(row, "zero_stage", ZERO_STAGES, default=0)
-    # Beside a pipeline, FSDP2 keeps what it has gathered for all micro-batches of a step (torchtitan, its `default`
-    # of reshard_after_forward), which shares out what ZeRO-2 does.
-    is_kept = said(row, r"fsdp", ("zero_stage", "notes")) is not None and pipeline > 1
+    # What stays gathered for all micro-batches of a step is shared out as ZeRO-2 does.
+    is_kept = pipeline > 1 and not flag_of(row, "reshard_after_forward", default=True)
     return 2 if stage == 3 and is_kept else stage
 
 
 def _zero_group_of(row: Row, replicas: int) -> int | None:
-    """Replicas among which ZeRO shares out: as `zero1=8` says, those of a node under HSDP; None where these are all."""
-    remark = said(row, r"\bzero[123] ?= ?(\d+)", ("series", "notes"))
+    """Replicas among which ZeRO shares out: as the row says, those of a node under HSDP; None where these are all."""
     usual = count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, HYBRID, ("zero_stage",)) else replicas
-    size = int(remark.group(1)) if remark else usual
+    size = index_of(row, "zero_group_size") or usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
 
@@ -142,7 +134,7 @@ def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict
     return {
         "expert_parallel_size": experts,
         "expert_tensor_parallel_size": stated if experts > 1 else None,
-        "expert_dispatcher": dispatcher_of(row),
+        "expert_dispatcher": choice_of(row, "dispatcher", DISPATCHERS, default="alltoall"),
     }
 
 
@@ -180,15 +172,14 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     micro_batch = count_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
     if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
         return BatchPlan(global_batch_size=count_of(row, "global_batch"), micro_batch_size=micro_batch)
-    many = MANY_MICRO_BATCHES if said(row, r"all-reduce excluded", ("notes",)) else 1
+    many = MANY_MICRO_BATCHES if flag_of(row, "grad_reduce_excluded", default=False) else 1
     of_replica = micro_batch * many if local is None else local
     return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)
 
 
 def _local_batch_of(row: Row) -> int | None:
     """Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch."""
-    remark = said(row, r"local batch (?:size )?(?:of )?(\d+)", ("notes",))
-    return int(remark.group(1)) if remark and not text_of(row, "micro_batch") else None
+    return index_of(row, "local_batch") if not text_of(row, "micro_batch") else None
 
 
 def _usual_micro_batch(local: int | None, stages: int) -> int | None:

@@ -6,16 +6,12 @@ from conf.errors import ConfigError
 from conf.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.remedies import VOCABULARY_MULTIPLE, next_multiple
 from conf.schema import Family
-from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, text_of
-from sweeps.table.remarks import said
+from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, said, text_of
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
 EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
-DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
-"""That of DeepSeek-V2 and V3, of which every query head has 128 + 64. V2-Lite makes queries from the hidden state.
-Source: arXiv 2405.04434, section 3.1.2 and appendix B."""
-DEEPSEEK_HEAD_SIZE = 192
+LATENT_ATTENTION = r"^(?:mla )?(\d+) ?\+ ?(\d+) ?/ ?v (\d+)(?:, ?q_lora (\d+))?, ?kv_lora (\d+)$"
 
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
@@ -71,7 +67,7 @@ def _experts_of(row: Row) -> ExpertsSpec | None:
         ffn_hidden_size=count_of(row, "moe_ffn", default=_ffn_hidden_of(row)),
         shared_ffn_hidden_size=index_of(row, "shared_expert_ffn") or 0,
         num_dense_layers=index_of(row, "dense_layers") or 0,
-        capacity_factor=_capacity_factor_of(row),
+        capacity_factor=number_of(row, "capacity_factor"),
     )
 
 
@@ -83,25 +79,17 @@ def _refuse_experts(row: Row) -> None:
             raise ConfigError(column, text_of(row, column), problem, "Fill in num_experts, or leave this cell empty.")
 
 
-def _capacity_factor_of(row: Row) -> float | None:
-    stated = number_of(row, "capacity_factor")
-    remark = said(row, r"capacity factor (\d+(?:\.\d+)?)", ("notes",))
-    return stated or (float(remark.group(1)) if remark else None)
-
-
 def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
-    """Latent attention, where the row spells it out or has a model that is known for it, and the width of a head."""
-    stated = count_of(row, "head_dim") if text_of(row, "head_dim") else None
-    sizes = said(row, r"\bmla (\d+) ?\+ ?(\d+) ?/ ?v (\d+)(?:, ?q_lora (\d+))?, ?kv_lora (\d+)", ("notes",))
-    if sizes:
-        plain, rotary, value, key_value_rank = (int(sizes.group(number)) for number in (1, 2, 3, 5))
-        query_rank = int(sizes.group(4)) if sizes.group(4) else None
-        latent = LatentAttentionSpec(
-            query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
-        )
-        return latent, plain + rotary
-    if said(row, r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)):
-        return DEEPSEEK_ATTENTION.model_copy(update={"query_rank": None}), DEEPSEEK_HEAD_SIZE
-    if said(row, r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)):
-        return DEEPSEEK_ATTENTION, DEEPSEEK_HEAD_SIZE
-    return None, stated
+    """Latent attention, where the row has it, and the width of a head."""
+    if text_of(row, "mla").lower() in ("", "no", "none"):
+        return None, count_of(row, "head_dim") if text_of(row, "head_dim") else None
+    sizes = said(row, LATENT_ATTENTION, ("mla",))
+    if sizes is None:
+        remedy = "Write 128+64 / v 128, q_lora 1536, kv_lora 512, or no."
+        raise ConfigError("mla", text_of(row, "mla"), "is no latent attention that can be read", remedy)
+    plain, rotary, value, key_value_rank = (int(sizes.group(number)) for number in (1, 2, 3, 5))
+    query_rank = int(sizes.group(4)) if sizes.group(4) else None
+    latent = LatentAttentionSpec(
+        query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
+    )
+    return latent, plain + rotary

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from conf.cluster_spec import ClusterSpec, LinkSpec
 from sweeps.table.cells import Row, count_of, number_of, text_of
 
-REMARKED_NETWORK = re.compile(r"(\d+) ?x ?(\d+) ?gb(?:/s|it/s|ps)?\b[^;.]{0,40}\bper node")
-"""`4 x 100 Gb/s RoCE per node`: ports, and gigabits per second of each."""
+PORTS = re.compile(r"(\d+) x (\d+)")
+"""`4 x 100`: ports, and gigabits per second of each."""
 GIGABIT = 1e9 / 8  # bytes
 MOST_PER_NODE = 1024
 
@@ -37,26 +37,13 @@ def _growing(links: Iterable[LinkSpec]) -> list[LinkSpec]:
     return kept
 
 
-def with_network_of(cluster: ClusterSpec, row: Row, *, stated_elsewhere: bool) -> ClusterSpec:
-    """The cluster with the network between nodes that the row states, shared by the devices of a node.
-
-    Args:
-        stated_elsewhere: the row names a cluster, whose file is believed before the row's remarks, though not before
-            its column.
-    """
-    gigabits = number_of(row, "network_gbits_per_node")
-    if gigabits is None and not stated_elsewhere:
-        gigabits = _remarked_gigabits(row)
+def with_network_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
+    """The cluster with the network between nodes that the row states, shared by the devices of a node."""
+    ports = PORTS.fullmatch(text_of(row, "network_gbits_per_node"))
+    gigabits = int(ports[1]) * float(ports[2]) if ports else number_of(row, "network_gbits_per_node")
     if gigabits is None or len(cluster.links) < 2:
         return cluster
     widest = cluster.links[-1].model_copy(
         update={"bandwidth_bytes_per_second": gigabits * GIGABIT / cluster.devices_per_node}
     )
     return cluster.model_copy(update={"links": (*cluster.links[:-1], widest)})
-
-
-def _remarked_gigabits(row: Row) -> float | None:
-    for column in ("assumed", "notes"):
-        if said := REMARKED_NETWORK.search(text_of(row, column).lower()):
-            return float(said.group(1)) * float(said.group(2))
-    return None

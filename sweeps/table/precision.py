@@ -9,7 +9,6 @@ from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from conf.schema import Dtype, MatmulRecipe, PrecisionPlan
 from sweeps.table.cells import Row, choice_of, text_of
-from sweeps.table.remarks import said
 
 PRECISIONS: dict[str, Dtype] = {
     "bf16": "bf16",
@@ -36,10 +35,6 @@ RECIPES: tuple[tuple[str, MatmulRecipe], ...] = (
 )
 """Words of a recipe, the most special first, and what they mean. NVIDIA's tables write FP8-CS, -DS, -SC and -MX."""
 GRADIENT_TYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "bf16"}
-BF16_GRADIENTS = r"\bnemo\b|internevo|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16"
-"""Sources that accumulate and reduce gradients in bf16: NVIDIA's recipes say `grad_reduce_in_fp32: false` for NeMo
-(nemo/collections/llm/recipes/precision/mixed_precision.py) and for the performance scripts of Megatron-Bridge."""
-PEAK_OF_FP8 = r"\bpeak column\b[^;]*\bfp8\b"
 USUAL_RECIPES: dict[str, MatmulRecipe] = {"torchtitan": "fp8-tensorwise"}
 """How a trainer scales fp8 where a row does not say it; all others do as Transformer Engine does by itself, delayed."""
 
@@ -55,28 +50,16 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
     dtype: Dtype = "bf16" if recipe else choice_of(row, "precision", PRECISIONS, default=usual)
     return PrecisionPlan(
         dtype=dtype,
-        gradient_dtype=_gradient_dtype_of(row, dtype),
+        gradient_dtype=choice_of(row, "gradient_dtype", GRADIENT_TYPES, default="fp32"),
         initial_loss_scale=1.0,  # it has no effect on the price; the type wants some value
         loss_scale_window=1,
         matmul_recipe=recipe,
     )
 
 
-def _gradient_dtype_of(row: Row, dtype: Dtype) -> Literal["fp32", "bf16"]:
-    if text_of(row, "gradient_dtype"):
-        return choice_of(row, "gradient_dtype", GRADIENT_TYPES)
-    if dtype != "bf16" or said(row, r"fp32 grad", ("precision", "notes")):
-        return "fp32"
-    return "bf16" if said(row, BF16_GRADIENTS, ("source", "notes")) else "fp32"
-
-
 def is_narrow(row: Row) -> bool:
-    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`.
-
-    Rows of JUPITER say bf16, the type of the weights, and that their peak is that of fp8. Their rate is 1.33 times that
-    of the runs which the same page compares with fp8, so they are taken to be fp8's, which is an inference.
-    """
-    return text_of(row, "precision").lower().startswith(NARROW) or bool(said(row, PEAK_OF_FP8, ("notes",)))
+    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`."""
+    return any(text_of(row, column).lower().startswith(NARROW) for column in ("precision", "matmul_precision"))
 
 
 def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:
@@ -87,7 +70,7 @@ def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:
             raise ConfigError("fp8_recipe", named, "needs a narrow precision", "Write fp8 there, or leave this empty.")
         return None
     # The precision itself may say it: `mxfp8`, `fp8 rowwise`.
-    words = f"{named} {text_of(row, 'precision')}".lower()
+    words = f"{named} {text_of(row, 'precision')} {text_of(row, 'matmul_precision')}".lower()
     found = next((recipe for pattern, recipe in RECIPES if re.search(pattern, words)), None)
     if found is None and named:
         raise ConfigError("fp8_recipe", named, "is not known here", "Known: delayed, current, rowwise, blockwise, mx.")

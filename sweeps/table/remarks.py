@@ -1,16 +1,144 @@
-"""What a row says in words: remarks in its notes and names that stand for columns which published tables lack."""
+"""Remarks become columns: what a row's words, and scripts that its source keeps beside the table, say of its price.
+
+Everything that prices a row reads columns only. A cell that the row fills itself is never replaced.
+"""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass, field
 
-from sweeps.table.cells import Row, text_of
+from sweeps.table.cells import SAID_IN, Row, said, text_of
 
-SAID_IN = ("source", "table", "series", "model", "notes")
-"""Columns of free text that are read for remarks. What only `assumed` says is somebody's guess, and not read here."""
+SINCE_26_06 = r"megatron-bridge.*\(26\.(?:0[6-9]|1\d)|megatron-bridge.*\((?:2[7-9]|[3-9]\d)\."
+SINCE_APRIL_2025 = r"(?<!\d)20(?:25[-_]?(?:0[4-9]|1[0-2])|2[6-9])"
+WITH_A_CHOICE = r"^(?!0|1(?:\.0)?$)\d"
+NO_16_OR_32_BITS = r"^(?!(?:amp_)?(?:fp|float)(?:16|32)|half)"
+NOTES = ("notes",)
 
 
-def said(row: Row, pattern: str, columns: tuple[str, ...] = SAID_IN) -> re.Match[str] | None:
-    """The first match in the row's words, in lower case; None where they do not say it."""
-    matches = (re.search(pattern, text_of(row, column).lower()) for column in columns)
-    return next((match for match in matches if match), None)
+@dataclass(frozen=True)
+class Remark:
+    """What fills the blank cells of one column.
+
+    Attributes:
+        value: the cell; `{0}` stands for the whole match, `{1}` for its first group.
+        pattern: what one of the columns `read` has to say, in lower case; a column that is not there is blank.
+        where: patterns that other columns have to match, in lower case.
+    """
+
+    column: str
+    value: str
+    pattern: str = ""
+    read: tuple[str, ...] = NOTES
+    where: dict[str, str] = field(default_factory=dict)
+
+    def cell(self, row: Row) -> str:
+        """The cell for a row; empty where the row does not say this."""
+        found = said(row, self.pattern, self.read)
+        if found is None or not all(said(row, pattern, (column,)) for column, pattern in self.where.items()):
+            return ""
+        return self.value.format(found.group(), *found.groups(default=""))
+
+
+BLACKWELL_NEMO = {"source": r"dgxc-benchmarking @v25\.05", "gpu": r"gb200|b200", "model": r"^(?:nemotron4|grok1)"}
+GPT3_NEMO = {"source": r"dgxc-benchmarking @v24\.11", "model": r"^gpt3"}
+ONE_GRAPH = {"source": SINCE_26_06, "num_experts": WITH_A_CHOICE, "precision": "mxfp8"}
+DEEPEP_BRIDGE = {
+    "source": "megatron-bridge",
+    "gpu": r"^b200",
+    "model": r"deepseek-v3",
+    "vpp": r"^[2-9]",
+    "precision": "mxfp8",
+}
+REMARKS = (
+    Remark("vpp", "2", r"\binterleaved\b(?! data)", ("model", "schedule")),
+    Remark("zero_group_size", "{1}", r"\bzero[123] ?= ?(\d+)", ("series", "notes")),
+    # FSDP2 keeps what it has gathered for all micro-batches of a step beside a pipeline (torchtitan, its `default`).
+    Remark("reshard_after_forward", "no", r"fsdp", ("zero_stage", "notes")),
+    Remark("local_batch", "{1}", r"local batch (?:size )?(?:of )?(\d+)"),
+    Remark("grad_reduce_excluded", "yes", r"all-reduce excluded"),
+    Remark(
+        "recompute", "unknown", r"(?:recompute|offload)[^;]*not (?:in the table|stated|printed)", ("assumed", "notes")
+    ),
+    Remark("optimizer", "{0}", r"adafactor|\bmuon\b|\blion\b|\bsgd\b"),
+    Remark("out_of_memory", "yes", r"out of memory|\boom\b"),
+    Remark("capacity_factor", "{1}", r"capacity factor (\d+(?:\.\d+)?)", where={"num_experts": WITH_A_CHOICE}),
+    # DeepSeek-V2 and V3, arXiv 2405.04434, section 3.1.2 and appendix B. V2-Lite makes queries from the hidden state.
+    Remark("mla", "{0}", r"\bmla \d+ ?\+ ?\d+ ?/ ?v \d+(?:, ?q_lora \d+)?, ?kv_lora \d+"),
+    Remark("mla", "128+64 / v 128, kv_lora 512", r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)),
+    Remark("mla", "128+64 / v 128, q_lora 1536, kv_lora 512", r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)),
+    # Rows of JUPITER say bf16, the type of the weights, and that their peak is that of fp8. Their rate is 1.33 times
+    # that of the runs which the same page compares with fp8, so they are taken to be fp8's, which is an inference.
+    Remark("matmul_precision", "fp8", r"\bpeak column\b[^;]*\bfp8\b"),
+    Remark("gradient_dtype", "fp32", r"fp32 grad", ("precision", "notes")),
+    # NVIDIA's recipes say `grad_reduce_in_fp32: false` for NeMo (nemo/collections/llm/recipes/precision/
+    # mixed_precision.py) and for the performance scripts of Megatron-Bridge. V100 has no bf16.
+    Remark(
+        "gradient_dtype",
+        "bf16",
+        r"\bnemo\b|internevo|megatron-bridge|dgxc-benchmarking|\bmlcommons\b|grad[^;]* in bf16",
+        ("source", "notes"),
+        {"precision": NO_16_OR_32_BITS, "gpu": r"^(?!.*v100)", "cluster": r"^(?!.*v100)"},
+    ),
+    # torchtitan compiles nothing by itself. Tensor-parallel collectives in pieces need it, and so do those that they
+    # are compared with.
+    Remark("compile", "yes", r"compile|async ?-?tp|vanilla tp", ("model", "table")),
+    Remark("compile", "yes", r"torch\.compile|async ?-?tp"),
+    Remark("compile_loss", "yes", SINCE_APRIL_2025, ("source", "table")),
+    # `4 x 100 Gb/s RoCE per node`. A cluster that is named is believed before the row's remarks.
+    Remark(
+        "network_gbits_per_node",
+        "{1} x {2}",
+        r"(\d+) ?x ?(\d+) ?gb(?:/s|it/s|ps)?\b[^;.]{0,40}\bper node",
+        ("assumed", "notes"),
+        {"cluster": r"^$"},
+    ),
+    # NeMo and Megatron-Bridge overlap by themselves; Megatron-LM's own script has to be told, and InternEvo cannot.
+    Remark("async_tp", "no", r"(?:no|without) tp[- ]?comm\w* overlap|vanilla tp", SAID_IN),
+    Remark("async_tp", "yes", r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers", SAID_IN),
+    Remark("async_tp", "no", r"megatron-lm|oellm|internevo", ("source", "implementation")),
+    Remark("grouped_gemm", "no", r"no grouped[- ]?gemm"),
+    # Megatron-Core's --overlap-moe-expert-parallel-comm, which recipes of Megatron-Bridge turn on
+    # (_enable_hybridep_full_iteration_mxfp8, DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2).
+    Remark("overlap_moe", "yes", r"1f1b (?:all-to-all|a2a|ep) overlap|overlap_moe_expert_parallel_comm"),
+    Remark("overlap_moe", "yes", where=DEEPEP_BRIDGE),
+    Remark("overlap_moe", "yes", where=ONE_GRAPH),
+    # moe_flex_dispatcher_backend of the recipes for GPUs from Blackwell on.
+    Remark("dispatcher", "{0}", r"\b(?:deepep|hybridep)\b"),
+    Remark("dispatcher", "deepep", where=DEEPEP_BRIDGE),
+    Remark("dispatcher", "hybridep", where={"source": "megatron-bridge", "num_experts": WITH_A_CHOICE}),
+    # nemotron/launch.sh and grok1/launch.sh: --cuda_graphs true.
+    Remark("cuda_graphs", "yes", where=BLACKWELL_NEMO),
+    Remark("cuda_graphs", "yes", where=ONE_GRAPH),
+    # Megatron-LM reduces beside the gradients of weights since September 2021 (commit 16c90445), the paper is of April.
+    Remark("overlap_weight_gradient", "no", where={"arxiv": r"^2104\.04473"}),
+    # nemo_megatron/launch.sh turns cuDNN's attention off, which leaves FlashAttention 2, and gpt3_175b_hydra.yaml drops
+    # one value in ten; the sources' other models do neither.
+    Remark("dropout", "yes", where=GPT3_NEMO),
+    Remark("cudnn_attention", "no", where=GPT3_NEMO),
+    # Notes may name a trainer in passing, so that the source speaks first. InternEvo runs eager layers around flash
+    # attention and shares its optimizer out as DeepSpeed does. Plain DDP is priced as FSDP that shares nothing out.
+    *(
+        Remark("usual_implementation", name, pattern, read)
+        for read in (("source", "series"), ("zero_stage", "notes"))
+        for name, pattern in (
+            ("torchtitan", r"torchtitan"),
+            ("megatron-deepspeed", r"megatron-?deepspeed"),
+            ("megatron-core", r"megatron-(?:core|bridge)|\bnemo\b|\bprimus\b|transformer engine|simumax"),
+            ("deepspeed", r"internevo"),
+            ("fsdp", r"llm-foundry|\bfsdp"),
+            ("fsdp", r"\bddp\b"),
+        )
+    ),
+    Remark("usual_implementation", "deepspeed", r"\bdeepspeed\b", ("source",)),
+)
+"""Of two remarks that fill the same column the first one does."""
+
+
+def with_columns(row: Row) -> Row:
+    """The row with the blank cells filled that its remarks speak of."""
+    filled: dict[str, str] = {}
+    for remark in REMARKS:
+        if remark.column not in filled and not text_of(row, remark.column) and (cell := remark.cell(row)):
+            filled[remark.column] = cell
+    return {**row, **filled}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from sweeps.table.cells import FLAGS, Row, choice_of, text_of
+from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, text_of
 from sweeps.table.precision import is_narrow
-from sweeps.table.remarks import said
 from train_core.costs import IMPLEMENTATIONS, Implementation
+from train_core.costs.trainers.fsdp import FSDP
+from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
 SPELLINGS = {
     **{name: name for name in IMPLEMENTATIONS},
@@ -24,16 +25,6 @@ SPELLINGS = {
     "composer": "fsdp",
     "titan": "torchtitan",
 }
-KNOWN_SOURCES = (
-    (r"torchtitan", "torchtitan"),
-    (r"megatron-?deepspeed", "megatron-deepspeed"),
-    (r"megatron-(?:core|bridge)|\bnemo\b|\bprimus\b|transformer engine|simumax", "megatron-core"),
-    (r"internevo", "deepspeed"),
-    (r"llm-foundry|\bfsdp", "fsdp"),
-    (r"\bddp\b", "fsdp"),
-)
-"""What a source says of itself, and its trainer. InternEvo runs eager layers around flash attention and shares its
-optimizer out among replicas, as DeepSpeed does. Plain DDP is priced as FSDP that shares nothing out."""
 FLASH_ATTENTION = {
     **FLAGS,
     "triton/flash": True,
@@ -52,6 +43,19 @@ VERSION_OF_FLASH = re.compile(r"flash|(?:fa|v)[-_ ]?[1-4]\b")
 BEFORE_2023 = re.compile(r"(?:0[7-9]|1\d|2[0-2])\d\d\.")
 """How the number of a paper on arXiv begins: its year and month. FlashAttention is of June 2022 (2205.14135), and in
 Megatron-LM since the end of that year."""
+FACTS: dict[str, dict[bool, dict[str, object]]] = {
+    "async_tp": {True: {"tensor_overlap": 1.0}, False: {"tensor_overlap": 0.0}},
+    "grouped_gemm": {True: {"groups_experts": True}, False: {"groups_experts": False}},
+    "overlap_moe": {True: {"experts_overlap": 1.0}, False: {"experts_overlap": 0.0}},
+    "overlap_weight_gradient": {
+        True: {"overlaps_weight_gradient": True},
+        False: {"overlaps_weight_gradient": False},
+    },
+    "cuda_graphs": {True: {"launch_seconds": 0.0, "collective_call_seconds": 0.0}},
+    "dropout": {True: {"dropout": True}, False: {"dropout": False}},
+    "cudnn_attention": {False: {"attention_since_hopper": FSDP.attention_since_hopper}},
+}
+"""What columns of yes and no decide of a trainer. Without cuDNN's attention there is FlashAttention 2."""
 DDP_OR_ZERO = {0: "megatron-lm", 1: "megatron-deepspeed"}
 
 
@@ -61,14 +65,12 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
     Args:
         given: the trainer of rows that name none; None decides by what the row says.
     """
-    usual = given or _known_source(row) or _usual(row, zero_stage)
+    usual = given or text_of(row, "usual_implementation") or _usual(row, zero_stage)
     is_named = given is not None or bool(text_of(row, "implementation"))
     chosen = IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)]
-    for as_said in (_overlapping, _grouping, _exchanging):
-        chosen = as_said(row, chosen)
-    if not text_of(row, "flash_attention") and (is_named or not _is_flash(row)):
-        return chosen
-    return chosen.model_copy(update={"flash_attention": _is_flash(row)})
+    if text_of(row, "flash_attention") or (not is_named and _is_flash(row)):
+        chosen = chosen.model_copy(update={"flash_attention": _is_flash(row)})
+    return as_stated(row, compiled_or_not(row, chosen))
 
 
 def _is_flash(row: Row) -> bool:
@@ -80,41 +82,24 @@ def _is_flash(row: Row) -> bool:
     return choice_of(row, "flash_attention", FLASH_ATTENTION, default=False)
 
 
-def _grouping(row: Row, trainer: Implementation) -> Implementation:
-    """The trainer without one product for all experts of a rank, where the row says so."""
-    is_apart = said(row, r"no grouped[- ]?gemm", ("notes",))
-    return trainer.model_copy(update={"groups_experts": False}) if is_apart else trainer
+def as_stated(row: Row, trainer: Implementation) -> Implementation:
+    """The trainer with what columns of the row turn on or off, and as it is by itself where they are blank."""
+    update: dict[str, object] = {}
+    for column, facts in FACTS.items():
+        if text_of(row, column):
+            update |= facts.get(flag_of(row, column, default=False), {})
+    return trainer.model_copy(update=update)
 
 
-def _exchanging(row: Row, trainer: Implementation) -> Implementation:
-    """The trainer with experts' exchanges beside the passes of another micro-batch, where the row says so.
-
-    Megatron-Core's `--overlap-moe-expert-parallel-comm`.
-    """
-    is_beside = said(row, r"1f1b (?:all-to-all|a2a|ep) overlap|overlap_moe_expert_parallel_comm", ("notes",))
-    return trainer.model_copy(update={"experts_overlap": 1.0}) if is_beside else trainer
-
-
-def _overlapping(row: Row, trainer: Implementation) -> Implementation:
-    """The trainer with tensor-parallel collectives beside their products, or not, where the row says either.
-
-    NeMo and Megatron-Bridge turn that on; Megatron-LM's own script has to be told, and InternEvo cannot.
-    """
-    if said(row, r"(no|without) tp[- ]?comm\w* overlap|vanilla tp"):
-        return trainer.model_copy(update={"tensor_overlap": 0.0})
-    if said(row, r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers"):
-        return trainer.model_copy(update={"tensor_overlap": 1.0})
-    if said(row, r"megatron-lm|oellm|internevo", ("source", "implementation")):
-        return trainer.model_copy(update={"tensor_overlap": 0.0})
-    return trainer
-
-
-def _known_source(row: Row) -> str | None:
-    # Notes may name a trainer in passing, so that the source speaks first.
-    for columns in (("source", "series"), ("zero_stage", "notes")):
-        if found := next((name for pattern, name in KNOWN_SOURCES if said(row, pattern, columns)), None):
-            return found
-    return "deepspeed" if said(row, r"\bdeepspeed\b", ("source",)) else None
+def compiled_or_not(row: Row, trainer: Implementation) -> Implementation:
+    """torchtitan with its layers and its loss compiled or not, which narrow products need; others as they are."""
+    if trainer.name != TORCHTITAN.name:
+        return trainer
+    kind = TORCHTITAN_EAGER
+    if flag_of(row, "compile", default=is_narrow(row)):
+        kind = TORCHTITAN_COMPILED_LOSS if flag_of(row, "compile_loss", default=False) else TORCHTITAN
+    differs = {name: value for name, value in kind if value != getattr(TORCHTITAN, name)}
+    return trainer.model_copy(update=differs)
 
 
 def _usual(row: Row, zero_stage: int) -> str:

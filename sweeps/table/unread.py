@@ -6,8 +6,7 @@ Priced without them, it would be priced as something else.
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from sweeps.table.cells import Row, text_of
-from sweeps.table.remarks import said
+from sweeps.table.cells import Row, said, text_of
 
 UNREAD_COLUMNS = (
     "attention_window",

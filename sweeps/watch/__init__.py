@@ -1,4 +1,4 @@
-"""What somebody wants to know who watches a sweep.
+"""The answers for somebody who watches a sweep.
 
 glance      whether anything may have changed since a sweep was read, without reading it
 age         how long a trial has waited or run

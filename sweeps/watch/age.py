@@ -1,4 +1,4 @@
-"""How long a training has waited or run."""
+"""The time that a training has waited or run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def age_seconds(reading: Reading, now: float) -> float | None:
 
 
 def _attempt_began(reading: Reading) -> float:
-    """When Slurm last started the job, in the file system's time; 0.0 where no rank has taken the folder."""
+    """Return when Slurm last started the job, in the file system's time; 0.0 if no rank has taken the folder."""
     try:
         return reading.folder.claim.stat().st_mtime
     except OSError:

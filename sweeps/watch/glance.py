@@ -20,7 +20,7 @@ TICK_NS = 2_000_000_000
 
 @dataclass(frozen=True)
 class Glance:
-    """What was seen at one moment.
+    """The state of a sweep's files at one moment.
 
     Attributes:
         summary: of the names, sizes, times and inodes of all files; what else tells them apart.
@@ -31,7 +31,7 @@ class Glance:
     newest_ns: int
 
     def is_sharp(self, taken_ns: int) -> bool:
-        """Whether every change after the glance shows in another one's summary.
+        """True if every change after the glance shows in another one's summary.
 
         A file that was changed just before it may be changed again without getting another time.
 
@@ -54,7 +54,7 @@ def glance_at(sweep: Sweep) -> Glance:
 
 
 def is_settled(reading: TrialReading) -> bool:
-    """Whether a glance sees all that could change this reading: it waits for no job and no process."""
+    """True if a glance sees all that could change this reading: it waits for no job and no process."""
     left_out = reading.trial.infeasible_reason is not None or not reading.trial.selected
     return reading.measurement is not None or left_out
 
@@ -71,7 +71,7 @@ def _sights(sweep: Sweep, names: list[str]) -> Iterator[tuple[int, ...]]:
 
 
 def _sight(path: str | Path) -> tuple[int, ...]:
-    """When a file was changed, by its content and by its inode, how long it is, and which; empty where it is not."""
+    """Return a file's times of change (content and inode), size and inode number; empty if it is not there."""
     try:
         seen = os.stat(path)  # noqa: PTH116 (a Path for each file takes longer than the file system)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which trial's log a person wants to read, and which of its files."""
+"""The choice of the trial's log that a person wants to read, and of its file."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from conf.folders import options
 from sweeps.table.clusters import cluster_of
 from sweeps.table.file import read_table
 from sweeps.table.prices import price
+from sweeps.table.remarks import with_columns
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 
@@ -31,7 +32,7 @@ def test_what_a_row_says_of_its_nodes_makes_the_cluster_that_it_names() -> None:
     """Tables that nobody here edited have the words alone."""
     of_words = {(row["gpu"], row["cluster"]): {**row, "cluster": ""} for row in rows() if row["cluster"]}
     for (_, name), row in of_words.items():
-        named, worded = cluster_of({"cluster": name}), cluster_of(row)
+        named, worded = cluster_of({"cluster": name}), cluster_of(with_columns(row))
         assert worded.devices_per_node == named.devices_per_node
         assert [link.bandwidth_bytes_per_second for link in worded.links] == [
             link.bandwidth_bytes_per_second for link in named.links

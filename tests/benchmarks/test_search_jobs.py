@@ -10,7 +10,7 @@ from benchmarks.search_jobs.grounds import NEAR, SITES, Ground
 from benchmarks.search_jobs.players import Knobs, Random, median_of
 from benchmarks.search_jobs.published import play_rows, sections
 from sweeps.replay.machine import InventedMachine
-from sweeps.replay.run import replayed
+from sweeps.replay.run import replay_trial
 from train_core.measurement import Outcome
 
 
@@ -29,7 +29,7 @@ def test_a_ground_tells_of_a_plan_what_its_machine_tells(ground: Ground) -> None
     for row in np.random.default_rng(0).choice(len(ground.log_costs), 20):
         experiment = ground.site.legal.experiment(int(row))
         assert experiment is not None
-        ended = replayed(ground.machine, experiment)
+        ended = replay_trial(ground.machine, experiment)
         assert (ended.outcome is Outcome.OUT_OF_MEMORY) == (ground.measured(int(row)) is None)
         assert ground.row_of(experiment) == row
 

@@ -6,7 +6,9 @@ import pytest
 
 from conf.errors import InfeasiblePlan
 from conf.setup import Setup
-from tests.composed import load
+from sweeps.planner.request import request
+from sweeps.planner.space import context_parallel_sizes
+from tests.composed import composed, load
 
 
 def setup(*overrides: str) -> Setup:
@@ -48,3 +50,20 @@ def test_context_ranks_are_none_of_the_replicas() -> None:
 def test_sizes_that_cut_nothing_equally_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(InfeasiblePlan, match=message):
         setup(*overrides)
+
+
+def test_a_way_of_keys_and_values_needs_ranks_among_which_they_go() -> None:
+    with pytest.raises(InfeasiblePlan, match=r"context_exchange = 'gather': needs several context ranks\. Use .*=ring"):
+        setup("parallel.context_exchange=gather")
+
+
+def test_a_training_that_drops_values_has_no_context_ranks_in_a_plan_or_a_search() -> None:
+    dropping = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "training.dropout=0.1"]
+    ranks = ["parallel.world_size=16", "batch.global_batch_size=64", "parallel.context_parallel_size=2"]
+    for refusing in (lambda: load([*dropping, *ranks]).experiment(), lambda: request(composed([*dropping, *ranks]))):
+        with pytest.raises(
+            InfeasiblePlan, match=r"training\.dropout = 0\.1: .*Set training\.dropout=0, or parallel\.cont"
+        ):
+            refusing()
+    (space,) = request(composed([*dropping, *ranks[:2]])).spaces
+    assert context_parallel_sizes(space, 1) == [1]

@@ -17,7 +17,6 @@ from sweeps.planner.request import request
 from tests.composed import composed, load
 
 OWN_REFUSALS: dict[str, int | bool | str] = {
-    "parallel.context_parallel_size": 2,
     "parallel.expert_parallel_size": 2,
     "parallel.expert_tensor_parallel_size": 1,
     "parallel.expert_dispatcher": "deepep",
@@ -124,8 +123,8 @@ def test_what_our_own_trainer_refuses_to_run_it_also_refuses_to_price(key: str) 
 def test_a_stored_experiment_of_our_own_trainer_is_held_against_the_same_list() -> None:
     stored = load(JOB).experiment().model_dump(mode="json")
     assert stored["trainer"] == {"kind": "trisweep"}
-    stored["parallel"]["context_parallel_size"] = 2
-    with pytest.raises(InfeasiblePlan, match="is not run by trisweep: it does not share out a sequence's attention"):
+    stored["parallel"]["offload_optimizer"] = True
+    with pytest.raises(InfeasiblePlan, match="is not run by trisweep: it keeps the optimizer's state on the device"):
         Experiment.model_validate(stored, strict=False)
 
 

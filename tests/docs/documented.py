@@ -23,7 +23,7 @@ STANDS_FOR = {
 """What a reader puts in the place of these words."""
 
 OF_ITS_OWN_TEST = "my-sweep"
-"""The sweep that a page has the reader write; test_my_own_trainer runs it."""
+"""Begins the names of sweeps that a page has the reader write; test_my_own_trainer and test_stages run them."""
 
 
 def shown_commands() -> list[str]:

@@ -53,11 +53,11 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
         from pathlib import Path
 
         from train_core.measurement import Measurement, Outcome
-        from train_core.process.lock import held
+        from train_core.process.lock import hold_lock
         from train_core.trial_folder import TrialFolder
 
         trial, started = TrialFolder(folder), time.time()
-        with held(trial.running_lock):
+        with hold_lock(trial.running_lock):
             with (trial.path / "runs").open("a") as file:
                 file.write(f"{started} {','.join(map(str, devices))}\n")
             until = time.monotonic() + seconds

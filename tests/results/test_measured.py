@@ -144,4 +144,5 @@ def test_other_memory_is_all_of_the_devices(notes: str) -> None:
 def test_running_out_of_memory_is_known_by_its_names() -> None:
     assert ran_out_of_memory({"notes": "OUT OF MEMORY as published. "})
     assert ran_out_of_memory({"notes": "OOM"})
+    assert ran_out_of_memory({"out_of_memory": "yes"})
     assert not ran_out_of_memory({"notes": "with much room"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ SHORT = ("answer-of-sbatch-lost", "memory-of-a-device-met", "files-torn", "comma
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> None:
+    link, path = os.link, os.environ["PATH"]
     found = run(CATALOGUE.scenarios[name], tmp_path / "sweep", Cluster(slurm_cluster))
+    # Else every test after this one in the same process would run on a harmed machine.
+    assert (os.link, os.environ["PATH"]) == (link, path)
     assert found.num_faults
     assert found.survived, found.note

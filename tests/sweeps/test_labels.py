@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.schema import Value
-from sweeps.labels import Labels, stated
+from sweeps.labels import Labels, name_of_point
 from sweeps.points.plan import trial_of
 from tests.composed import compose_tree
 from tests.conftest import BuildRecord
@@ -95,6 +95,6 @@ def test_a_record_with_other_trials_calls_them_anew(build_record: BuildRecord) -
 
 
 def test_a_folder_s_name_holds_only_what_a_folder_s_name_may() -> None:
-    name = stated({"data.path": "/a/b c:d", "trainer.flags.note": "é/" + 300 * "x"})
+    name = name_of_point({"data.path": "/a/b c:d", "trainer.flags.note": "é/" + 300 * "x"})
     assert name.startswith("path=b_c_d-note=")
     assert len(name) <= 120

@@ -19,7 +19,7 @@ from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.steps import STEP
 from train_core.measurement import Measurement, Outcome, RankFailure
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 
 NUM_FOLDERS = 10_000
 FAILURE = RankFailure(
@@ -201,7 +201,7 @@ def test_a_trial_of_this_machine_runs_while_its_lock_is_held_and_was_interrupted
     folder = sweep.folder_of(sweep.record.trials[0])
     write_submission(folder, submission("local"))
     assert (first(sweep).outcome, first(sweep).cause) == (Outcome.PENDING, INTERRUPTED)
-    with held(folder.running_lock):
+    with hold_lock(folder.running_lock):
         assert first(sweep).outcome is Outcome.RUNNING
 
 

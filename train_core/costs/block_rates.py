@@ -1,4 +1,4 @@
-"""What each type of devices does in a step of a mixed job, from the step's time."""
+"""The share of each type of devices in a step of a mixed job, from the step's time."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MOST_AT_ONCE = 256
 
 
 class Estimate(Frozen):
-    """What one step should cost. Names are shared with `measurement.Performance`; every number is a prediction.
+    """The predicted cost of one step, in every number. Names are shared with `measurement.Performance`.
 
     Attributes:
         implementation: the trainer whose step this is.
@@ -82,7 +82,7 @@ class Estimate(Frozen):
 
     @property
     def is_tight(self) -> bool:
-        """It fits, but so closely that what the prediction leaves out may decide."""
+        """True if it fits, but so closely that what the prediction leaves out may decide."""
         return self.fits and self.memory_share > TIGHT_SHARE
 
     @property
@@ -100,7 +100,7 @@ def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimat
 
 
 def estimates(asked: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
-    """What `estimate` says of each setup; those on the same devices are priced together, which takes hardly longer.
+    """Estimate each setup; those on the same devices are priced together, which takes hardly longer than one.
 
     Raises:
         ConfigError: a setup's sizes are beyond 64 bits.
@@ -135,12 +135,12 @@ def _uniform_estimates(setting: Setting, asked: Sequence[tuple[Setup, Implementa
     listed = [listed_stages(setup.layers_per_stage) for setup, _ in asked]
     plans = plans_of([setup for setup, _ in asked])
     work = work_of(setting, plans)  # by far the most expensive part, so time and memory share it
-    joined = [StageGroup.joined(groups) for groups in zip(*listed, strict=True)]
+    joined = [StageGroup.join(groups) for groups in zip(*listed, strict=True)]
     step = step_columns(priced_stages(setting, plans, work, joined))
     stages = [each_stage(groups) for groups in listed]
     counts = [len(of_setup.layers) for of_setup in stages]
     owner = np.repeat(np.arange(len(asked)), counts)
-    memories = iter(_stage_memories(setting, plans.rows(owner), work.rows(owner), StageGroup.joined(stages)))
+    memories = iter(_stage_memories(setting, plans.rows(owner), work.rows(owner), StageGroup.join(stages)))
     return [
         _estimate(*each, step, index, tuple(islice(memories, count)))
         for index, (each, count) in enumerate(zip(asked, counts, strict=True))
@@ -174,7 +174,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         setup.model,
         cluster or setup.cluster,
         precision.dtype,
-        implementation.dropping(setup.dropout),
+        implementation.with_dropout(setup.dropout),
         precision.gradient_dtype,
         precision.matmul_recipe,
         parallel.expert_tensor_parallel_size,
@@ -182,6 +182,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         parallel.offload_optimizer,
         parallel.pipeline_before_data,
         parallel.expert_dispatcher,
+        parallel.context_exchange,
     )
 
 
@@ -218,7 +219,7 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGro
 
 
 def num_recomputed(setup: Setup) -> int:
-    """How many layers of the whole model run their forward pass, or their attention core, again."""
+    """Count the layers of the whole model whose forward pass, or attention core, runs again."""
     chunks, every = setup.parallel.virtual_pipeline_size, setup.parallel.recompute_every
     return sum(recomputed_layers(layers, chunks, every) for layers in setup.layers_per_stage)
 

@@ -42,7 +42,7 @@ class TypeOfDevices:
 
     @property
     def ranks_per_core(self) -> float:
-        """How many ranks take turns on a core of a node; 1 where every rank has a device of its own."""
+        """The number of ranks that take turns on a core of a node; 1 if every rank has a device of its own."""
         cluster = self.setting.cluster
         cores = cluster.cores_per_node or cluster.devices_per_node
         return max(1.0, min(self.num_devices, cluster.devices_per_node) / cores)
@@ -75,7 +75,7 @@ def mixed_step(
         works: the work of the plans on each type.
         stages: the whole pipeline in groups, first to last.
     """
-    passes = [stage_passes(_priced(types, plans, works, each)) for each in stages]
+    passes = [stage_passes(_priced_stage(types, plans, works, each)) for each in stages]
     groups, ranks_per_core = [each.group for each in stages], np.asarray(max(each.ranks_per_core for each in types))
     pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), ranks_per_core)
     reduced, update = _after_pipeline(types, plans, works, stages, passes)
@@ -84,14 +84,16 @@ def mixed_step(
     return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower)
 
 
-def _priced(types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: StagesOnType) -> PricedStage:
+def _priced_stage(
+    types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: StagesOnType
+) -> PricedStage:
     return PricedStage(types[stages.type_index].setting, plans, works[stages.type_index], stages.group)
 
 
 def _hops(
     types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: Sequence[StagesOnType]
 ) -> list[Floats]:
-    """For each group, the transfer to a neighbour: inside its type, or between two types for a block's first stage."""
+    """Return each group's transfer to a neighbour: within its type, or between two for a block's first stage."""
     # A transfer between two types is as slow as the slower of their widest links.
     inside = [hop_seconds(each.setting, plans, work) for each, work in zip(types, works, strict=True)]
     outside = [hop_seconds(on_widest_link(each.setting), plans, work) for each, work in zip(types, works, strict=True)]
@@ -125,7 +127,7 @@ def _after_pipeline(
     latest: Floats = np.full(len(plans), -np.inf)
     head_start: Floats = np.zeros(len(plans))
     for each, seconds in zip(stages, passes, strict=True):
-        stage = _priced(types, plans, works, each)
+        stage = _priced_stage(types, plans, works, each)
         backward = seconds.input_gradient + seconds.weight_gradient
         if each.heads_block or bool(np.all(each.group.is_first)):
             own = reduction_seconds(stage, seconds.forward + backward)

@@ -1,4 +1,4 @@
-"""What each stage of a pipeline takes for one micro-batch, chunk by chunk, and for what follows on the last of them.
+"""The seconds of each stage of a pipeline for one micro-batch, chunk by chunk, and after the last of them.
 
 The same seconds as those of `estimate`, before its closed form puts them together (`step.schedule`).
 """
@@ -49,7 +49,7 @@ class PassSeconds:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What one rank of a stage does in a step.
+    """The seconds of one rank of a stage in a step.
 
     Attributes:
         chunks: for each model chunk of the stage, the seconds of a micro-batch.
@@ -115,7 +115,7 @@ def _blocks(setup: Setup, implementation: Implementation) -> Iterator[_Block]:
 
 
 def _hops(blocks: Sequence[_Block]) -> Iterator[list[tuple[float, float]]]:
-    """For each stage of each block, the transfers to the stage before it and to the one after it.
+    """Yield, for each stage of each block, the transfers to the stage before it and to the one after it.
 
     A transfer between two types is as slow as the slower of their widest links.
     """
@@ -179,7 +179,7 @@ def _of_chunk(layers: Floats, whole: Floats, share: float, has_end: bool) -> flo
 
 
 def _reductions(stages: PricedStage, hiding: Floats) -> Floats:
-    """Only the first and the last stage add up a tied embedding."""
+    """Return the reduction of each stage, as only the first and the last stage add up a tied embedding."""
     model = stages.setting.model.model_copy(update={"tied_embeddings": False})
     ends = reduction_seconds(stages, hiding)
     inner = reduction_seconds(replace(stages, setting=replace(stages.setting, model=model)), hiding)

@@ -34,7 +34,7 @@ class Prices:
 
 
 def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None, work: Work | None = None) -> Prices:
-    """What one step of each plan costs.
+    """Return the cost of one step of each plan.
 
     Args:
         groups: the stages, if they are not spread as `plans` says.

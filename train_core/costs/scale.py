@@ -10,7 +10,7 @@ from conf.schema import Frozen, NonNegative
 
 
 class Scale(Frozen):
-    """What communication costs although computation hides it, and what many devices cost.
+    """The cost of communication that computation hides, and that of many devices.
 
     Attributes:
         shown: share of a collective that still costs although computation runs beside it, because its kernels take

@@ -1,4 +1,4 @@
-"""What all plans of one search share, and the columns in which plans are priced together."""
+"""The values that all plans of one search share, and the columns in which plans are priced together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conf.cluster_spec import ClusterSpec
 from conf.knobs import KNOB
 from conf.model_spec import ModelSpec
-from conf.schema import Dtype, ExpertDispatcher, MatmulRecipe
+from conf.schema import ContextExchange, Dtype, ExpertDispatcher, MatmulRecipe
 from train_core.costs.scale import SCALE, Scale
 from train_core.costs.trainers.implementation import Implementation
 
@@ -32,7 +32,7 @@ class Setting:
         gradient_dtype: the type in which gradients are accumulated and reduced, if it is narrower than the trainer's
             own.
         matmul_recipe: as in PrecisionPlan.
-        expert_tensor_parallel_size: as in ParallelPlan, like the next four: one value for all plans priced together.
+        expert_tensor_parallel_size: as in ParallelPlan, like the next five: one value for all plans priced together.
         scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
     """
 
@@ -47,11 +47,12 @@ class Setting:
     offload_optimizer: bool = False
     pipeline_before_data: bool = False
     expert_dispatcher: ExpertDispatcher = "alltoall"
+    context_exchange: ContextExchange = "ring"
     scale: Scale = SCALE
 
     @property
     def own_scale(self) -> Scale:
-        """`scale`, but for the constants that the cluster has of its own."""
+        """The `scale`, but for the constants that the cluster has of its own."""
         own = self.cluster.efficiency.own_scale
         return self.scale.model_copy(update=dict(own)) if own else self.scale
 
@@ -142,22 +143,29 @@ class Plans:
 
 
 WORTH_LOOKING_UP = 16
-"""Fewer entries of a column are computed as they are."""
+"""A column with fewer entries is computed as it is."""
 
 
 def by_distinct(plans: Plans, column: str, count: Callable[[Plans], Integers]) -> Integers:
-    """What `count` gives for plans; of their columns it may read this one, and those that do not depend on the shard.
+    """Return `count(plans)`, computed once for each value of a column that a search repeats, and then looked up.
 
-    A search crosses few numbers of micro-batches with many ways of recomputation, so that a column repeats each of its
-    values many times; and numpy is slow to divide integers. So each value is counted once, and looked up.
+    A search crosses few numbers of micro-batches with many ways of recomputation, and numpy is slow to divide integers.
+
+    Args:
+        count: may read this column, and those that do not depend on the shard.
     """
     values = getattr(plans, column)
-    of_layouts = (plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule)
-    if values.ndim == 1 or values.shape[1] < WORTH_LOOKING_UP or any(each.shape[1] > 1 for each in of_layouts):
+    if values.ndim == 1 or values.shape[1] < WORTH_LOOKING_UP or _layouts_vary_with_shards(plans):
         return count(plans)
     distinct = np.array(sorted(set(values.ravel().tolist())))  # np.unique takes longer for so few
     counted = count(replace(plans, **{column: distinct.reshape(1, -1, 1)}))
     return counted if counted.shape[1] == 1 else counted.take(np.searchsorted(distinct, values.ravel()), axis=1)
+
+
+def _layouts_vary_with_shards(plans: Plans) -> bool:
+    """True if layouts do not lie on the last axis alone, as in a search: (ZeRO stages, shards, layouts)."""
+    of_layouts = (plans.pipeline_parallel_size, plans.virtual_pipeline_size, plans.schedule)
+    return any(each.shape[1] > 1 for each in of_layouts)
 
 
 def plain_columns(shape: tuple[int, ...]) -> dict[str, Any]:

@@ -34,13 +34,13 @@ class StageGroup:
         return StageGroup(*(getattr(self, name)[selection] for name in self.__slots__))
 
     @classmethod
-    def joined(cls, groups: Sequence[StageGroup]) -> StageGroup:
+    def join(cls, groups: Sequence[StageGroup]) -> StageGroup:
         """The entries of all of them, one after another."""
         return cls(*(np.concatenate([getattr(group, name) for group in groups]) for name in cls.__slots__))
 
 
 def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
-    """How many of a stage's layers recompute something: the first of each chunk and every n-th after it.
+    """Count the layers of a stage that recompute something: the first of each chunk and every n-th after it.
 
     Which chunks have a layer more does not matter to that (`conf.chunks.chunk_layers`).
     """
@@ -83,7 +83,7 @@ def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
 
 
 def listed_blocks(layers_per_stage: tuple[int, ...], stages_per_block: tuple[int, ...]) -> list[list[StageGroup]]:
-    """As `listed_stages`, with the groups of each block of consecutive stages in a list of their own.
+    """List the groups as `listed_stages` does, those of each block of consecutive stages in a list of their own.
 
     A block's first stage is a group of its own, since its input comes over another link.
     """

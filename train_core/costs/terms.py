@@ -1,4 +1,4 @@
-"""Where a step's seconds go and what a rank's bytes hold, declared once for a single plan and for columns of plans.
+"""The terms of a step's seconds and of a rank's bytes, declared once for a single plan and for columns of plans.
 
 These are plain dataclasses, because a search builds thousands of them; pydantic checks them inside an `Estimate`.
 """
@@ -85,9 +85,9 @@ class HeldBytes(Generic[Number]):
 
     @property
     def total_bytes(self) -> Number:
-        return self._summed(*HELD_KINDS)
+        return self._sum(*HELD_KINDS)
 
-    def _summed(self, *names: str) -> Number:
+    def _sum(self, *names: str) -> Number:
         total: Number = reduce(add, (getattr(self, name) for name in names))
         return total
 
@@ -109,15 +109,15 @@ class BytesByKind(HeldBytes[Number]):
 
     @property
     def allocated_bytes(self) -> Number:
-        """What tensors take: all but the framework's share and fragmentation."""
-        return self._summed(*HELD_KINDS)
+        """The bytes of tensors: all but the framework's share and fragmentation."""
+        return self._sum(*HELD_KINDS)
 
     @property
     def total_bytes(self) -> Number:
         # What depends on the same choices is added first, which keeps the arrays of a search small.
-        state = self._summed("weights_bytes", "gradients_bytes", "optimizer_bytes")
+        state = self._sum("weights_bytes", "gradients_bytes", "optimizer_bytes")
         others = ("reserved_bytes", "working_bytes", "logits_bytes", "communication_bytes", "activations_bytes")
-        total: Number = add(state, self._summed(*others))
+        total: Number = add(state, self._sum(*others))
         return total
 
     def by_kind(self) -> dict[str, Number]:

@@ -1,4 +1,4 @@
-"""What the stages of many plans share: costs of a layer, of the embedding and of the head, priced once per shard."""
+"""The work that the stages of many plans share: layer, embedding and head are priced once per shard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NESTED = ("layer", "plain_layer", "dense_layer", "end")  # columns of columns
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a rank of each shard does and holds, in columns, (n,).
+    """The work and the memory of a rank of each shard, in columns, (n,).
 
     Attributes:
         layer: one of those with experts, if there are any.
@@ -73,7 +73,7 @@ class Work:
 
 
 def work_of(setting: Setting, plans: Plans) -> Work:
-    """What each plan's ranks do. Plans with the same shard share one computation."""
+    """Return the work of each plan's ranks. Plans with the same shard share one computation."""
     shards, index = _distinct(plans)
     return shard_work(setting, shards, some_layers_are_plain=recompute_by_layer(plans)).rows(index)
 
@@ -92,7 +92,7 @@ def _distinct(plans: Plans) -> tuple[Shard, Integers]:
 
 
 def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = False) -> Work:
-    """What a rank of each shard does.
+    """Return the work of a rank of each shard.
 
     Args:
         some_layers_are_plain: layers that recompute nothing are asked for, too.
@@ -133,5 +133,5 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
 
 
 def recompute_by_layer(plans: Plans) -> bool:
-    """Whether in some plan not all layers of a stage recompute alike."""
+    """True if in some plan not all layers of a stage recompute alike."""
     return bool(np.any(plans.recompute_every > 1))

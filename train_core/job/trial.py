@@ -16,7 +16,7 @@ from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
 from train_core.job.supervisor import Job, supervise
 from train_core.measurement import Measurement, Outcome, StepMetrics
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
 from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
@@ -48,7 +48,7 @@ def run_trial_here(
     if saves and (completed := _completed(trial, experiment)):
         return completed
     switch = StopSwitch() if saves else None
-    with held(trial.running_lock), cancelled_by_signals(switch):
+    with hold_lock(trial.running_lock), cancelled_by_signals(switch):
         trial.clear_results()
         started, gpus = time.time(), _gpus(experiment, devices)
         job = Job(trial, experiment.parallel.world_size, gpus, time_limit_seconds, on_step, switch or never)
@@ -145,7 +145,7 @@ def _alone_in(trial: TrialFolder, rank: int) -> AbstractContextManager[int | Non
     Not where Slurm's attempts are counted: there a rank of the run before may still be alive, and the next attempt
     takes the folder from it.
     """
-    return held(trial.running_lock) if rank == 0 and trial.attempt is None else nullcontext()
+    return hold_lock(trial.running_lock) if rank == 0 and trial.attempt is None else nullcontext()
 
 
 def _begin(trial: TrialFolder, rank: int) -> None:

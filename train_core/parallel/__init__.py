@@ -1,4 +1,4 @@
-"""The three parallel axes: the mesh, what is split over it, the schedules, ZeRO.
+"""The four parallel axes: the mesh, what is split over it, the schedules, ZeRO.
 
 A reader's way through the folder, each module resting on those above it:
 
@@ -6,6 +6,8 @@ A reader's way through the folder, each module resting on those above it:
     shared_memory      sums and gathers among CPU ranks of one node, through memory
     collectives        sums and gathers along one axis: `Axis`, `all_reduce(...) -> Pending`
     mesh               a rank's groups along the axes (`train_core.axes`), and the channels to neighbouring stages
+    attention_blocks   a block of attention by a device's fused kernel, and its gradients
+    context_parallel   attention to the tokens of all context ranks
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     styles             the table of which modules a layout replaces, and by what

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -51,7 +51,7 @@ class Pending:
     __slots__ = ("operation", "tensor", "work")
 
     def __init__(
-        self, tensor: Tensor, work: dist.Work | Shown | None = None, kind: str = "", line: Line | None = None
+        self, tensor: Tensor, work: dist.Work | Shown | Both | None = None, kind: str = "", line: Line | None = None
     ) -> None:
         """`kind` is what the clock of `line` is told of the operation."""
         self.tensor, self.work = tensor, work
@@ -106,6 +106,30 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
     tensor = tensor.contiguous()
     combine = partial(_sum_of_shares, out=into, axis=axis)
     return _started("reduce_scatter", partial(scatter_into, into, tensor), tensor, into, axis, combine)
+
+
+def pass_on(tensor: Tensor, axis: Axis) -> Pending:
+    """Start sending `tensor` to the next rank, from the last to the first, and receiving what the rank before sends."""
+    assert axis.group is not None
+    ranks, into = dist.get_process_group_ranks(axis.group), torch.empty_like(tensor)
+    sending = dist.P2POp(dist.isend, tensor, ranks[(axis.rank + 1) % axis.size], axis.group)
+    receiving = dist.P2POp(dist.irecv, into, ranks[axis.rank - 1], axis.group)
+    # Together: NCCL runs the operations of a group one after the other, and all ranks would wait for their sends.
+    return Pending(into, Both(dist.batch_isend_irecv([sending, receiving])), "pass_on", axis.line)
+
+
+class Both(NamedTuple):
+    """Operations that were started together; one, where torch makes one of them."""
+
+    works: list[dist.Work]
+
+    def wait(self) -> bool:
+        for work in self.works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
 
 
 def _started(

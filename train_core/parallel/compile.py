@@ -13,6 +13,7 @@ from torch import nn
 
 from conf.errors import ConfigError
 from train_core.model.transformer import takes_groups
+from train_core.parallel.context_parallel import ContextAttention
 from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
 BACKEND = "inductor"
@@ -37,7 +38,7 @@ def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
     torch.compiler.assume_constant_result(takes_groups)
     # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
     for module in layer.modules():
-        if isinstance(module, ColumnParallelLinear | RowParallelLinear):
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear | ContextAttention):
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
     # All passes have activations of one shape, so that code for any shape would only be slower.
     forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)

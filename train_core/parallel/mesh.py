@@ -13,7 +13,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from train_core.axes import ENDS, REPLICAS, WORLD, Layout
+from train_core.axes import AXES, ENDS, REPLICAS, WORLD, Layout
 from train_core.bucket_rules import Treatment
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.collectives import Axis
@@ -33,9 +33,12 @@ class Channel:
     line: Line
 
 
-GROUPS = (("tensor",), REPLICAS)
+GROUPS = (("tensor",), ("context",), REPLICAS)
 """The axes along which this rank has a group, in the order in which all ranks make them. Stages meet over channels and
 never in a collective, so that the pipeline axis needs no group."""
+
+INSIDE_LAYERS = ("tensor", "context")
+"""The axes whose ranks exchange activations in every layer, on a CPU through memory where they share some."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +109,15 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
         timeout: of every group; None for torch's own, which a group does not take over from its world.
     """
     clock, stages = clock or Clock(), layout.ranks(rank, "pipeline")
-    axes: dict[tuple[str, ...], Axis] = {("pipeline",): Axis(len(stages), stages.index(rank))}
+    own = zip(AXES, layout.coordinates(rank), strict=True)
+    axes: dict[tuple[str, ...], Axis] = {(name,): Axis(layout.size(name), place) for name, place in own}
     # Every rank makes its groups in this order; see above why that matters.
     for names in GROUPS:
         axes[names] = _axis(names[0], layout.ranks(rank, *names), rank, clock, timeout)
-    if (group := axes["tensor",].group) is not None:
-        memory = SharedMemory.of(layout.ranks(rank, "tensor"), rank, group, timeout)
-        axes["tensor",] = replace(axes["tensor",], memory=memory)
+    for name in INSIDE_LAYERS:
+        if (group := axes[name,].group) is not None:
+            memory = SharedMemory.of(layout.ranks(rank, name), rank, group, timeout)
+            axes[name,] = replace(axes[name,], memory=memory)
     # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
     ends = _axis(ENDS, layout.ends(rank), rank, clock, timeout, even_alone=len(stages) > 1)
     axes[ENDS,] = ends if ends.size > 1 else Axis()

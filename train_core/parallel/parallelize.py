@@ -31,6 +31,7 @@ from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer, Transformer, rotary_table_of
 from train_core.parallel.collectives import shard
 from train_core.parallel.compile import Compiler, compiler_of
+from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pointwise import drop_pointwise_outputs
 from train_core.parallel.styles import Place, style_of
@@ -110,11 +111,11 @@ def parallelize(
         cut_chunk(model, is_first=mesh.is_first_stage and is_first, is_last=mesh.is_last_stage and is_last)
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
-        placements |= apply_styles(model, mesh, experiment.parallel.sequence_parallel, dropping)
+        placements |= apply_styles(model, mesh, experiment.parallel, dropping)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
-        model.rotary = None if rotary is None else rotary.to(dtype)
+        model.rotary = None if rotary is None else own_tokens(rotary, mesh.axis("context"), dim=1).to(dtype)
         chunks.append(model)
     part = partial(_first_part, first_value or _from_seed(experiment, device), mesh)
     stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))
@@ -135,7 +136,7 @@ def cut_chunk(model: Transformer, *, is_first: bool, is_last: bool) -> None:
         model.loss = nn.Identity()
 
 
-def apply_styles(model: Transformer, mesh: Mesh, sequence: bool, dropping: Dropping) -> dict[str, Placement]:
+def apply_styles(model: Transformer, mesh: Mesh, plan: ParallelPlan, dropping: Dropping) -> dict[str, Placement]:
     """Replace modules by their form on this rank, by the table of styles, and say how each parameter relates to the
     whole.
 
@@ -146,11 +147,11 @@ def apply_styles(model: Transformer, mesh: Mesh, sequence: bool, dropping: Dropp
         # torch's own identity stands for a part that the model, or this chunk of it, does not have.
         if style is not None and type(module) is not nn.Identity:
             axes = (mesh.axis(axis) for axis in style.axes)
-            model.set_submodule(name, style.form(module, *axes, Place(name, sequence, dropping)))
+            model.set_submodule(name, style.form(module, *axes, Place(name, plan, dropping)))
     # The split embedding has a parameter of its own, to which the head has to be tied again.
     if model.spec.tied_embeddings and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight
-    return {name: _placement(name, model, mesh, sequence) for name, _ in model.named_parameters()}
+    return {name: _placement(name, model, mesh, plan.sequence_parallel) for name, _ in model.named_parameters()}
 
 
 def _placement(name: str, model: Transformer, mesh: Mesh, sequence: bool) -> Placement:

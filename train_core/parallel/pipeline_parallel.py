@@ -8,7 +8,7 @@ sent after            out 0     out 1     grad of in 0        ...            and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train_core.parallel.collectives import Pending
+from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.main_gradient import DeferredProduct, add_products, deferred_products
 from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
@@ -130,7 +131,7 @@ class PipelineExecutor:
 
     def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
         is_first, is_last = self._is_first(action), self._is_last(action)
-        tokens, targets = batch(action.micro_batch) if is_first or is_last else (None, None)
+        tokens, targets = self._own(batch(action.micro_batch)) if is_first or is_last else (None, None)
         # Backward is to give the gradient of the input too, which goes back to the stage before.
         x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
         assert x is not None
@@ -141,6 +142,9 @@ class PipelineExecutor:
         if torch.is_grad_enabled():
             self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
         return out.detach() if is_last else 0.0
+
+    def _own(self, whole: MicroBatch) -> Iterator[Tensor]:
+        return (own_tokens(ids, self.mesh.axis("context")) for ids in whole)
 
     def _backward(self, action: Action, *, defer: bool) -> None:
         x, out = self._kept.pop(action[1:])

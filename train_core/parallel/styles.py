@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from torch import nn
 
+from conf.schema import ParallelPlan
 from train_core.model.dropout import Dropping
 from train_core.parallel.collectives import Axis
+from train_core.parallel.context_parallel import ContextAttention
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -29,12 +31,16 @@ class Place:
 
     Attributes:
         name: the module's name in the whole model.
-        sequence: activations between tensor-parallel regions are sharded along the sequence.
     """
 
     name: str
-    sequence: bool
+    plan: ParallelPlan
     dropping: Dropping
+
+    @property
+    def sequence(self) -> bool:
+        """True if activations between tensor-parallel regions are sharded along the sequence."""
+        return self.plan.sequence_parallel
 
 
 Form = Callable[..., nn.Module]
@@ -59,12 +65,18 @@ def _split(form: Form) -> Form:
     return lambda whole, axis, place: form(whole, axis, place.sequence)
 
 
+def _positions(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Module:
+    return SequenceShardedPositions(whole, axis, place.sequence, context)
+
+
 def _dropout(whole: nn.Module, axis: Axis, place: Place) -> nn.Module:
     # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
     return place.dropping.values(place.name, axis.rank if place.sequence else 0) or whole
 
 
-def _core(whole: nn.Module, axis: Axis, place: Place) -> nn.Module:
+def _core(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Module:
+    if context.size > 1:
+        return ContextAttention(context, place.plan.context_exchange)
     return place.dropping.scores(place.name, axis.rank) or whole
 
 
@@ -73,10 +85,10 @@ ROW = Style(_split(RowParallelLinear), {"weight": {"tensor": 1}})
 DROPOUT = Style(_dropout)
 STYLES: dict[str, Style] = {
     "embedding.tokens": Style(_split(VocabularyParallelEmbedding), {"weight": {"tensor": 0}}),
-    "embedding.positions": Style(_split(SequenceShardedPositions)),
+    "embedding.positions": Style(_positions, axes=("tensor", "context")),
     "embedding.dropout": DROPOUT,
     "attention.qkv": COLUMN,
-    "attention.core": Style(_core),
+    "attention.core": Style(_core, axes=("tensor", "context")),
     "attention.projection": ROW,
     "attention.dropout": DROPOUT,
     "feed_forward.up": COLUMN,

@@ -23,6 +23,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
+from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.main_gradient import ALONE, add_product, add_rows, add_sum, are_products_deferred
 
 Gradients = tuple[Tensor | None, ...]
@@ -202,15 +203,16 @@ class VocabularyParallelEmbedding(nn.Module):
 class SequenceShardedPositions(nn.Module):
     """Learned positions, held whole; adds those of this rank's part of the sequence: (s/t, b, h) -> (s/t, b, h)."""
 
-    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool, context: Axis) -> None:
         super().__init__()
+        self.context = context
         self.axis = axis if sequence else Axis()  # on an axis of one rank, `shard` gives the whole sequence
         weight = whole.weight
         assert isinstance(weight, nn.Parameter)
         self.weight = weight
 
     def forward(self, vectors: Tensor) -> Tensor:
-        return vectors + shard(self.weight, self.axis)[:, None]
+        return vectors + shard(own_tokens(self.weight, self.context), self.axis)[:, None]
 
 
 class VocabularyParallelCrossEntropy(nn.Module):

@@ -74,5 +74,5 @@ def num_communicators(experiment: Experiment) -> int:
     p, is_ring = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size > 1
     at_ends = (4 if is_ring else 2) + 1  # with the group of the tied embedding
     inside = 4 if p > 2 else 0
-    axes = (parallel.tensor_parallel_size, experiment.data_parallel_size)
+    axes = (parallel.tensor_parallel_size, parallel.context_parallel_size, experiment.num_replicas)
     return max(at_ends, inside) + sum(size > 1 for size in axes) + 1

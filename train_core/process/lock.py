@@ -20,7 +20,7 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def held(lock: Path) -> Iterator[int]:
+def hold_lock(lock: Path) -> Iterator[int]:
     """Hold an exclusive flock on `lock`. Forked ranks inherit it, so it is free only when the last of them has ended.
 
     Spawned ranks, those on GPUs, do not: where their supervisor is killed, the kernel ends them a moment after. What is

@@ -37,15 +37,20 @@ FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
 """The operations that write into a buffer, which is their first argument."""
 
 
-def _attention_flops(num_products: int) -> Callable[..., int]:
+def _attention_flops(num_products: int, query: int, is_causal: int) -> Callable[..., int]:
     """The counter for a fused kernel that makes so many products of the full square of scores.
 
-    Its tensors are (b, heads, s, head_size).
+    Args:
+        query, is_causal: the places of these among its arguments; keys follow queries.
+
+    Queries are (b, heads, n, head_size), keys (b, groups, m, head_size). A block of context ranks without a mask
+    stands for another one of the square, too, that the mask leaves out whole.
     """
 
-    def flops(*tensors: Any, **_: Any) -> int:
-        b, heads, s, head_size = (int(size) for size in tensors[0].shape)
-        return num_products * 2 * b * heads * s * s * head_size
+    def flops(*arguments: Any, **_: Any) -> int:
+        b, heads, n, head_size = (int(size) for size in arguments[query].shape)
+        num_squares = 1 if any(arguments[is_causal:]) else 2  # torch leaves out a last argument that is the default
+        return num_squares * num_products * 2 * b * heads * n * int(arguments[query + 1].size(2)) * head_size
 
     return flops
 
@@ -64,8 +69,8 @@ FLOPS_OF: dict[Any, Callable[..., int]] = {
     **flop_registry,
     aten.addmm: _added_product_flops,  # torch's own takes no output of another type
     # Under fake tensors attention is the CPU's flash kernel, which torch's own counter does not know.
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops(2),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_flops(4),
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops(2, query=0, is_causal=4),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_flops(4, query=1, is_causal=7),
 }
 
 

@@ -34,12 +34,12 @@ def rehearse(experiment: Experiment, on_stage: OnStage = lambda done, total: Non
     different = {done: alike.index(done) for done in alike}  # the first stage of each kind stands for all of them
     found = dict(zip(different, _rehearsed(experiment, list(different.values()), on_stage), strict=True))
     stages = tuple(found[done].model_copy(update={"stage": stage}) for stage, done in enumerate(alike))
-    replicas = experiment.data_parallel_size * experiment.parallel.tensor_parallel_size
+    ranks_per_stage = experiment.parallel.world_size // experiment.parallel.pipeline_parallel_size
     return Rehearsal(
         label=experiment.label,
         world_size=experiment.parallel.world_size,
         num_micro_batches=experiment.num_micro_batches,
-        flops=replicas * sum(stage.flops for stage in stages),
+        flops=ranks_per_stage * sum(stage.flops for stage in stages),
         stages=stages,
         num_rehearsed=len(different),
     )

@@ -23,5 +23,5 @@ def held_out_loss(trainer: Trainer) -> float:
     trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
     # Every tensor rank of the last stage knows the loss; one of them reports it.
     share = (losses if mesh.tensor.rank == 0 else losses * 0).double()
-    num_summands = num_batches * experiment.num_micro_batches * mesh.batch.size
+    num_summands = num_batches * experiment.num_micro_batches * mesh.replicas.size
     return float(all_reduce(share, mesh.world).wait()) / num_summands  # the only wait for the device

@@ -132,12 +132,13 @@ class Trainer:
 
     @property
     def num_summands(self) -> int:
-        """The number of micro-batches of all replicas in a step, over which the loss is a mean."""
-        return self.experiment.num_micro_batches * self.mesh.batch.size
+        """The number of losses of all replicas in a step, over whose equally many tokens the loss is a mean."""
+        return self.experiment.num_micro_batches * self.mesh.replicas.size
 
 
 def activation_shape(experiment: Experiment) -> tuple[int, int, int]:
-    """The shape of the tensors between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+    """The shape of the tensors between stages: (n, b, h), or (n/t, b, h) with sequence parallelism, and n = s/c."""
     model, parallel = experiment.model, experiment.parallel
     shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
-    return model.seq_length // shards, experiment.batch.micro_batch_size, model.hidden_size
+    tokens = model.seq_length // parallel.context_parallel_size
+    return tokens // shards, experiment.batch.micro_batch_size, model.hidden_size

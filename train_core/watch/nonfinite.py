@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.axes import AXES, REPLICAS, Layout
+from train_core.axes import IN_REPLICA, Layout
 from train_core.optimizer.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
 from train_core.parallel.main_gradient import looked_at
@@ -111,7 +111,7 @@ def _lasting(findings: list[Finding], layout: Layout) -> Origin:
 
 def _is_independent(finding: Finding, first: Finding, layout: Layout) -> bool:
     """True if another replica found it by itself: until gradients are summed, replicas give each other nothing."""
-    in_replica = layout.ranks(first.rank, *(set(AXES) - set(REPLICAS)))
+    in_replica = layout.ranks(first.rank, *IN_REPLICA)
     is_elsewhere = finding.rank not in in_replica
     return finding.phase == first.phase and finding.micro_batch != ALL_MICRO_BATCHES and is_elsewhere
 

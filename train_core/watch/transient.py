@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from train_core.axes import AXES, ENDS, REPLICAS, Layout
+from train_core.axes import ENDS, IN_REPLICA, REPLICAS, Layout
 from train_core.optimizer.optimizer import OwnShare
 
 
@@ -17,7 +17,7 @@ def suspects(layout: Layout, shares: Sequence[OwnShare]) -> list[int]:
     everybody = list(range(layout.world_size))
     # A loss is a sum over nothing but one replica's own passes, through all of its stages.
     if wrong := [rank for rank in everybody if not shares[rank].loss]:
-        return sorted({other for rank in wrong for other in layout.ranks(rank, *(set(AXES) - set(REPLICAS)))})
+        return sorted({other for rank in wrong for other in layout.ranks(rank, *IN_REPLICA)})
     found = _of_gradients(layout, [rank for rank in everybody if not shares[rank].gradient])
     return found or _of_sums(layout, shares) or everybody
 

@@ -14,11 +14,11 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.load import Composition, compose
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
-from sweeps.planner.blocks import enumerated
+from sweeps.planner.blocks import searched_values
 from sweeps.planner.choice import MOST_SEARCHED_WHOLE
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
-from sweeps.planner.rivals import judged
+from sweeps.planner.rivals import judge
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation
@@ -59,12 +59,12 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         training=training,
         objective=options.chosen_objective,
         choice=choice,
-        shown=judged(choice.best if options.flat else choice.families, wanted.settings),
+        shown=judge(choice.best if options.flat else choice.families, wanted.settings),
         flat=options.flat,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
         explanations=_explanations(asked, options, wanted, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
-        knobs=enumerated(wanted.spaces[-1]) if options.exhaustive_knobs else None,
+        knobs=searched_values(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.chosen_format)
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from cli.output.progress import outcome_counts
 from cli.output.state_table import state_table
 from results.terminal.tables import outcome_style
+from sweeps.chains import in_chains
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
@@ -30,7 +31,7 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     Args:
         by_loss: as for `state_table`.
     """
-    shown = [state for state in states if state.outcome is not None]
+    shown = [state for state in in_chains(states) if state.outcome is not None]
     listed = [state for state in shown if not _only_waits(state)] if len(shown) > MOST_ROWS else shown
     details = [_details(state) for state in shown if _has_more_to_say(state)]
     impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]

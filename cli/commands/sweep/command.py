@@ -142,7 +142,9 @@ def _planned(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
 
     sha = git_sha()
     restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
-    record = restriction.completed() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    record = (
+        restriction.complete_record() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    )
     return record, restriction
 
 

@@ -38,7 +38,7 @@ def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
     finished = History.kept_in(stored.folder).finished
     if finished and (rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
-        for sentence in rules.search.learned(stored.read()):
+        for sentence in rules.search.lessons(stored.read()):
             console.print(f"  {sentence}")
 
 

@@ -1,4 +1,4 @@
-"""Where and how the trials of a sweep were measured, and how they compare with the baseline."""
+"""The circumstances of measurements: where and how they were made, and how they compare with the baseline."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _peak(performances: Sequence[Performance]) -> str:
 
 
 def _printed_rate(figures: Sequence[float]) -> str:
-    """What another program said of its own rate, which no other figure here is compared with."""
+    """Return the rate that another program states of itself, which no other figure here is compared with."""
     if not figures:
         return ""
     low, high = (significant(figure, 4) for figure in (min(figures), max(figures)))
@@ -108,7 +108,7 @@ def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
 
 
 def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFolder) -> tuple[str, ...]:
-    """What must be said of the trials beside their rows."""
+    """Return what must be said of the trials beside their rows."""
     said = []
     if any(result.trial.repeat for result in results) and (why := History.kept_in(folder).finished):
         said.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")

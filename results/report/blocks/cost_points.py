@@ -11,9 +11,9 @@ from conf.units import TRILLION
 from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
-from results.units import in_three_digits, rounded
+from results.units import in_three_digits, round_to_digits
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord
 
 KWH_PER_MWH = 1000
@@ -45,7 +45,7 @@ class CostPoint:
 
     @property
     def megawatt_hours(self) -> float:
-        """Of the devices alone."""
+        """The megawatt hours of the devices alone."""
         return self.takes.kwh(TRILLION) / KWH_PER_MWH
 
     @property
@@ -55,10 +55,10 @@ class CostPoint:
 
 
 def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
-    """What was measured, fastest per device first; energy is counted where all of the trials counted it."""
+    """Return the measured points, fastest per device first; energy is counted if all of the trials counted it."""
     complete = [
         (result, result.experiment, result.performance)
-        for result in ranked(list(results))
+        for result in ranking_of(list(results))
         if result.experiment and result.performance
     ]
     # Counters and declared watts see different things, so that energies of the two kinds are never compared.
@@ -72,7 +72,7 @@ def measured_costs(results: Sequence[TrialReading]) -> list[CostPoint]:
 
 
 def predicted_costs(record: SweepRecord) -> list[CostPoint]:
-    """What is predicted of the points that fit."""
+    """Return the predicted costs of the points that fit."""
     return [
         CostPoint(
             trial.trial_id,
@@ -163,6 +163,6 @@ def _layers(x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(point: CostPoint, which: str, place: str) -> dict[str, Any]:
-    money = {} if point.dollars is None else {"dollars": rounded(point.dollars)}
-    costs = {"days": rounded(point.days), "MWh": rounded(point.megawatt_hours), **money}
+    money = {} if point.dollars is None else {"dollars": round_to_digits(point.dollars)}
+    costs = {"days": round_to_digits(point.days), "MWh": round_to_digits(point.megawatt_hours), **money}
     return {"layout": point.layout, "devices": point.takes.num_devices, "which": which, "place": place, **costs}

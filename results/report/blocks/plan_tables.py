@@ -1,4 +1,4 @@
-"""What the cost model predicts for the full-size points, and where the points were measured, how far it is off."""
+"""The cost model's predictions for the full-size points, and how far they are off where points were measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
 
 @dataclass(frozen=True)
 class PredictedPart:
-    """What the second part says.
+    """The content of the second part, which holds predictions.
 
     Attributes:
         subject: the model and the cluster; empty when no point can exist.

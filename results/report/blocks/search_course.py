@@ -1,4 +1,4 @@
-"""What a search that chooses its points one by one has learned: which it asked for, why, and what came of them."""
+"""The course of a search that chooses its points one by one: which it asked for, why, and what came of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from conf.units import TERA
 from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number, text
-from results.units import ABSENT, rounded
+from results.units import ABSENT, round_to_digits
 from sweeps.folder.history import History
-from sweeps.points.objectives import UNITS, cost, front, is_better_when_larger, measured
+from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.best_points import best_points
 from sweeps.search.axes.seen_points import SeenPoint, seen_points
@@ -60,7 +60,7 @@ def course_section(subject: ReportSubject, history: History) -> Section:
 
 
 def search_plan(folder: SweepFolder) -> SearchPlan | None:
-    """How the sweep came to its points, by the configuration beside it; None where that is not on record."""
+    """Return the search by which the sweep came to its points, from the configuration on record; None without one."""
     try:
         tree = yaml.safe_load((folder.path / "provenance" / CONFIGURATION).read_text(errors="replace"))
         return SearchPlan.model_validate(tree["search"])
@@ -86,12 +86,12 @@ def _value(objective: Objective, reading: TrialReading) -> float | None:
     experiment = reading.experiment
     if objective == "dollars" and experiment and experiment.cluster.device.price_per_hour is None:
         return None
-    value = measured(objective, reading)
+    value = measured_value(objective, reading)
     return value if value is not None and math.isfinite(value) else None
 
 
 def _gain(best: float, value: float | None) -> float | None:
-    """By which share of the best the value is better, both as costs, which are negative where more is better."""
+    """Return the share of the best by which the value is better. Both are costs, negative where more is better."""
     return (best - value) / abs(best) if value is not None and math.isfinite(best) and best else None
 
 
@@ -119,10 +119,10 @@ def _blocks(
 
 
 def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
-    """What the trials have shown: the best points, and of layouts how far the prediction is off."""
+    """Return what the trials have shown: the best points, and of layouts how far the prediction is off."""
     if plan is not None and (plan.kind != "bayes" or len(plan.objective) > 1 or plan.objective[0] == "loss"):
         return best_points(plan, seen_points(subject.results, plan.objective))
-    return lessons(Observer(None).observed(subject.results))
+    return lessons(Observer(None).observe(subject.results))
 
 
 def _sentence_of(line: str) -> str:
@@ -135,7 +135,8 @@ def _sentence_of(line: str) -> str:
 def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
     """Every measured trial in the order of the search, and the best so far."""
     scale = TERA if objective == "throughput" else 1.0
-    title = "measured model TFLOPS per device" if objective == "throughput" else f"measured {UNITS[objective]}"
+    unit = "model TFLOPS per device" if objective == "throughput" else unit_of(objective) or objective
+    title = f"measured {unit}"
     values = list(_progress_values(results, objective, scale))
     x = {
         "field": "number",
@@ -175,7 +176,7 @@ def _progress_values(results: Sequence[TrialReading], objective: Objective, scal
         value = _value(objective, reading)
         if value is not None:
             best = value if best is None else better(best, value)
-            shown = {"value": rounded(value / scale), "best so far": rounded(best / scale)}
+            shown = {"value": round_to_digits(value / scale), "best so far": round_to_digits(best / scale)}
             yield {"number": position, "trial": display_name(reading), **shown}
 
 
@@ -187,12 +188,17 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
     best = set(front([each.costs or () for each in ended]))
     values = [_front_value(each, objectives, is_best=index in best) for index, each in enumerate(ended)]
     axes = [
-        {"field": name, "type": "quantitative", "scale": {"zero": False}, "title": f"measured {name}, {UNITS[name]}"}
+        {
+            "field": _field(name),
+            "type": "quantitative",
+            "scale": {"zero": False},
+            "title": ", ".join(filter(None, (f"measured {name}", unit_of(name)))),
+        }
         for name in objectives[:2]
     ]
     which = {"field": "which", "type": "nominal", "title": None}
     shape = which | {"legend": None}
-    tooltip = [{"field": field} for field in ("point", *objectives, "which")]
+    tooltip = [{"field": _field(name), "title": name} for name in ("point", *objectives, "which")]
     yield Plot(
         "search-front",
         f"Measured points; those on the front are beaten by no other in {' and '.join(objectives)}.",
@@ -211,12 +217,17 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
     )
 
 
+def _field(name: str) -> str:
+    """The name as Vega-Lite wants it, which takes a dot for a way into a value."""
+    return name.replace(".", "\\.")
+
+
 def _front_value(point: SeenPoint, objectives: Sequence[Objective], *, is_best: bool) -> dict[str, Any]:
     costs = zip(objectives, point.costs or (), strict=True)
     return {
         "point": ", ".join(f"{key}={value}" for key, value in point.point.items()) or "the baseline",
         "which": "on the front" if is_best else "beaten",
-        **{objective: rounded(cost(objective, value)) for objective, value in costs},
+        **{objective: round_to_digits(cost(objective, value)) for objective, value in costs},
     }
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, predicted beside measured: a table and bars."""
+"""The parts of the time of a step, predicted beside measured: a table and bars."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from results.report.findings.comparable import display_name, measured_terms, pairs, predicted_terms, timed_pairs
 from results.report.section import Plot
 from results.report.table import Cell, ReportTable, number, text
-from results.units import rounded, seconds
+from results.units import round_to_digits, seconds
 from sweeps.reading import TrialReading
 from train_core.measurement import Breakdown
 
@@ -44,7 +44,7 @@ def _step_row(result: TrialReading, kind: str, whose: str, terms: tuple[float | 
 
 
 def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
-    """Where a step goes, for each sequence of its batch, so that trials of different batches stand on one axis."""
+    """Plot where a step goes, for each sequence of its batch, so that different batches share one axis."""
     values = [value for result in breakdowns[:MOST_BARS] for value in _term_values(result)]
     of = f" The {MOST_BARS} fastest of {len(breakdowns)}." if len(breakdowns) > MOST_BARS else ""
     return Plot(
@@ -83,7 +83,7 @@ def _term_values(result: TrialReading) -> Iterator[dict[str, Any]]:
     for kind, terms in kinds:
         for order, (name, term) in enumerate(zip(TERMS, terms, strict=True)):
             if term:
-                ms = rounded(term / experiment.batch.global_batch_size / MILLI)
+                ms = round_to_digits(term / experiment.batch.global_batch_size / MILLI)
                 row = f"{display_name(result)}|{kind}"
                 yield {
                     "row": row,

@@ -1,1 +1,1 @@
-"""What a sweep found: its verdict, its best plan, and which of its numbers may be compared."""
+"""The findings of a sweep: its verdict, its best plan, and which of its numbers may be compared."""

@@ -1,4 +1,4 @@
-"""Which plan a report shows in detail: the best that was measured at full size, else the best on paper."""
+"""The plan that a report shows in detail: the best that was measured at full size, else the best on paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from results.report.section import ReportSubject
 from results.terminal.tables import by_prediction
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord, Trial
 
 
@@ -25,15 +25,15 @@ class BestPlan:
 
     @property
     def why(self) -> str:
-        """How it was chosen, to stand behind its name."""
+        """The way in which it was chosen, to stand behind its name."""
         return "measured to be the fastest per device" if self.reading else "predicted to be the fastest per device"
 
 
 def best_plan(subject: ReportSubject) -> BestPlan | None:
-    """None where no full-size point fits. A proxy's measurement says nothing of which full-size plan is the best."""
+    """Return the best plan; None if no full-size point fits. A proxy's measurement ranks no full-size plan."""
     record = subject.sweep.record
     if record.mode == "cluster":
-        for reading in ranked(list(subject.results)):
+        for reading in ranking_of(list(subject.results)):
             return BestPlan(reading.trial, reading, reading.label)
     trial = best_on_paper(record)
     return BestPlan(trial, None, record.plan_label_of(trial)) if trial else None
@@ -51,7 +51,7 @@ def best_on_paper(record: SweepRecord) -> Trial | None:
 
 
 def num_devices(trial: Trial) -> int:
-    """How many devices the trial asks for; 0 of one that cannot exist."""
+    """Return the number of devices that the trial asks for; 0 of one that cannot exist."""
     return trial.experiment.parallel.world_size if trial.experiment else 0
 
 

@@ -1,4 +1,4 @@
-"""What of a trial's prediction may be held against what of its measurement."""
+"""The parts of a trial's prediction that may be compared with parts of its measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pair:
 
     @cached_property
     def interval(self) -> Interval:
-        """What the measured step was expected to lie in."""
+        """The interval in which the measured step was expected to lie."""
         assert self.reading.experiment is not None
         return interval_of(self.reading.experiment, self.predicted.implementation, self.predicted)
 
@@ -39,12 +39,12 @@ def pairs(results: Sequence[TrialReading]) -> list[Pair]:
 
 
 def timed_pairs(compared: Sequence[Pair]) -> list[Pair]:
-    """Those whose measured step may be held against the predicted one, because no ranks shared a device."""
+    """Return the pairs whose measured time may be compared with the predicted one, as no ranks shared a device."""
     return [pair for pair in compared if has_device_per_rank(pair.reading)]
 
 
 def has_device_per_rank(result: TrialReading) -> bool:
-    """Whether every rank had a device of its own, as the cost model assumes."""
+    """True if every rank had a device of its own, as the cost model assumes."""
     experiment, performance = result.trial.experiment, result.performance
     return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
 

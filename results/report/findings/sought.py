@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conf.sweep_spec import Objective
+from conf.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA
 from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger
@@ -12,7 +12,7 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.trial import SweepRecord
 
-WORDS: dict[Objective, str] = {
+WORDS: dict[str, str] = {
     "throughput": "model TFLOPS per device",
     "loss": "loss",
     "step_time": "seconds of a step",
@@ -24,6 +24,11 @@ HUGE = 1e10
 """What a table has no room for: a loss that diverged."""
 
 
+def words_of(objective: Objective) -> str:
+    """What people call the objective; a later stage's figure bears the name that its program gave it."""
+    return WORDS.get(objective) or figure_of(objective) or objective
+
+
 def value_text(objective: Objective, value: float) -> str:
     """The value in the unit that tables show."""
     shown = value / TERA if objective == "throughput" else value
@@ -31,7 +36,7 @@ def value_text(objective: Objective, value: float) -> str:
 
 
 def half_width_text(objective: Objective, half: float | None) -> str:
-    """In two digits, as it is known no better; absent where no point has two runs."""
+    """Return the half width in two digits, as it is known no better; absent if no point has two runs."""
     if half is None:
         return ABSENT
     return significant(half / TERA if objective == "throughput" else half, 2)
@@ -50,7 +55,7 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where
         return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points
     rivals = [point for point in others if point.may_equal(best)] if best.half_width is not None else []
-    superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {WORDS[objective]}"
+    superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
     value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
     if rivals:
         names = ", ".join(point.name for point in rivals[:MOST_NAMED])
@@ -66,7 +71,7 @@ def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
 
 
 def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str:
-    """What the others reached."""
+    """Return the words for what the others reached."""
     values = sorted(point.values[0] for point in others if not point.diverged)
     diverged = len(others) - len(values)
     lost = f"; {diverged} diverged" if diverged else ""
@@ -82,20 +87,20 @@ def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
     best = [point for point in points if point.on_front]
     named = "; ".join(f"{point.name} ({_values(record, point)})" for point in best[:MOST_NAMED])
     more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
-    words = " and ".join(WORDS[objective] for objective in record.objective)
+    words = " and ".join(words_of(objective) for objective in record.objective)
     these = "this" if len(best) == 1 else f"these {len(best)}"
     return f"No other of {len(points)} points beats {these} in {words}: {named}{more}."
 
 
 def _values(record: SweepRecord, point: SoughtPoint) -> str:
     both = zip(record.objective, point.values, strict=True)
-    return ", ".join(f"{WORDS[objective]} {value_text(objective, value)}" for objective, value in both)
+    return ", ".join(f"{words_of(objective)} {value_text(objective, value)}" for objective, value in both)
 
 
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     most = max(len(point.runs) for point in points)
     if points[0].half_width is None:
-        again = "search.num_seeds=3" if "loss" in record.objective else "search.max_rounds=3"
+        again = "search.num_seeds=3" if not all(map(is_of_time, record.objective)) else "search.max_rounds=3"
         return f"One run of each, so that nobody knows what is chance: `trisweep sweep {where} {again}` would tell."
     runs = "1 run" if most == 1 else f"up to {most} runs"
     return f"± is half of a 95 % interval, by Student's t with the spread between runs pooled ({runs} of a point)."

@@ -53,7 +53,7 @@ def verdict(
     best_first: Sequence[TrialReading],
     folder_words: Sequence[str] = (),
 ) -> SweepVerdict:
-    """Which layout is fastest, or, when nothing was measured, what to do.
+    """Return which layout is fastest, or, when nothing was measured, what to do.
 
     Args:
         folder_words: what commands need to find the sweep again, beside its name.
@@ -85,7 +85,7 @@ def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], whe
 
 
 def noise_of(results: Sequence[TrialReading]) -> float | None:
-    """By which factor the machine's peak varied, where that is more than a quiet machine's does."""
+    """Return the factor by which the machine's peak varied, if it is more than a quiet machine's; else None."""
     noise = machine_noise(result.performance for result in results)
     return noise if noise is not None and noise > NOISY_RATIO else None
 
@@ -110,7 +110,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
 
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:
-    """What a scaling study found, and how sure that is."""
+    """Return what a scaling study found, and how sure that is."""
     last = study.last
     varied = "so much the peaks vary that were measured beside the runs."
     loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
@@ -126,7 +126,7 @@ def study_sentence(study: ScalingStudy, noise: float | None) -> str:
 
 
 def predicted_study_sentence(study: ScalingStudy) -> str:
-    """What is predicted of a scaling study, on the most devices."""
+    """Return what is predicted of a scaling study, on the most devices."""
     first, last = study.points[0], study.last
     return (
         f"Predicted: {study.kind} scaling from {count(first.num_devices)} to {count(last.num_devices)} devices keeps"
@@ -153,7 +153,7 @@ def _figures(point: MeasuredPoint, relation: Scaling, noise: float | None, dolla
 
 
 def _dollars(point: MeasuredPoint) -> float | None:
-    """For a trillion tokens at the declared price; None where one is not declared."""
+    """Return the price of a trillion tokens; None if no price is declared."""
     experiment = point.middle.experiment
     return None if experiment is None else declared_footprint(experiment, point.performance).dollars(TRILLION)
 
@@ -164,7 +164,7 @@ def _range(point: MeasuredPoint) -> str:
 
 
 def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
-    """How sure it is that no other is faster."""
+    """Return how sure it is that no other point is faster."""
     if len(points) == 1:
         return "Nothing else was measured."
     runs = f"{best.seconds.num_runs} run{'s' if best.seconds.num_runs > 1 else ''}"
@@ -178,7 +178,7 @@ def _names_of_rivals(rivals: Sequence[MeasuredPoint]) -> str:
 
 
 def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
-    """What would decide between points whose intervals overlap."""
+    """Return what would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
         f"Intervals are {points[0].seconds.method}. `trisweep sweep {where} search.max_rounds={most + 2}`"

@@ -20,9 +20,9 @@ from results.report.findings.comparable import (
 )
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
-from results.units import ABSENT, error_percent, gib, percent, rounded, seconds, tflops
+from results.units import ABSENT, error_percent, gib, percent, round_to_digits, seconds, tflops
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 
 MOST_POINTS = 1000
 SQUARE = 380
@@ -52,8 +52,8 @@ STATISTICS_COLUMNS = (
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """How far the cost model was from what was measured; None where no measured trial has a prediction."""
-    best_first = ranked(list(subject.results))
+    """Return how far the cost model was from what was measured; None if no measured trial has a prediction."""
+    best_first = ranking_of(list(subject.results))
     compared = pairs(best_first)
     breakdowns = [result for result in best_first if breakdown_of(result)]
     if not compared and not breakdowns:
@@ -74,7 +74,8 @@ def _blocks(subject: ReportSubject, compared: list[Pair], breakdowns: list[Trial
         yield NamedTable("prediction-errors", _statistics_table(compared))
         yield Paragraph(_what_is_compared(subject, compared), is_note=True)
         yield from (Paragraph(sentence) for sentence in _order_sentences(with_times))
-        yield from (_scatter(with_times) for _ in with_times[:1])
+        if with_times:
+            yield _scatter(with_times)
         yield NamedTable("beside", _trial_table(compared))
     if breakdowns:
         yield Heading("Where the step goes")
@@ -128,14 +129,14 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
 
 
 def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
-    """What the interval knows of its own limits, and constants that were fitted here."""
+    """Yield what the interval knows of its own limits, and constants that were fitted here."""
     outside = dict.fromkeys(side for pair in compared for side in pair.interval.outside)
     if outside:
         yield Paragraph(f"These predictions lie outside of what was validated: {'; '.join(outside)}.", is_caution=True)
 
 
 def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
-    """Whether the prediction puts the trials into the right order, and what following it would have cost."""
+    """Yield whether the prediction puts the trials into the right order, and what following it would have cost."""
     agreement = rank_correlation([_rates(pair) for pair in compared])
     if agreement is not None:
         yield _agreement_sentence(agreement)
@@ -271,7 +272,7 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
 def _point(pair: Pair) -> dict[str, Any]:
     predicted, measured = (rate / TERA for rate in _rates(pair))
     error = error_percent(pair.predicted.step_seconds, pair.measured.step_seconds)
-    shown = {"predicted": rounded(predicted), "measured": rounded(measured)}
+    shown = {"predicted": round_to_digits(predicted), "measured": round_to_digits(measured)}
     return {"layout": display_name(pair.reading), **shown, "error": f"{error} % of the step"}
 
 

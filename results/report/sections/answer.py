@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from conf.units import TERA, TRILLION
 from results.footprint import Footprint, declared_footprint
 from results.report.findings.best_plan import best_on_paper, num_devices
-from results.report.findings.sought import WORDS, value_text
+from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
 from results.scaling import Scaling, scalings
@@ -19,7 +19,7 @@ from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points
-from sweeps.repeats.ranking import MEASURED_PEAK, ranked
+from sweeps.repeats.ranking import MEASURED_PEAK, ranking_of
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
@@ -35,37 +35,59 @@ class _PredictedBest:
 
 
 def section(subject: ReportSubject) -> Section:
-    """What the sweep answers. There is always an answer, even if it is that nothing is known yet."""
+    """Return the sweep's answer. There is always one, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
     measured, points, best = measured_verdict(record, results), measured_points(results), _best(record)
     if not record.seeks_rate:
-        figures = _sought_figures(record, results)
-        blocks: tuple[Block, ...] = (*([KeyFigures(figures)] if figures else []), *_verdict_paragraphs(measured))
-        return Section("answer", "The answer", "measured", measured.headline, blocks)
+        return _objective_answer(record, results, measured)
     if points and (record.mode == "cluster" or not record.plan):
-        study, is_proxy = measured_study(record, results), record.mode == "proxy"
-        of_points = _measured_figures(points[0], results, is_proxy=is_proxy)
-        figures = _study_figures(study) if study else of_points
-        blocks = (KeyFigures(figures), *_verdict_paragraphs(measured))
-        if is_proxy:
-            return Section("answer", "The answer", "measured", measured.headline, blocks)
-        beside = Paragraph(predicted_sentence(record, best))
-        return Section("answer", "The answer", "measured and predicted", measured.headline, (*blocks, beside))
-    if best is None:
-        said = predicted_sentence(record, best) if record.plan else measured.headline
-        rest = (
-            (Paragraph(measured.headline), *_verdict_paragraphs(measured))
-            if record.plan
-            else _verdict_paragraphs(measured)
-        )
-        return Section("answer", "The answer", "predicted" if record.plan else "measured", said, rest)
+        return _measured_answer(subject, measured, points[0], best)
+    return _unplanned_answer(record, measured) if best is None else _predicted_answer(record, measured, best)
+
+
+def _answer(numbers_are: NumbersAre, finding: str, *blocks: Block) -> Section:
+    return Section("answer", "The answer", numbers_are, finding, blocks)
+
+
+def _objective_answer(record: SweepRecord, results: Sequence[TrialReading], measured: SweepVerdict) -> Section:
+    """Return the answer of a sweep that seeks another objective than the rate, which only trials can tell."""
+    figures = _sought_figures(record, results)
+    shown = (KeyFigures(figures),) if figures else ()
+    return _answer("measured", measured.headline, *shown, *_verdict_paragraphs(measured))
+
+
+def _measured_answer(
+    subject: ReportSubject, measured: SweepVerdict, fastest: MeasuredPoint, best: _PredictedBest | None
+) -> Section:
+    """Return the answer that trials gave: at full size, or of a proxy if nothing was planned for the full size."""
+    record, results = subject.sweep.record, subject.results
+    study, is_proxy = measured_study(record, results), record.mode == "proxy"
+    figures = _study_figures(study) if study else _measured_figures(fastest, results, is_proxy=is_proxy)
+    blocks = (KeyFigures(figures), *_verdict_paragraphs(measured))
+    if is_proxy:
+        return _answer("measured", measured.headline, *blocks)
+    beside = Paragraph(predicted_sentence(record, best))
+    return _answer("measured and predicted", measured.headline, *blocks, beside)
+
+
+def _unplanned_answer(record: SweepRecord, measured: SweepVerdict) -> Section:
+    """Return the answer if no planned point is predicted to run, or if nothing was planned and nothing measured."""
+    rest = _verdict_paragraphs(measured)
+    if not record.plan:
+        return _answer("measured", measured.headline, *rest)
+    return _answer("predicted", predicted_sentence(record, None), Paragraph(measured.headline), *rest)
+
+
+def _predicted_answer(record: SweepRecord, measured: SweepVerdict, best: _PredictedBest) -> Section:
+    """Return the prediction for the full size, and below it what was measured here."""
     here = (Heading(_where(record)), Paragraph(measured.headline), *_verdict_paragraphs(measured))
-    blocks = (KeyFigures(_predicted_figures(record, best)), *_outside_paragraphs(best), *here)
-    return Section("answer", "The answer", "measured and predicted", predicted_sentence(record, best), blocks)
+    figures = KeyFigures(_predicted_figures(record, best))
+    blocks = (figures, *_outside_paragraphs(best), *here)
+    return _answer("measured and predicted", predicted_sentence(record, best), *blocks)
 
 
 def _verdict_paragraphs(measured: SweepVerdict) -> tuple[Block, ...]:
-    """What the verdict says beside its headline and the figures, which stand on the page as such or in the table."""
+    """Return what the verdict says beside its headline and the figures, which stand on the page or in the table."""
     return tuple(Paragraph(sentence) for sentence in (*measured.details, measured.advice) if sentence)
 
 
@@ -80,7 +102,7 @@ def measured_verdict(record: SweepRecord, results: Sequence[TrialReading]) -> Sw
     """The verdict on what was measured."""
     if not results:
         return SweepVerdict("Nothing was measured: this sweep has no trials.")
-    return verdict(record, results, ranked(list(results)))
+    return verdict(record, results, ranking_of(list(results)))
 
 
 def _where(record: SweepRecord) -> str:
@@ -109,7 +131,7 @@ def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
 
 
 def _devices_of(trial: Trial) -> str:
-    """How many devices of which type, and where."""
+    """Return how many devices of which type it needs, and where."""
     experiment, number_of = trial.experiment, num_devices(trial)
     assert experiment is not None
     kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
@@ -163,7 +185,7 @@ def _figure(name: str, value: str, note: str, kind: NumbersAre = "predicted") ->
 
 
 def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
-    """What a trillion tokens take, without energy and carbon, which have a section of their own."""
+    """Return what a trillion tokens take, without energy and carbon, which have a section of their own."""
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
     note = f"{in_three_digits(takes.days(TRILLION))} days on {_devices_in_words(takes.num_devices)}; {money}"
@@ -171,7 +193,7 @@ def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
 
 
 def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
-    """What is left of the baseline's rate on the most devices, and what that comes to."""
+    """Return the share of the baseline's rate that the most devices keep, and what that comes to."""
     last, base = study.last, study.points[0]
     grown = f"{_devices_in_words(base.num_devices)} to {last.num_devices:,}"
     interval = f"{percent(last.efficiency_low)} to {percent(last.efficiency_high)} % with 95 % confidence"
@@ -205,14 +227,14 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, i
 
 
 def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
-    """What the best point reached of each objective, and beside it the next one."""
+    """Return what the best point reached of each objective, and beside it the next one."""
     points = sought_points(record, results)
     if not points:
         return ()
     best, following = points[0], points[1] if len(points) > 1 else None
     return tuple(
         _figure(
-            WORDS[objective],
+            words_of(objective),
             value_text(objective, best.values[place]),
             f"{best.name}; next {value_text(objective, following.values[place])}" if following else best.name,
             "measured",
@@ -232,7 +254,7 @@ def _measured_relation(relation: Scaling) -> list[KeyFigure]:
 
 
 def _outside_paragraphs(best: _PredictedBest) -> tuple[Paragraph, ...]:
-    """On which sides the plan lies outside of what predictions were ever held against."""
+    """Return on which sides the plan lies outside of what predictions were ever compared with."""
     if not best.interval.outside:
         return ()
     sides = "; ".join(best.interval.outside)

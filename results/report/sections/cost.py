@@ -1,4 +1,4 @@
-"""What a trillion tokens take in time, energy, money and carbon, and which points no other beats in all of them."""
+"""The time, energy, money and carbon of a trillion tokens, and the points that no other beats in all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Rep
 from results.report.table import Cell, ReportTable, number, text
 from results.units import in_three_digits
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from train_core.trial_folder import JobFolder
 
 FEWEST_ON_A_PLOT = 2
@@ -30,7 +30,7 @@ NOT_KNOWN = 2**63
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where no plan has a time, or only a proxy's steps do and the full size is not predicted."""
+    """Return the section, or None if no plan has a time, or only steps of a proxy without a full-size plan do."""
     record = subject.sweep.record
     measured = measured_costs(subject.results) if record.mode == "cluster" else []
     points = measured or predicted_costs(record)
@@ -89,7 +89,7 @@ def _finding(point: CostPoint) -> str:
 
 
 def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
-    """What other points take less of."""
+    """Return the sentence about the points that take less money or energy."""
     frugal = best[-1]
     if num_points < 2 or frugal.costs == chosen.costs:
         what = "time and energy" if frugal.dollars is None else "time, money and energy"
@@ -136,8 +136,8 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
 
 
 def counted_table(results: Sequence[TrialReading]) -> ReportTable | None:
-    """What counters said of each trial, beside what its declared watts would be."""
-    rows = [_counted_row(result) for result in ranked(list(results))[:MOST_COUNTED]]
+    """Return what counters said of each trial, beside what its declared watts would be."""
+    rows = [_counted_row(result) for result in ranking_of(list(results))[:MOST_COUNTED]]
     shown = tuple(row for row in rows if row is not None)
     return ReportTable(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None
 

@@ -1,4 +1,4 @@
-"""What each type of devices of a mixed job does in a step, measured beside predicted."""
+"""The work of each type of devices of a mixed job in a step, measured beside predicted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import gib, percent, tflops
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from train_core.measurement import BlockRates
 
 NUMBERS = ("ranks", "model TFLOPS", "peak TFLOPS", "MFU %", "peak GiB", "of GiB")
@@ -22,7 +22,7 @@ _READ_SO = (
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where no measured trial ran on several types of devices."""
+    """Return the section, or None if no measured trial ran on several types of devices."""
     table = blocks_table(subject.results)
     if table is None:
         return None
@@ -36,7 +36,7 @@ def blocks_table(results: Sequence[TrialReading]) -> ReportTable | None:
 
     Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
     """
-    rows = tuple(row for result in ranked(list(results)) for row in _rows(result))
+    rows = tuple(row for result in ranking_of(list(results)) for row in _rows(result))
     return ReportTable(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
 
 

@@ -1,4 +1,4 @@
-"""Which knob mattered: in what was measured, in what is predicted, and in what others published."""
+"""The knobs that mattered: in what was measured, in what is predicted, and in what others published."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, gib, percent, seconds
 from sweeps.planner.explain import Explanation, explain
 from sweeps.planner.strategy import Strategy
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate
 
@@ -36,7 +36,7 @@ SHARE_COLUMNS = ("knob", *NUMERIC[:3], "fastest at", NUMERIC[3])
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where the sweep has only a few trials, or varies fewer than two knobs."""
+    """Return the section, or None if the sweep has only a few trials, or varies fewer than two knobs."""
     record = subject.sweep.record
     tables = [measured_table(subject.results), predicted_table(_predicted_trials(record))]
     tables = [table for table in tables if len(table.rated_points) >= FEWEST_SHOWN and len(table.columns) >= 2]
@@ -56,7 +56,7 @@ def section(subject: ReportSubject) -> Section | None:
 
 
 def _finding(tables: Sequence[KnobTable], sensitivities: Mapping[RatesAre, Sensitivity]) -> str:
-    """What each table tells, the measured one first."""
+    """Return what each table tells, the measured one first."""
     first, *others = [
         finding(sensitivities[table.rates_are])
         if table.rates_are in sensitivities
@@ -146,14 +146,14 @@ def _memory_table(table: KnobTable) -> ReportTable | None:
 
 
 def _decides(table: KnobTable) -> str:
-    """Which knobs decide whether there is a rate at all; empty where the trials do not tell."""
+    """Return which knobs decide whether there is a rate at all; empty if the trials do not tell."""
     shares = memory_shares(table)[:MOST_NAMED]
     named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares)
     return f" What decides it (SHAP): {named}." if named else ""
 
 
 def _predicted_trials(record: SweepRecord) -> Sequence[Trial]:
-    """What is predicted: of a proxy's sweep the full size, else the trials themselves."""
+    """Return the trials with predictions: of a proxy's sweep the full size, else the trials themselves."""
     return record.plan if record.mode == "proxy" else record.trials
 
 
@@ -163,7 +163,7 @@ def _explanation(subject: ReportSubject) -> Explanation | None:
     fitting = [trial for trial in _predicted_trials(record) if trial.estimate and not trial.infeasible_reason]
     best: Trial | None = max(fitting, key=_predicted_rate, default=None)
     if record.mode == "cluster":
-        best = next((result.trial for result in ranked(list(subject.results))), best)
+        best = next((result.trial for result in ranking_of(list(subject.results))), best)
     if best is None or best.experiment is None or best.experiment.mixed is not None:
         return None
     experiment = best.experiment

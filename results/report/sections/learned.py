@@ -1,4 +1,4 @@
-"""What a search that chooses its points one by one has learned."""
+"""The lessons of a search that chooses its points one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sweeps.folder.history import History
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where no search has asked for a point: all were listed, even if some were measured again."""
+    """Return the section, or None if no search has asked for a point: all were listed, even if some ran again."""
     history = History.kept_in(subject.sweep.folder)
     first_runs = {trial.trial_id for trial in subject.sweep.record.trials if not trial.repeat}
     if not first_runs.intersection(history.asked):

@@ -9,7 +9,7 @@ from conf.units import GIBIBYTE
 from results.report.findings.best_plan import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import ReportTable, number
-from results.units import gib, percent, rounded
+from results.units import gib, percent, round_to_digits
 from train_core.costs import MEMORY_KINDS, Estimate
 
 KINDS = {
@@ -31,7 +31,7 @@ LINE = "M-0.1,-1L0.1,-1L0.1,1L-0.1,1Z"
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where no plan was priced."""
+    """Return the section, or None if no plan was priced."""
     best = best_plan(subject) or nearest_plan(subject)
     if best is None or best.trial.estimate is None:
         return None
@@ -176,16 +176,16 @@ def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Repo
     ):
         sizes = [getattr(stage, name) for name in kinds]
         share = stage.total_bytes / capacity
-        rows.append(
-            (
-                number(str(index), index),
-                *(number(gib(size), size) for size in (*sizes, stage.total_bytes, capacity)),
-                number(percent(share), share),
-                *(number(gib(peak), peak) for peak in measured[index : index + 1]),
-            )
-        )
+        cells = [
+            number(str(index), index),
+            *(number(gib(size), size) for size in (*sizes, stage.total_bytes, capacity)),
+            number(percent(share), share),
+        ]
+        if measured:
+            cells.append(number(gib(measured[index]), measured[index]))
+        rows.append(tuple(cells))
     return ReportTable(columns, tuple(rows), frozenset(columns), frozenset({predicted.worst_stage}))
 
 
 def _gibibytes(num_bytes: int) -> float:
-    return rounded(num_bytes / GIBIBYTE, 4)
+    return round_to_digits(num_bytes / GIBIBYTE, 4)

@@ -1,4 +1,4 @@
-"""What the cost model predicts for the full-size points: nothing in it was measured."""
+"""The cost model's predictions for the full-size points: nothing in it was measured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMORY = (
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where the sweep has no points on paper."""
+    """Return the section, or None if the sweep has no points on paper."""
     record = subject.sweep.record
     if not record.plan:
         return None

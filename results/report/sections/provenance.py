@@ -1,4 +1,4 @@
-"""Where the numbers come from, and how to make them again: code, software, machine, commands, fingerprints."""
+"""The origin of the numbers, and how to make them again: code, software, machine, commands, fingerprints."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def rerun_command(subject: ReportSubject, given: Sequence[GivenCommand], of: Tri
 
 
 def _overrides(given: Sequence[GivenCommand]) -> list[str]:
-    """Those of the last command, without the choice of the sweep, which the command itself names."""
+    """Return the overrides of the last command, without the choice of the sweep, which the command itself names."""
     last = given[-1].texts("overrides") if given else []
     return [each for each in last if Override.parse(each).key != "sweep"]
 
@@ -177,7 +177,7 @@ def _trials_table(results: Sequence[TrialReading]) -> ReportTable | None:
 
 
 def _code(command: str) -> str:
-    """As code, which a backtick would end."""
+    """Quote the command as code, which a backtick would end."""
     return f"`{_shorten(command).replace('`', chr(39))}`"
 
 

@@ -1,4 +1,4 @@
-"""What others have published, as they printed it, beside what is found here for the same layout."""
+"""The figures that others have published, as they printed them, beside what is found here for the same layout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BESIDE = (
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where the sweep names no published figures (`sweep.published`).
+    """Return the section, or None if the sweep names no published figures (`sweep.published`).
 
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
@@ -49,7 +49,7 @@ def _counts_hardware(figures: Sequence[PublishedFigure]) -> bool:
 
 
 def _finding(figures: Sequence[PublishedFigure], table: ReportTable) -> str:
-    """How many figures there are, and the first for which there is one of ours."""
+    """Return how many figures there are, and the first for which there is one of ours."""
     counted = f"{len(figures)} published figure{'s' if len(figures) > 1 else ''}, as printed by the sources."
     shown = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
     for kind in ("measured here", "predicted here"):
@@ -104,7 +104,7 @@ def _rate(figure: PublishedFigure, figures_here: Estimate | Performance | None) 
 
 
 def _is_of(figure: PublishedFigure, trial: Trial) -> bool:
-    """Whether the point has the model, the device and every size that the source states, the layout among them."""
+    """True if the point has the model, the device and every size that the source states, the layout among them."""
     experiment = trial.experiment
     if experiment is None or figure.tensor_parallel_size is None or figure.num_devices is None:
         return False

@@ -46,7 +46,7 @@ COLOURS = {
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None of a sweep that is no scaling study."""
+    """Return the section, or None if the sweep is no scaling study."""
     record = subject.sweep.record
     if record.spec.scaling is None:
         return None

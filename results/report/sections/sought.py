@@ -1,4 +1,4 @@
-"""What a sweep seeks, over its axes: a table of its points, the metric over each axis, and the losses."""
+"""The objectives of a sweep over its axes: a table of its points, the metric over each axis, and the losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conf.sweep_spec import Objective
 from results.knobs.sensitivity import FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, quantity
-from results.report.findings.sought import WORDS, half_width_text, value_text
+from results.report.findings.sought import half_width_text, value_text, words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import percent, seconds
@@ -30,13 +30,13 @@ MOST_CURVES = 16
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None of a sweep that is about the fastest plan, and where nothing was measured."""
+    """Return the section, or None if the sweep seeks the fastest plan, or nothing was measured."""
     record = subject.sweep.record
     points = [] if record.seeks_rate else sought_points(record, subject.results)
     if not points:
         return None
     counted = f"{len(points)} point{'s' if len(points) > 1 else ''} in {sum(len(point.runs) for point in points)} runs"
-    finding = f"{counted}, ranked by {' and '.join(WORDS[objective] for objective in record.objective)}."
+    finding = f"{counted}, ranked by {' and '.join(words_of(objective) for objective in record.objective)}."
     return Section("sought", "Every point", "measured", finding, tuple(_blocks(record, points)))
 
 
@@ -55,7 +55,7 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
 
 
 def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> ReportTable:
-    names = [WORDS[objective] for objective in record.objective]
+    names = [words_of(objective) for objective in record.objective]
     columns = ("#", "point", *names, HALF, "runs", "step s")
     rows = tuple(_row(record, position, point) for position, point in enumerate(points, start=1))
     marked = frozenset(position for position, point in enumerate(points) if point.on_front)
@@ -79,7 +79,7 @@ def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, 
 
 
 def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:
-    """Whether a key is a number with several values, so that something can be drawn over it."""
+    """True if a key is a number with several values, so that something can be drawn over it."""
     values = {_value(point, key) for point in points}
     return len(values) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
@@ -98,7 +98,7 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
         "scale": scale,
         "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {},
     }
-    title = f"measured {WORDS[objective]}"
+    title = f"measured {words_of(objective)}"
     y = quantity("value", title) | {"scale": {"zero": False}}
     best = min if not is_better_when_larger(objective) else max
     rows = [
@@ -138,7 +138,7 @@ def _is_declared_logarithmic(record: SweepRecord, key: str) -> bool:
 def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Plot:
     """A line for each point through its place on every axis; the places are those of its values in their order."""
     objective = record.objective[0]
-    columns = [*axes, WORDS[objective]]
+    columns = [*axes, words_of(objective)]
     places: dict[str, dict[str, float]] = {}
     for column in columns:
         distinct = sorted({_axis_value(point, column, objective) for point in points}, key=_order)
@@ -172,12 +172,12 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
             "tooltip": [{"field": "point"}, {"field": "axis"}, {"field": "value"}],
         },
     }
-    caption = f"Every point as a line through its values, ordered on each axis, to the measured {WORDS[objective]}."
+    caption = f"Every point as a line through its values, ordered on each axis, to the measured {words_of(objective)}."
     return Plot("sought-coordinates", caption, spec)
 
 
 def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Iterator[Block]:
-    """How much of the differences each axis explains alone; nothing of a few points, which would not tell."""
+    """Yield the share of the differences that each axis explains alone; nothing of points too few to tell."""
     finite = [point for point in points if math.isfinite(point.values[0])]
     if len(finite) < max(FEWEST_POINTS, 2 * len(axes)):
         return
@@ -189,12 +189,12 @@ def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[s
     shares = fanova_shares(codes, np.array([point.values[0] for point in finite]), list(map(len, values)), SAME_DRAW)
     named = sorted(zip(shares, axes, strict=True), reverse=True)
     listed = ", ".join(f"{key} {percent(share)} %" for share, key in named)
-    what = f"{WORDS[record.objective[0]]} of {len(finite)} points"
+    what = f"{words_of(record.objective[0])} of {len(finite)} points"
     yield Paragraph(f"Which axis mattered, as its share of the differences in {what} (fANOVA): {listed}.", is_note=True)
 
 
 def _axis_value(point: SoughtPoint, column: str, objective: Objective) -> Value:
-    return point.values[0] if column == WORDS[objective] else _value(point, column)
+    return point.values[0] if column == words_of(objective) else _value(point, column)
 
 
 def _order(value: Value) -> tuple[str, float, str]:

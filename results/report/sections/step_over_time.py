@@ -33,7 +33,7 @@ class PredictedPlan:
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """None where no plan fits and no trial recorded a step."""
+    """Return the section, or None if no plan fits and no trial recorded a step."""
     plan, recorded = _predicted_plan(best_plan(subject)), recorded_blocks(subject)
     if plan is None:
         return None if recorded is None else _section(recorded.finding, recorded.blocks, recorded)
@@ -102,7 +102,7 @@ def _origin_sentence(plan: PredictedPlan) -> str:
 
 
 def _formula_sentence(laid_out: float, closed: float) -> str:
-    """What the sum of all passes says beside the formula, which is exact for equal stages and approximates others."""
+    """Compare the sum of all passes with the formula, which is exact for equal stages and else approximate."""
     if math.isclose(laid_out, closed, rel_tol=SAME):
         return f"So laid out the step takes the {seconds(closed)} s that the formula says by which plans are ranked."
     return (
@@ -112,7 +112,7 @@ def _formula_sentence(laid_out: float, closed: float) -> str:
 
 
 def _shares_cores(experiment: Experiment) -> bool:
-    """Whether ranks take turns on a core of any type of devices."""
+    """True if ranks take turns on a core of any type of devices."""
     return any(
         min(block.num_devices, block.cluster.devices_per_node)
         > (block.cluster.cores_per_node or block.cluster.devices_per_node)
@@ -121,7 +121,7 @@ def _shares_cores(experiment: Experiment) -> bool:
 
 
 def _seconds(plan: PredictedPlan) -> Iterator[Block]:
-    """Of each stage by what its rank does; kinds that no stage has are left out."""
+    """Yield each stage's seconds by what its rank does; kinds that no stage has are left out."""
     yield Paragraph("Predicted seconds of each stage's rank in one step:")
     step, experiment = plan.step, plan.experiment
     shown, devices = stages_to_draw(step.num_stages), devices_of_stages(experiment)

@@ -14,7 +14,7 @@ from results.report.findings.comparable import display_name
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.scaling import Scaling, scalings
-from results.units import ABSENT, count, gib, percent, rounded, seconds, share_of_peak, significant, tflops
+from results.units import ABSENT, count, gib, percent, round_to_digits, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import SweepRecord
@@ -66,7 +66,7 @@ def section(subject: ReportSubject) -> Section | None:
 
 
 def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """How the trials ended; where points were measured again, how their points did."""
+    """Return how the trials ended; if points were measured again, how their points did."""
     repeats = sum(len(point.runs) - 1 for point in points)
     unmeasured = Counter(_outcome(result) for result in results if not result.performance)
     others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
@@ -82,7 +82,7 @@ def _outcome(result: TrialReading) -> str:
 
 
 def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
-    """What must be known before these numbers are compared with any other."""
+    """Return what must be known before these numbers are compared with any other."""
     said = noise_notes([result.performance for result in results if result.performance])
     if record.mode == "proxy" and any(result.performance for result in results):
         said.append(
@@ -118,7 +118,7 @@ def _ranking(
 
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
-    """What efficiency means here, and which trials have none."""
+    """Yield what efficiency means here, and which trials have none."""
     ranked_relations = [relations[point.middle.trial.trial_id] for point in points]
     constants = dict.fromkeys(
         (relation.kind, relation.held_constant) for relation in ranked_relations if relation.held_constant
@@ -199,7 +199,7 @@ def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
 
 
 def _cause(result: TrialReading) -> str:
-    """Why it ended as it did, and where its logs are."""
+    """Return why it ended as it did, and where its logs are."""
     cause = result.cause
     if not cause and result.steps and result.outcome is Outcome.RUNNING:
         cause = f"step {result.steps[-1].step} of {result.steps[-1].num_steps} done"
@@ -233,4 +233,8 @@ def _trial_colour() -> Spec:
 
 def _rate_values(point: MeasuredPoint) -> dict[str, float]:
     low, high = point.rate_bounds
-    return {"rate": rounded(point.rate / TERA), "low": rounded(low / TERA), "high": rounded(high / TERA)}
+    return {
+        "rate": round_to_digits(point.rate / TERA),
+        "low": round_to_digits(low / TERA),
+        "high": round_to_digits(high / TERA),
+    }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from conf.experiment import Experiment
 from results.report.section import Plot
 from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, StageSpan
-from results.units import rounded, seconds
+from results.units import round_to_digits, seconds
 
 MOST_STAGES = 16
 OF_EACH_END = 4
@@ -44,7 +44,7 @@ class DrawnStep(NamedTuple):
 
     @property
     def spans(self) -> list[StageSpan]:
-        """Those of the stages that are shown."""
+        """The spans of the stages that are shown."""
         return [span for stage in self.stages for span in self.step.spans[stage]]
 
 
@@ -90,7 +90,7 @@ def _can_be_drawn_whole(drawn: Sequence[DrawnStep]) -> bool:
 
 
 def _most(each: DrawnStep, num_drawn: int) -> float:
-    """How many seconds of the beginning, and of the end, have no more spans than may be drawn, and are listed."""
+    """Return the seconds, of the beginning and of the end, whose spans are listed and not too many to draw."""
     half, passes_end = MOST_SPANS // 2 // num_drawn, each.step.pipeline_seconds
     starts = sorted(span.start for span in each.spans)
     ends = sorted(span.end for span in each.spans if span.end <= passes_end)
@@ -161,7 +161,7 @@ def _values(each: DrawnStep, window: Window, scale: float) -> Iterator[dict[str,
             continue
         edges = (max(span.start, low) - origin, min(span.end, high) - origin)
         value: dict[str, Any] = {"stage": each.labels[span.stage], "what": span.kind}
-        value |= {name: rounded(edge / scale, 6) for name, edge in zip(("from", "to"), edges, strict=True)}
+        value |= {name: round_to_digits(edge / scale, 6) for name, edge in zip(("from", "to"), edges, strict=True)}
         value |= {} if span.micro_batch is None else {"micro-batch": span.micro_batch}
         yield value | ({"chunk": span.chunk} if span.chunk else {})
 

@@ -30,7 +30,7 @@ LEAST_SHARE = 1e-6
 
 
 class StageSpan(NamedTuple):
-    """What one rank does from one second of the step to another.
+    """The thing that one rank does from one second of the step to another.
 
     Attributes:
         micro_batch: the one that is worked on; None after the pipeline.
@@ -71,7 +71,7 @@ class PipelineStep:
         return max(of_stage[-1].end for of_stage in self.spans)
 
     def seconds(self, stage: int, kind: Kind) -> float:
-        """How long the rank of a stage does a kind of thing in the step."""
+        """Return how long the rank of a stage does a kind of thing in the step."""
         return self.sums[stage].get(kind, 0.0)
 
     def share(self, stage: int, *kinds: Kind) -> float:

@@ -41,7 +41,7 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
 
 
 def _sums(stage: StageTimeline, total: float) -> dict[Kind, float]:
-    """Over all passes, also those that are not listed; a stage that is done earlier than another waits for it."""
+    """Sum the seconds over all passes, also those not listed; a stage that is done early waits for the others."""
     of = stage.seconds
     return {
         "forward": of.forward,
@@ -86,7 +86,7 @@ def _lasting_spans(spans: Iterator[StageSpan]) -> Iterator[StageSpan]:
 
 
 def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
-    """From when to when passes of some stage are not listed."""
+    """Return the seconds between which passes of some stage are not listed."""
     cut = [(stage, offset) for stage, offset in zip(stages, late, strict=True) if stage.is_cut]
     if not cut:
         return None
@@ -95,7 +95,7 @@ def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> t
 
 
 def offsets(stages: Sequence[StageTimeline]) -> list[float]:
-    """For each stage, how many seconds after the earliest one it began the step."""
+    """Return, for each stage, how many seconds after the earliest one it began the step."""
     late = [0.0]
     for before, after in pairwise(stages):
         late.append(late[-1] + _delay(before, after))
@@ -112,7 +112,7 @@ def uncertainty(stages: Sequence[StageTimeline]) -> float:
 
 
 def _delay(before: StageTimeline, after: StageTimeline) -> float:
-    """By how many seconds a stage began later than the one before it."""
+    """Return by how many seconds a stage began later than the one before it."""
     if before.machine == after.machine:
         return after.began_at - before.began_at
     low, high = _bounds(before, after)
@@ -128,7 +128,7 @@ def _bounds(before: StageTimeline, after: StageTimeline) -> tuple[float, float]:
 
 
 def _earliest(sent: dict[tuple[int, int], float], arrived: dict[tuple[int, int], float]) -> float:
-    """By how much the receiver's clock has to be put forward at least."""
+    """Return by how much the receiver's clock has to be put forward at least."""
     return max((sent[name] - arrived[name] for name in sent.keys() & arrived.keys()), default=-math.inf)
 
 

@@ -16,7 +16,7 @@ from results.units import percent, seconds
 
 @dataclass(frozen=True)
 class RecordedBlocks:
-    """What a report shows of a recorded step.
+    """The part of a report that shows a recorded step.
 
     Attributes:
         finding: in one sentence.
@@ -28,7 +28,7 @@ class RecordedBlocks:
 
 
 def recorded_blocks(subject: ReportSubject) -> RecordedBlocks | None:
-    """None where no measured trial recorded a step."""
+    """Return what to show of a recorded step; None if no measured trial recorded one."""
     compared = compared_step(subject)
     if compared is None:
         return None

@@ -14,7 +14,7 @@ from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineSt
 from results.report.timeline.recorded_spans import recorded_step
 from results.units import percent
 from sweeps.reading import TrialReading
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from train_core.costs import IMPLEMENTATIONS
 from train_core.stage_timeline import StageTimeline
 
@@ -30,7 +30,7 @@ class ComparedStep(NamedTuple):
 
 
 def compared_step(subject: ReportSubject) -> ComparedStep | None:
-    """None where no measured trial recorded a step."""
+    """Return the recorded step beside its prediction; None if no measured trial recorded one."""
     trial = recorded_trial(subject)
     if trial is None:
         return None
@@ -39,7 +39,7 @@ def compared_step(subject: ReportSubject) -> ComparedStep | None:
 
 
 def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
-    """Of each stage that is shown, and of all in the mean, the shares in percent."""
+    """Tabulate the shares in percent, of each stage that is shown, and of all in the mean."""
     of_types = ("devices",) if experiment.mixed else ()
     devices, stages = devices_of_stages(experiment), stages_to_draw(measured.num_stages)
     rows = [
@@ -100,15 +100,15 @@ class RecordedTrial:
 
     @property
     def why(self) -> str:
-        """How it was chosen, to stand behind its name."""
+        """The way in which it was chosen, to stand behind its name."""
         if len(self.stages) == 1:
             return f"the fastest trial{self.of} that recorded a step; none of them has a pipeline"
         return f"the fastest trial{self.of}{'' if self.is_fastest else ' with a pipeline'}"
 
 
 def recorded_trial(subject: ReportSubject) -> RecordedTrial | None:
-    """None where no measured trial has a record, as of other programs than this trainer and of older folders."""
-    best_first = ranked(list(subject.results))
+    """Return the fastest trial with a recorded step, best with a pipeline; other programs and old folders have none."""
+    best_first = ranking_of(list(subject.results))
     of = " of the proxy" if subject.sweep.record.mode == "proxy" else ""
     # Those with a pipeline come first; the sort keeps the order of each half.
     for reading in sorted(best_first, key=lambda reading: _num_stages(reading) == 1):

@@ -20,7 +20,7 @@ from sweeps.points.expansion import spaces_of, stated_points
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.best_points import best_points
-from sweeps.search.axes.draws import Draws, RandomDraws, drawn, grid_points
+from sweeps.search.axes.draws import Draws, RandomDraws, draw_point, grid_points
 from sweeps.search.axes.more_seeds import further_seeds
 from sweeps.search.axes.seen_points import IN_FLIGHT, PointKey, SeenPoint, point_key, seen_points
 from sweeps.search.axes.step_pruning import prunings
@@ -41,7 +41,7 @@ PATIENCE = 10
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was tried or is proposed already: points, and the identities of the trials that they came to."""
+    """The points that were tried or are proposed, and the identities of the trials that they came to."""
 
     points: set[PointKey]
     experiments: set[tuple[str, int]]
@@ -93,14 +93,14 @@ class AxisSearch:
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
         return prunings(self.plan.pruner, trials)
 
-    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
         return best_points(self.plan, seen_points(trials, self.plan.objective))
 
     def _seeds(self, seen: Sequence[SeenPoint], *, is_last: bool) -> list[Proposal]:
         return further_seeds(seen, self.plan.objective, self.plan.num_seeds, self.tree, is_last=is_last)
 
     def _why_enough(self, seen: Sequence[SeenPoint]) -> str:
-        """Why no new point is worth trying; empty while one is."""
+        """Return why no new point is worth trying; empty while one is."""
         costs = [each.costs[0] for each in seen if each.costs is not None]
         dimensions = max((len(space.dimensions) for space in self.spaces), default=0)
         patience = max(PATIENCE, 2 * dimensions)
@@ -118,7 +118,7 @@ class AxisSearch:
         listed = islice(self._fresh(self.listed, taken), count)
         found = [Proposal(point, "listed in the sweep's file") for point in listed]
         if len(found) < count and self.spaces:
-            found += self._drawn(trials, seen, taken, count - len(found))
+            found += self._draw_proposals(trials, seen, taken, count - len(found))
         if len(found) < count and sum(space.num_combinations for space in self.spaces) <= MOST_LISTED:
             rest = self._fresh(grid_points(self.spaces), taken)
             found += [
@@ -126,14 +126,14 @@ class AxisSearch:
             ]
         return found
 
-    def _drawn(
+    def _draw_proposals(
         self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint], taken: Taken, count: int
     ) -> list[Proposal]:
         found = list[Proposal]()
         for draws, most, because in self._draws(trials, seen):
             fruitless = 0
             while len(found) < count and fruitless < most:
-                point = drawn(self.spaces, draws.chooser())
+                point = draw_point(self.spaces, draws.chooser())
                 if point is not None and self._is_fresh(point, taken):
                     found.append(Proposal(point, because))
                     fruitless = 0
@@ -143,7 +143,7 @@ class AxisSearch:
         return found
 
     def _draws(self, trials: Sequence[TrialReading], seen: Sequence[SeenPoint]) -> Iterator[tuple[Draws, int, str]]:
-        """Where draws come from, how many in a row may be of no use, and what to say of those that are."""
+        """Yield sources of draws, how many in a row may be of no use, and what to say of points drawn there."""
         # The number of trials makes a new seed for each question, and the same trials lead to the same points.
         seeds = np.random.SeedSequence([self.plan.seed, len(trials)])
         num_ended = sum(each.costs is not None for each in seen)
@@ -156,7 +156,7 @@ class AxisSearch:
         return (point for point in points if self._is_fresh(point, taken))
 
     def _is_fresh(self, point: Point, taken: Taken) -> bool:
-        """Whether the point can run and nobody has tried it; it is taken from now on."""
+        """Return whether the point can run and nobody has tried it; it is taken from now on."""
         key = point_key(point)
         if key in taken.points or key in self._useless:
             return False
@@ -203,4 +203,4 @@ def _require_valid_values(tree: Tree, spaces: Sequence[AxisSpace]) -> None:
             axis = dimension.axis
             for row in dimension.rows or () if axis is None else ((axis.low,), (axis.high,)):
                 if not dimension.needs:  # else its values are known only together with others
-                    trial_of(tree, space.resolved(dimension, row, {}), "")
+                    trial_of(tree, space.resolve(dimension, row, {}), "")

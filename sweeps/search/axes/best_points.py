@@ -1,4 +1,4 @@
-"""What a search of any axes can say at its end: the best points, and of several objectives the front. All measured."""
+"""The last words of a search of any axes: its best points, or the front of several objectives. All measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from conf.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
-from sweeps.points.objectives import UNITS, cost, front
+from sweeps.points.objectives import cost, front, unit_of
 from sweeps.search.axes.seen_points import SeenPoint
 
 MOST_SHOWN = 8
@@ -25,10 +25,10 @@ def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> It
     best = [ended[number] for number in front([each.costs or () for each in ended])]
     best.sort(key=lambda each: each.costs or ())
     if len(objectives) == 1:
-        yield f"Best of {len(ended)} measured points: {_shown(best[0], objectives)}."
+        yield f"Best of {len(ended)} measured points: {_point_text(best[0], objectives)}."
         return
     yield f"No other of {len(ended)} measured points beats these {len(best)} in {' and '.join(objectives)}:"
-    yield from (f"  {_shown(each, objectives)}" for each in best[:MOST_SHOWN])
+    yield from (f"  {_point_text(each, objectives)}" for each in best[:MOST_SHOWN])
     if len(best) > MOST_SHOWN:
         yield f"  and {len(best) - MOST_SHOWN} more."
 
@@ -36,10 +36,10 @@ def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> It
 def _with_unit(objective: Objective, value: float) -> str:
     if objective == "throughput":
         return f"{value / TERA:.4g} model TFLOPS per device"
-    return f"{objective} {value:.4g} {UNITS[objective]}"
+    return f"{objective} {value:.4g} {unit_of(objective)}".rstrip()
 
 
-def _shown(each: SeenPoint, objectives: Sequence[Objective]) -> str:
+def _point_text(each: SeenPoint, objectives: Sequence[Objective]) -> str:
     point = ", ".join(f"{key}={value}" for key, value in each.point.items()) or "the baseline"
     values = ", ".join(
         _with_unit(objective, cost(objective, value))

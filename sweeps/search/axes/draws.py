@@ -34,7 +34,7 @@ class Chooser(Protocol):
 
 
 class Draws(Protocol):
-    """Where choosers come from: a new one for every draw."""
+    """A source of choosers: it gives a new one for every draw."""
 
     def chooser(self) -> Chooser: ...
 
@@ -70,7 +70,7 @@ class RandomDraws:
         return RandomChooser(self.rng)
 
     def refuse(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing, as random draws remember nothing."""
 
 
 def ends(axis: SweepAxis) -> tuple[float, float, float | None]:
@@ -83,14 +83,14 @@ def ends(axis: SweepAxis) -> tuple[float, float, float | None]:
     return axis.low, axis.low + math.floor((axis.high - axis.low) / step * (1 + 1e-12)) * step, step
 
 
-def drawn(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
+def draw_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
     """One point; None where it breaks a constraint."""
     space = spaces[chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0]
     number = next(number for number, each in enumerate(spaces) if each is space)
     point: Point = {}
     for dimension in space.dimensions:
         if space.exists(dimension, point):
-            point |= space.resolved(dimension, _row(dimension, chooser, number), point)
+            point |= space.resolve(dimension, _row(dimension, chooser, number), point)
     return point if space.allows(point) else None
 
 
@@ -106,7 +106,7 @@ def choices_of(spaces: Sequence[AxisSpace], point: Mapping[str, Value]) -> Choic
 def _row(dimension: Dimension, chooser: Chooser, block: int) -> tuple[Value, ...]:
     name = choice_name(dimension, block)
     if dimension.axis is not None:
-        return (_rounded(chooser.number(name, dimension.axis), dimension.axis),)
+        return (_round(chooser.number(name, dimension.axis), dimension.axis),)
     assert dimension.rows is not None
     count = len(dimension.rows)
     return dimension.rows[chooser.row(name, count, ordered=is_ordered(dimension)) if count > 1 else 0]
@@ -117,7 +117,7 @@ def choice_name(dimension: Dimension, block: int) -> str:
 
 
 def is_ordered(dimension: Dimension) -> bool:
-    """Whether the rows are numbers from small to large or the other way round, so that neighbours are alike."""
+    """True if the rows are numbers in ascending or descending order, so that neighbours are alike."""
     values = [row[0] for row in dimension.rows or ()]
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     return len(dimension.keys) == 1 and numbers == values and numbers in (sorted(numbers), sorted(numbers)[::-1])
@@ -132,7 +132,7 @@ def _choices_in(space: AxisSpace, point: Mapping[str, Value], block: int) -> Cho
                 return None
             continue
         values = {key: value_in(key, dict(point), space.tree) for key in dimension.keys}
-        found = _found(space, dimension, values, known)
+        found = _number_of(space, dimension, values, known)
         if found is None:
             return None
         known |= values
@@ -141,16 +141,16 @@ def _choices_in(space: AxisSpace, point: Mapping[str, Value], block: int) -> Cho
     return choices if set(point) <= set(known) else None
 
 
-def _found(space: AxisSpace, dimension: Dimension, values: Point, known: Point) -> float | None:
+def _number_of(space: AxisSpace, dimension: Dimension, values: Point, known: Point) -> float | None:
     """The number of the row, or the value of the range, that gives these values; None where there is none."""
     if dimension.axis is not None:
         (value,) = values.values()
         return float(value) if isinstance(value, int | float) and dimension.axis.holds(value) else None
     rows = enumerate(dimension.rows or ())
-    return next((number for number, row in rows if space.resolved(dimension, row, known) == values), None)
+    return next((number for number, row in rows if space.resolve(dimension, row, known) == values), None)
 
 
-def _rounded(value: float, axis: SweepAxis) -> int | float:
+def _round(value: float, axis: SweepAxis) -> int | float:
     low, high, step = ends(axis)
     if axis.is_whole:
         return int(min(max(round(value), low), high))

@@ -1,4 +1,4 @@
-"""Which points deserve another seed: those whose mean so far is among the better half.
+"""The choice of points that deserve another seed: those whose mean so far is among the better half.
 
 A single training says little where seeds differ. A point whose first seed is poor is not worth the others.
 """

@@ -11,7 +11,7 @@ from conf.schema import Value
 from conf.sweep_spec import Objective
 from conf.tree import Tree, value_at
 from sweeps.points.axes import Point
-from sweeps.points.objectives import cost, measured
+from sweeps.points.objectives import cost, measured_value
 from sweeps.reading import TrialReading
 from train_core.measurement import Outcome
 
@@ -41,7 +41,7 @@ class SeenPoint:
 
     @property
     def is_in_flight(self) -> bool:
-        return any(reading.outcome in IN_FLIGHT for reading in self.readings)
+        return any(reading.outcome in IN_FLIGHT or reading.awaits_figures for reading in self.readings)
 
     def ended_as(self, outcome: Outcome) -> bool:
         return any(reading.outcome is outcome for reading in self.readings)
@@ -76,7 +76,7 @@ def with_seed(point: Point, number: int, tree: Tree) -> Point:
 
 
 def _costs(readings: Sequence[TrialReading], objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    values = [[measured(objective, reading) for reading in readings] for objective in objectives]
+    values = [[measured_value(objective, reading) for reading in readings] for objective in objectives]
     known = [[value for value in each if value is not None] for each in values]
     if not all(known):
         return None

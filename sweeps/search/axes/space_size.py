@@ -1,4 +1,4 @@
-"""How large the space of a sweep's axes is, without going through it: most spaces are too large for that."""
+"""The size of the space of a sweep's axes, without going through it: most spaces are too large for that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conf.tree import Tree
 from sweeps.points.axes import Point
 from sweeps.points.expansion import spaces_of
 from sweeps.points.plan import SweepPart, trial_of
-from sweeps.search.axes.draws import RandomChooser, drawn
+from sweeps.search.axes.draws import RandomChooser, draw_point
 from sweeps.trial import Trial
 
 NUM_DRAWN = 200
@@ -26,7 +26,7 @@ def space_size(part: SweepPart) -> str:
     number = sum(space.num_combinations for space in spaces)
     size = f"{number:,.0f} combinations" if math.isfinite(number) else "a continuous space"
     chooser = RandomChooser(np.random.default_rng(0))
-    points = [drawn(spaces, chooser) for _ in range(NUM_DRAWN)]
+    points = [draw_point(spaces, chooser) for _ in range(NUM_DRAWN)]
     allowed = [point for point in points if point is not None]
     trials = [trial for point in allowed if (trial := _trial(part.tree, point)) is not None]
     fitting = sum(trial.estimate is not None and trial.estimate.fits for trial in trials)

@@ -1,4 +1,4 @@
-"""Which running trials end early, because their loss is worse than that of others was after as many tokens.
+"""Ends running trials early whose loss is worse than that of others was after as many tokens.
 
 `median` and `halving` are the rules of Optuna's MedianPruner and SuccessiveHalvingPruner (asynchronous successive
 halving, arXiv 1810.05934). Here they are computed from the metrics that trials leave on disk, with tokens in place of
@@ -50,14 +50,14 @@ class Curve:
 
     @classmethod
     def of(cls, reading: TrialReading) -> Curve | None:
-        """None where there is nothing to judge yet."""
+        """Read a trial's curve; None if there is nothing to judge yet."""
         experiment = reading.experiment
         if experiment is None or not reading.steps:
             return None
         each = experiment.batch.global_batch_size * experiment.model.seq_length
         num_steps = experiment.training.num_steps
         if experiment.training.evaluate_every is None:
-            points = _smoothed(reading.steps, max(1, num_steps // LAST_PART))
+            points = _smooth(reading.steps, max(1, num_steps // LAST_PART))
         else:
             points = [(step, step.held_out_loss) for step in reading.steps if step.held_out_loss is not None]
         if not points:
@@ -70,7 +70,7 @@ class Curve:
             tuple(step.time for step, _ in points),
         )
 
-    def reached(self, tokens: float) -> int | None:
+    def index_after(self, tokens: float) -> int | None:
         """The number of the first point of the curve after so many tokens; None where it is not there yet."""
         number = bisect_left(self.tokens, tokens)
         return number if number < len(self.tokens) else None
@@ -91,11 +91,11 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
 
 
 def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
-    """Why the trial does not pass the last mark that it reached; empty where it passes."""
+    """Return why the trial does not pass the last mark that it reached; empty if it passes."""
     for number in range(NUM_MARKS):
         share = REDUCTION ** -(NUM_MARKS - number)
         mark = curve.num_tokens * share
-        here = curve.reached(mark)
+        here = curve.index_after(mark)
         if here is None:
             return ""
         loss, time = curve.losses[here], curve.times[here]
@@ -105,7 +105,7 @@ def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
         before = [
             other.losses[there]
             for other in others
-            if other.trial_id != curve.trial_id and (there := other.reached(mark)) is not None
+            if other.trial_id != curve.trial_id and (there := other.index_after(mark)) is not None
             if other.times[there] <= time and not math.isnan(other.losses[there])
         ]
         competing = sorted([*before, loss])
@@ -120,11 +120,11 @@ def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
 
 
 def why_below_median(curve: Curve, ended: Sequence[Curve]) -> str:
-    """Why the trial is worse than half of those that ended were after as many tokens; empty where it is not."""
+    """Return why the trial is worse than half of the ended ones were after as many tokens; empty if it is not."""
     tokens = curve.tokens[-1]
     if tokens < FIRST_JUDGED * curve.num_tokens or len(ended) < FEWEST_ENDED:
         return ""
-    losses = [other.losses[number] for other in ended if (number := other.reached(tokens)) is not None]
+    losses = [other.losses[number] for other in ended if (number := other.index_after(tokens)) is not None]
     known = [loss for loss in losses if not math.isnan(loss)]
     own = [loss for loss in curve.losses if not math.isnan(loss)]
     if math.isnan(curve.losses[-1]) and not own:
@@ -135,7 +135,7 @@ def why_below_median(curve: Curve, ended: Sequence[Curve]) -> str:
     return ""
 
 
-def _smoothed(steps: Sequence[StepMetrics], window: int) -> list[tuple[StepMetrics, float]]:
+def _smooth(steps: Sequence[StepMetrics], window: int) -> list[tuple[StepMetrics, float]]:
     sums = [0.0]
     for step in steps:
         sums.append(sums[-1] + step.loss)

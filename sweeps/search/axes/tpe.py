@@ -58,7 +58,7 @@ class TpeDraws:
     def __init__(self, spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint], num_objectives: int, seed: int) -> None:
         with quiet():
             self._study = _study(num_objectives, seed)
-            self._study.add_trials(list(_told(spaces, seen)))
+            self._study.add_trials(list(_known_trials(spaces, seen)))
 
     def chooser(self) -> TpeChooser:
         with quiet():
@@ -80,7 +80,7 @@ def _study(num_objectives: int, seed: int) -> Study:
     return optuna.create_study(sampler=sampler, directions=["minimize"] * num_objectives)
 
 
-def _told(spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint]) -> Iterator[FrozenTrial]:
+def _known_trials(spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint]) -> Iterator[FrozenTrial]:
     from optuna.trial import TrialState, create_trial
 
     known = distributions(spaces)

@@ -21,7 +21,7 @@ from sweeps.search.layouts.memory_fit import MemoryFit
 from sweeps.search.layouts.objective import seconds_to_cost
 from sweeps.search.layouts.observed import IN_FLIGHT, Observed, Observer
 from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
-from sweeps.search.layouts.priced import joined
+from sweeps.search.layouts.priced import join_plans
 from sweeps.search.layouts.pruning import clearly_slower
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
 from train_core.costs.setting import Floats, Integers
@@ -44,24 +44,24 @@ class Bayes(Search):
     _refused: set[int] = field(default_factory=set)
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
-        observed = self._observer.observed(trials)
+        observed = self._observer.observe(trials)
         left = self.max_trials - sum(reading.trial.role == "asked" for reading in trials)
         if left <= 0:
             ending = f"sweep.max_trials = {self.max_trials} trials were asked for"
             return Answer(finished="" if _any_in_flight(trials) else ending)
-        proposals, ending = self._chosen(observed, min(count, left))
+        proposals, ending = self._choose(observed, min(count, left))
         # While anything runs, its result may still change what is expected of the others.
         waits = proposals or _any_in_flight(trials)
         return Answer(tuple(proposals), "" if waits else ending)
 
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
-        observed = self._observer.observed(trials)
+        observed = self._observer.observe(trials)
         return clearly_slower(observed, seconds_to_cost(self.objective, observed.priced))
 
-    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
-        return lessons(self._observer.observed(trials))
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
+        return lessons(self._observer.observe(trials))
 
-    def _chosen(self, observed: Observed, count: int) -> tuple[list[Proposal], str]:
+    def _choose(self, observed: Observed, count: int) -> tuple[list[Proposal], str]:
         """Up to `count` proposals, and why there are no more where the search has an end."""
         rows: list[int] = []
         proposals: list[Proposal] = []
@@ -83,12 +83,12 @@ class Bayes(Search):
         tried = [*(row for row in observed.rows if row >= 0), *proposed, *self._refused]
         is_open = np.ones(len(priced), dtype=bool)
         is_open[tried] = False
-        seen = observed.seen()
+        seen = observed.rates_seen()
         measured = Measured(seen, seconds_to_cost(self.objective, seen.priced)).best_ones(MOST_MEASUREMENTS)
-        liars = joined([observed.plans_in_flight, priced.rows(np.array(proposed, dtype=int))])
+        liars = join_plans([observed.plans_in_flight, priced.rows(np.array(proposed, dtype=int))])
         if len(liars):
             measured = measured.with_liars(liars, seconds_to_cost(self.objective, liars))
-        memory = MemoryFit.fitted(observed.memory())
+        memory = MemoryFit.fit(observed.memory())
         return outlook(priced, self._to_cost, np.flatnonzero(is_open), measured, memory, observed.failed_plans)
 
     def _as_predicted(self, ahead: Outlook) -> Iterator[int]:
@@ -124,7 +124,7 @@ class Bayes(Search):
         return f"predicted the best of {len(self.candidates.priced):,} plans"
 
     def _ending(self, ahead: Outlook) -> str:
-        """Why nothing more is asked, and what would have been."""
+        """Return why nothing more is asked, and what would have been."""
         if not len(ahead.rows):
             return f"all {len(self.candidates.priced):,} plans were tried"
         following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))

@@ -19,7 +19,7 @@ from sweeps.planner.search import search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
 from sweeps.points.plan import MEMORY_MARGIN, nearly_fits
-from sweeps.search.layouts.priced import Priced, joined, priced
+from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
 from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
@@ -68,7 +68,9 @@ class PlansOfSpaces:
 
     @cached_property
     def priced(self) -> Priced:
-        return joined([priced(space.setting, plans, space.global_batch_size) for space, plans in self._kinds])
+        return join_plans(
+            [price_with_slopes(space.setting, plans, space.global_batch_size) for space, plans in self._kinds]
+        )
 
     @property
     def by_kind(self) -> list[tuple[Space, Plans]]:
@@ -105,7 +107,7 @@ class ListedPoints:
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = [trial for trial in trials if nearly_fits(trial)]
-        self.priced: Priced = joined([priced_experiment(_experiment(trial)) for trial in self._trials])
+        self.priced: Priced = join_plans([priced_experiment(_experiment(trial)) for trial in self._trials])
 
     def experiment(self, row: int) -> Experiment | None:
         return _experiment(self._trials[row])
@@ -123,7 +125,7 @@ class ListedPoints:
 
 def priced_experiment(experiment: Experiment) -> Priced:
     """One experiment in columns of one entry."""
-    return priced(setting_of(experiment), plan_of(experiment), experiment.batch.global_batch_size)
+    return price_with_slopes(setting_of(experiment), plan_of(experiment), experiment.batch.global_batch_size)
 
 
 def key_of(experiment: Experiment) -> PlanKey:

@@ -1,4 +1,4 @@
-"""What the trials have shown about the prediction, in sentences: which terms cost more than predicted, or less."""
+"""The lessons of the trials about the prediction, in sentences: which terms cost more than predicted, or less."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def lessons(observed: Observed) -> list[str]:
     numbers = observed.has_rate
     if len(numbers) < FEWEST_TRIALS:
         return []
-    surrogate = Surrogate.fitted(observed.seen())
+    surrogate = Surrogate.fit(observed.rates_seen())
     surprise = [SURPRISE] if surrogate.is_surprised else []
     return [_of_step(observed), *_of_terms(surrogate, len(numbers)), *surprise, *_of_memory(observed)]
 
 
 def _of_step(observed: Observed) -> str:
-    seen = observed.seen()
+    seen = observed.rates_seen()
     ratios = np.exp(seen.log_seconds) / seen.priced.step_seconds
     return (
         f"measured steps take {np.median(ratios):.2f} x the prediction ({len(ratios)} trials,"
@@ -65,7 +65,7 @@ def _of_memory(observed: Observed) -> Iterator[str]:
     seen = observed.memory()
     if not len(seen.ratios):
         return
-    mean, _ = MemoryFit.fitted(seen).ratio(seen.plans)
+    mean, _ = MemoryFit.fit(seen).ratio(seen.plans)
     ratio = exp(_middle(mean))
     # Less than this is measured only where a process on a CPU needs less than what is set aside for its framework.
     if ratio >= LEAST_RATIO:

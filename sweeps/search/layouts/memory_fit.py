@@ -1,4 +1,4 @@
-"""Whether a plan fits: a posterior over how far its memory is from the prediction, refitted after every trial."""
+"""The probability that a plan fits: a posterior of its memory over the predicted, refitted after every trial."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MemoryFit:
     covariance: Floats
 
     @classmethod
-    def fitted(cls, seen: MemorySeen) -> MemoryFit:
+    def fit(cls, seen: MemorySeen) -> MemoryFit:
         is_exact = ~seen.is_bound
         fit = cls._of(seen.plans.rows(is_exact), seen.ratios[is_exact], np.full(is_exact.sum(), NOISE))
         if is_exact.all():
@@ -89,13 +89,13 @@ class MemoryFit:
         return rows @ self.mean, np.sqrt(np.maximum(variance, NOISE**2))
 
     def probability(self, priced: Priced) -> Floats:
-        """That each plan fits, (n,)."""
+        """Return the probability that each plan fits, (n,)."""
         mean, spread = self.ratio(priced.plans)
         return cumulative((np.log(priced.room_bytes / priced.held_bytes) - mean) / spread)
 
 
 def bytes_over(cause: str) -> float:
-    """By how much a plan exceeded its device, as far as the words of its end tell; 0 where they do not."""
+    """Return by how many bytes a plan exceeded its device, as far as the words of its end tell; else 0."""
     if over := _OVER.search(cause):
         return float(over[1]) * _UNITS[over[2]]
     tried, free = _TRIED.search(cause), _FREE.search(cause)
@@ -105,6 +105,6 @@ def bytes_over(cause: str) -> float:
 
 
 def _parts(plans: Plans) -> Floats:
-    """Which parts the memory of each plan has, (n, parts)."""
+    """Mark the parts that the memory of each plan has, (n, parts)."""
     kinds = [getattr(plans, name)[:, None] == np.arange(number) for name, number in KINDS.items()]
     return np.concatenate([np.ones((len(plans), 1)), *kinds], axis=1)

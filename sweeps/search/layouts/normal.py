@@ -25,7 +25,7 @@ def cumulative(z: Floats) -> Floats:
 
 
 def expected_improvement(best: float, mean: Floats, spread: Floats) -> Floats:
-    """By how much a normal variable is below `best`, or 0 where it is above, on average."""
+    """Return the mean amount by which a normal variable is below `best`, counting 0 where it is above."""
     z = (best - mean) / spread
     # Far in the tail the two summands cancel to less than the rounding error of either.
     gain: Floats = np.maximum(spread * (z * cumulative(z) + density(z)), 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from conf.errors import ConfigError
-from conf.sweep_spec import Objective
+from conf.sweep_spec import Objective, is_of_time
 from sweeps.search.layouts.priced import Priced
 from train_core.costs.setting import Floats
 
@@ -14,7 +14,7 @@ PER_TOKEN: tuple[Objective, ...] = ("throughput", "dollars", "energy")
 
 
 def seconds_to_cost(objective: Objective, priced: Priced) -> Floats:
-    """What to add to the logarithm of a step's seconds to have the logarithm of the cost, (n,)."""
+    """Return what to add to the logarithm of a step's seconds to have the logarithm of the cost, (n,)."""
     if objective not in PER_TOKEN:
         return np.zeros(len(priced))
     shift: Floats = np.log(priced.plans.world_size) - np.log(priced.flops)
@@ -30,7 +30,7 @@ def require_layouts_decide(objectives: tuple[Objective, ...]) -> Objective:
     if len(objectives) > 1:
         problem, remedy = "names several objectives, and this search seeks one", "Name one, or use search=pareto."
         raise ConfigError("search.objective", list(objectives), problem, remedy)
-    if objectives[0] == "loss":
+    if not is_of_time(objectives[0]):
         problem, remedy = "does not follow from a layout, which is what search=bayes chooses", "Use search=random."
-        raise ConfigError("search.objective", "loss", problem, remedy)
+        raise ConfigError("search.objective", objectives[0], problem, remedy)
     return objectives[0]

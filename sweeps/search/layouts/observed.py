@@ -12,7 +12,7 @@ import numpy as np
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates, priced_experiment
 from sweeps.search.layouts.memory_fit import MemorySeen, bytes_over
-from sweeps.search.layouts.priced import Priced, joined
+from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen
 from train_core.costs.setting import Floats, Plans
 from train_core.costs.terms import STEP_TERMS
@@ -26,7 +26,7 @@ WITHOUT_RATE = (Outcome.FAILED, Outcome.TIMED_OUT)
 
 @dataclass(frozen=True)
 class Observed:
-    """What all trials together show, each by its number in `priced`.
+    """The observations of all trials, each by its number in `priced`.
 
     Attributes:
         priced: the plan of every trial that has one, in their order.
@@ -68,14 +68,14 @@ class Observed:
             if reading.outcome in IN_FLIGHT and not is_measured[number]
         ]
 
-    def seen(self) -> Seen:
+    def rates_seen(self) -> Seen:
         chosen = np.array(self.has_rate, dtype=int)
         parts = [_log_parts(self.readings[number], self.priced.terms[number]) for number in chosen]
         log_parts = np.array(parts, dtype=np.float64).reshape(len(chosen), len(PARTS))
         return Seen(self.priced.rows(chosen), np.log(self.seconds[chosen]), self.noise[chosen], log_parts)
 
     def memory(self) -> MemorySeen:
-        """What is known of the bytes that plans need: exactly where they were measured, a bound where they ran out."""
+        """Return the known bytes of plans: exact where they were measured, a bound where memory ran out."""
         exact: list[tuple[int, float]] = []
         bounds: list[tuple[int, float]] = []
         for number, reading in enumerate(self.readings):
@@ -114,12 +114,12 @@ class Observer:
     candidates: Candidates | None
     _known: dict[str, tuple[int, Priced]] = field(default_factory=dict)
 
-    def observed(self, trials: Sequence[TrialReading]) -> Observed:
+    def observe(self, trials: Sequence[TrialReading]) -> Observed:
         readings = [reading for reading in trials if reading.experiment is not None]
         known = [self._plan(reading) for reading in readings]
-        measured = [_measured(reading) for reading in readings]
+        measured = [_measured_seconds(reading) for reading in readings]
         return Observed(
-            priced=joined([plan for _, plan in known]),
+            priced=join_plans([plan for _, plan in known]),
             rows=[row for row, _ in known],
             readings=readings,
             seconds=np.array([seconds for seconds, _ in measured], dtype=np.float64),
@@ -138,7 +138,7 @@ class Observer:
         return self._known[name]
 
 
-def _measured(reading: TrialReading) -> tuple[float, float]:
+def _measured_seconds(reading: TrialReading) -> tuple[float, float]:
     """Seconds of a step and the share by which they may be off; NaN where nothing was measured."""
     if reading.performance is not None:
         return reading.performance.step_seconds, NOISE

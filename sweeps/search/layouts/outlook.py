@@ -1,4 +1,4 @@
-"""What a search expects of every candidate, given what is known: its cost, the gain over the best, whether it fits."""
+"""The expectation for every candidate, given what is known: its cost, the gain over the best, whether it fits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from sweeps.search.layouts.memory_fit import MemoryFit
 from sweeps.search.layouts.normal import expected_improvement
 from sweeps.search.layouts.observed import NOISE
-from sweeps.search.layouts.priced import Priced, joined
+from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
 from train_core.costs.setting import Floats, Integers, Plans
 
@@ -77,9 +77,9 @@ class Measured:
 
     def with_liars(self, plans: Priced, to_cost: Floats) -> Measured:
         """These and further plans, as if each had taken as long as is expected of it."""
-        expected = Surrogate.fitted(self.seen).belief(plans).mean
+        expected = Surrogate.fit(self.seen).belief(plans).mean
         seen = Seen(
-            joined([self.seen.priced, plans]),
+            join_plans([self.seen.priced, plans]),
             np.concatenate([self.seen.log_seconds, expected]),
             np.concatenate([self.seen.noise, np.full(len(plans), NOISE)]),
             np.concatenate([self.seen.log_parts, np.full((len(plans), len(PARTS)), np.nan)]),
@@ -90,14 +90,14 @@ class Measured:
 def outlook(
     candidates: Priced, to_cost: Floats, open_rows: Integers, measured: Measured, memory: MemoryFit, failed: Plans
 ) -> Outlook:
-    """What to expect of the candidates that are still open.
+    """Return what to expect of the candidates that are still open.
 
     Args:
         to_cost: as in `Measured`, of each candidate.
         open_rows: numbers of the candidates that were not tried.
         failed: plans that crashed or took too long; the nearer a candidate, the less is expected of it.
     """
-    surrogate, best = Surrogate.fitted(measured.seen), inf
+    surrogate, best = Surrogate.fit(measured.seen), inf
     if len(measured):
         best = float((surrogate.belief(measured.seen.priced).mean + measured.to_cost).min())
     rows = _most_promising(surrogate, candidates, to_cost, open_rows)
@@ -134,7 +134,7 @@ def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Flo
 
 
 def _most_promising(surrogate: Surrogate, candidates: Priced, to_cost: Floats, open_rows: Integers) -> Integers:
-    """So many of the open rows as can be looked at closely, those of lowest expected cost."""
+    """Select the open rows of lowest expected cost, as many as can be looked at closely."""
     kept = max(FEWEST_KEPT, int(MOST_WORK / max(1, len(surrogate.weights)) ** 2))
     if len(open_rows) <= kept:
         return open_rows
@@ -144,7 +144,7 @@ def _most_promising(surrogate: Surrogate, candidates: Priced, to_cost: Floats, o
 
 
 def near_failures(plans: Plans, failed: Plans) -> Floats:
-    """How near each plan is to one that failed: 1 for the same, towards 0 with every doubling and other kind, (n,)."""
+    """Return how near each plan is to a failed one: 1 for the same, less with every doubling and other kind, (n,)."""
     nearest = np.full(len(plans), inf)
     for row in range(len(failed)):
         one = failed.rows(slice(row, row + 1))

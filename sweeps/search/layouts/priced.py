@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conf.cluster_spec import ClusterSpec
-from sweeps.planner.tally import concatenated
+from sweeps.planner.tally import concatenate_plans
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
@@ -54,14 +54,14 @@ class Priced:
         return Priced(self.plans.rows(selection), **columns)
 
 
-def joined(parts: list[Priced]) -> Priced:
+def join_plans(parts: list[Priced]) -> Priced:
     """The plans of all parts, one after the other."""
-    parts = parts or [_nothing()]
+    parts = parts or [_no_plans()]
     columns = {column.name: np.concatenate([getattr(part, column.name) for part in parts]) for column in _columns()}
-    return Priced(concatenated([part.plans for part in parts]), **columns)
+    return Priced(concatenate_plans([part.plans for part in parts]), **columns)
 
 
-def _nothing() -> Priced:
+def _no_plans() -> Priced:
     none, num_terms = np.zeros(0), len(STEP_TERMS)
     counts = {name: np.zeros(0, dtype=np.int64) for name in Plans.__slots__}
     return Priced(
@@ -78,7 +78,7 @@ def _columns() -> list[Any]:
     return [column for column in fields(Priced) if column.name != "plans"]
 
 
-def priced(setting: Setting, plans: Plans, global_batch_size: int) -> Priced:
+def price_with_slopes(setting: Setting, plans: Plans, global_batch_size: int) -> Priced:
     """Price these plans, and once more with each constant of the cluster moved a little."""
     prices, cluster = price(setting, plans), setting.cluster
     terms = _terms(prices.step, len(plans))
@@ -105,7 +105,7 @@ def _terms(columns: StepColumns, number: int) -> Floats:
 
 
 def _slope(terms: Floats, altered: Floats) -> Floats:
-    """Where a term is zero it stays zero, and follows from nothing."""
+    """Return the derivative of log terms by the log of a nudged constant; 0 where a term is zero."""
     there = (terms > 0) & (altered > 0)
     ratio = np.divide(altered, terms, out=np.ones_like(terms), where=there)
     slope: Floats = np.log(ratio) / np.log(NUDGE)

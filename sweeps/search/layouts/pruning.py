@@ -1,4 +1,4 @@
-"""Which running trials are clearly slower than the best after their first timed steps."""
+"""The choice of running trials that are clearly slower than the best after their first timed steps."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def clearly_slower(observed: Observed, to_cost: Floats) -> list[Pruning]:
     if not ended:
         return []
     best = min(ended, key=lambda number: float(costs[number]))
-    found = [_judged(observed, number, float(costs[best] - to_cost[number])) for number in observed.running]
+    found = [_judge(observed, number, float(costs[best] - to_cost[number])) for number in observed.running]
     return [pruning for pruning in found if pruning is not None]
 
 
-def _judged(observed: Observed, number: int, best_log_seconds: float) -> Pruning | None:
+def _judge(observed: Observed, number: int, best_log_seconds: float) -> Pruning | None:
     """The trial's pruning, if its steps are clearly slower than the best's.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the trials have shown of the machine: a posterior over how far each plan's step is from its prediction.
+"""The lesson of the trials about the machine: a posterior over how far each plan's step is from its prediction.
 
 The logarithm of measured over predicted is taken to be a sum of: one factor for each term of the step, one for each
 constant of the cost model, and a remainder that varies with the plan's knobs (a Gaussian process). All have normal
@@ -45,6 +45,7 @@ LENGTHS = {
     "micro_batch_size": 2.0,
     "virtual_pipeline_size": 3.0,
     "data_parallel_size": 3.0,
+    "context_parallel_size": 3.0,
 }
 """Doublings of a size over which the smooth part changes."""
 KINDS = {
@@ -116,7 +117,7 @@ class Surrogate:
     evidence: float
 
     @classmethod
-    def fitted(cls, seen: Seen) -> Surrogate:
+    def fit(cls, seen: Seen) -> Surrogate:
         """The posterior with the likeliest scale of the remainder."""
         found = [cls._with_scale(seen, scale) for scale in REMAINDER_SCALES]
         return max(found, key=lambda each: each.evidence + log(REMAINDER_SCALES[each.scale]))
@@ -130,7 +131,7 @@ class Surrogate:
         remainder[steps, steps] += scale**2 * _remainder(seen.priced.plans, seen.priced.plans)
         factors, evidence = np.zeros(NUM_FACTORS), 0.0
         for _ in range(NUM_ITERATIONS):
-            of_steps, of_parts = _linearised(seen.priced, factors), _linearised(parts.priced, factors)
+            of_steps, of_parts = _linearise(seen.priced, factors), _linearise(parts.priced, factors)
             mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
             inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
             whitened = inverse @ (measured - mean + rows @ factors)
@@ -146,7 +147,7 @@ class Surrogate:
 
     def scaled_prediction(self, plans: Priced) -> Floats:
         """The logarithm of the step that the factors alone expect, (n,)."""
-        return _scaled(plans, self.factors)[0]
+        return _scale_terms(plans, self.factors)[0]
 
     def terms(self) -> tuple[Floats, Floats]:
         """Logarithm of the factor on each term, averaged over the measured plans, and its standard deviation, (7,)."""
@@ -166,7 +167,7 @@ class Surrogate:
 
     def joint(self, plans: Priced) -> tuple[Floats, Floats]:
         """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
-        mean, rows = _linearised(plans, self.factors)
+        mean, rows = _linearise(plans, self.factors)
         near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
         alone = self.scale**2 * _remainder(plans.plans, plans.plans)
@@ -174,7 +175,7 @@ class Surrogate:
         return mean + near @ self.weights, covariance
 
     def belief(self, plans: Priced) -> Belief:
-        mean, rows = _linearised(plans, self.factors)
+        mean, rows = _linearise(plans, self.factors)
         near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
         alone = self.scale**2 * _REMAINDER_VARIANCE
@@ -200,14 +201,14 @@ class _Parts:
 _REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(KINDS) * KIND_SPREAD**2
 
 
-def _linearised(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
+def _linearise(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
     """The logarithm of the step with these factors, (n,), and its derivatives by them, (n, factors)."""
-    mean, shares = _scaled(priced, factors)
+    mean, shares = _scale_terms(priced, factors)
     by_constant = np.einsum("nk,nkc->nc", shares, priced.slopes)
     return mean, np.concatenate([shares, by_constant, np.ones((len(mean), 1))], axis=1)
 
 
-def _scaled(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
+def _scale_terms(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
     """The logarithm of the step with these factors, (n,), and each term's share of it, (n, terms)."""
     terms, constants, whole = np.split(factors, [len(STEP_TERMS), len(STEP_TERMS) + len(CONSTANTS)])
     seconds = priced.terms * np.exp(terms + priced.slopes @ constants)
@@ -237,7 +238,7 @@ def _shards(plans: Plans) -> Integers:
 
 
 def _kinds(plans: Plans) -> Floats:
-    """Which value each plan has of each of the kinds, (n, values)."""
+    """Mark the value that each plan has of each of the kinds, (n, values)."""
     ranges = {name: np.arange(number) for name, number in KINDS.items()}
     marks = [getattr(plans, name)[:, None] == values for name, values in ranges.items()]
     return np.concatenate(marks, axis=1).astype(np.float64)

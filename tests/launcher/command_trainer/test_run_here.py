@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from launcher.command_trainer import run
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
-from train_core.measurement import Outcome
+from train_core.measurement import Measurement, Outcome
 
 
 def test_what_the_program_prints_is_the_measurement(make_trial: MakeTrial) -> None:
@@ -153,3 +154,61 @@ def test_a_program_that_is_done_and_does_not_end_is_ended(
         STEPS + "print('after training is done')\nimport time; time.sleep(600)", {"trainer.log.done": "is done$"}
     )
     assert run_here(trial.path).outcome is Outcome.COMPLETED
+
+
+def evaluated(make_trial: MakeTrial, program: str, metrics: dict[str, str] | None) -> Measurement:
+    """A program of a later stage, which makes no steps."""
+    trial = make_trial(STEPS)
+    content = json.loads(trial.trial.read_text())
+    content["experiment"]["stage"] = {"name": "score", "follows": {"train": "another-trial"}}
+    content["experiment"]["trainer"] |= {"kind": "program", "metrics": metrics}
+    content["experiment"]["trainer"]["command"] += ["{train.folder}", "{trial_folder}"]
+    trial.write_trial(content)
+    Path(content["experiment"]["trainer"]["command"][1]).write_text(program)
+    return run_here(trial.path)
+
+
+SCORES = """
+import json, sys
+with open(sys.argv[2] + '/s.json', 'w') as file:
+    json.dump({'rmse': 0.5, 'of': {'tropics': 2}, 'words': 'good'}, file)
+"""
+
+
+def test_figures_of_an_evaluation_are_read_from_its_file(make_trial: MakeTrial) -> None:
+    measurement = evaluated(make_trial, SCORES, {"file": "s.json"})
+    assert (measurement.outcome, measurement.performance) == (Outcome.COMPLETED, None)
+    assert measurement.metrics == {"rmse": 0.5, "of.tropics": 2.0}
+
+
+def test_figures_of_an_evaluation_are_read_from_the_last_line_that_has_them(make_trial: MakeTrial) -> None:
+    program = "print('score nan'); print('score 0.25'); print('score 0.75 of 1'); print('end')"
+    assert evaluated(make_trial, program, {"line": r"score (?P<score>\S+)"}).metrics == {"score": 0.75}
+
+
+def test_an_evaluation_is_told_where_the_training_was(make_trial: MakeTrial) -> None:
+    program = "import os, sys; print('score', int(os.path.basename(sys.argv[1]) == 'another-trial'))"
+    assert evaluated(make_trial, program, {"line": r"score (?P<found>\d)"}).metrics == {"found": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("program", "metrics", "cause"),
+    [
+        ("print(1)", {"file": "s.json"}, "it left no file of figures in its folder (metrics.file = 's.json'"),
+        ("import sys; open(sys.argv[2] + '/s.json', 'w').write('{')", {"file": "s.json"}, "no JSON"),
+        ("import sys; open(sys.argv[2] + '/s.json', 'w').write('[1]')", {"file": "s.json"}, "holds no number"),
+        ("print('scores')", {"line": r"score (?P<score>\d+)"}, "no line of its log has a number where metrics.line"),
+        ("raise SystemExit(3)", None, "the program exited with code 3"),
+    ],
+)
+def test_an_evaluation_without_its_figures_has_failed(
+    make_trial: MakeTrial, program: str, metrics: dict[str, str] | None, cause: str
+) -> None:
+    measurement = evaluated(make_trial, program, metrics)
+    assert measurement.outcome is Outcome.FAILED
+    assert cause in measurement.cause
+
+
+def test_an_evaluation_needs_no_figures(make_trial: MakeTrial) -> None:
+    measurement = evaluated(make_trial, "print('done')", None)
+    assert (measurement.outcome, measurement.metrics) == (Outcome.COMPLETED, {})

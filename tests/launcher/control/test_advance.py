@@ -63,7 +63,7 @@ class Seeds(Search):
             Pruning(each.name, "it is slow") for each in running if each.trial.point["training.seed"] in self.pruned
         ]
 
-    def learned(self, trials: Sequence[TrialReading]) -> list[str]:
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
         return []
 
 

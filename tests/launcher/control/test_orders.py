@@ -59,7 +59,7 @@ def test_ten_thousand_trials_that_were_asked_for_are_read_once_and_in_proportion
         spent.append(time.process_time() - started)
     assert spent[1] < 40 * spent[0], "nine times as many take nine times as long, and not 81 times"
     history = History.kept_in(sweep.folder)
-    assert len(history.completed(sweep.record).trials) == len(sweep.record.trials) + MANY
+    assert len(history.complete_record(sweep.record).trials) == len(sweep.record.trials) + MANY
     assert journal.read_new() == []
 
 

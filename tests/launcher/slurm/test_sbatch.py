@@ -10,6 +10,7 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from conf.schema import Value
 from launcher.slurm.resources import by_shape, device_hours, max_array_size, split
+from launcher.slurm.sbatch import python_command
 from launcher.sweep import dry_run, submit
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
@@ -26,6 +27,7 @@ LAYOUTS: list[dict[str, Value]] = [
     {"parallel.world_size": 16},
 ]
 
+IN_IMAGE = ["slurm.container_image=/shared/image", "output_dir=/shared/runs", "cluster=frontier", "cluster.num_nodes=4"]
 CASES = {
     "default": [],
     "frontier": ["slurm=frontier", "slurm.account=ABC123"],
@@ -37,6 +39,10 @@ CASES = {
         "+slurm.extra_sbatch.wckey=test",
     ],
     "container": ["slurm.container_prefix=apptainer exec --rocm image.sif", "slurm.python=python3"],
+    "apptainer": [*IN_IMAGE, "slurm.container=apptainer", "slurm.container_mounts=[/data,/scratch:/work]"],
+    "charliecloud": [*IN_IMAGE, "slurm.container=charliecloud"],
+    "enroot": [*IN_IMAGE, "slurm.container=enroot", "cluster=selene", "cluster.num_nodes=4"],
+    "pyxis": [*IN_IMAGE, "slurm.container=pyxis", "slurm.container_mounts=[/data]"],
 }
 
 
@@ -51,6 +57,25 @@ def test_the_text_for_sbatch_is_pinned(case: str, record_of: RecordOf, slurm_of:
         path.write_text(text)
         pytest.fail(f"{path} was missing and has been written; read it")
     assert text == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        (["slurm.container=apptainer"], "container_image"),
+        (["slurm.container_image=a.sif"], "container_image"),
+        (["slurm.container=pyxis", "slurm.container_image=a", "slurm.container_prefix=ch-run"], "container_prefix"),
+    ],
+)
+def test_half_a_container_is_refused(given: list[str], key: str, slurm_of: SlurmOf) -> None:
+    with pytest.raises(ConfigError, match=rf"slurm\.{key} = "):
+        slurm_of(*given)
+
+
+def test_jobs_that_need_slurms_tools_stay_outside(slurm_of: SlurmOf) -> None:
+    inside = slurm_of(*IN_IMAGE, "slurm.container=apptainer", "slurm.python=python3")
+    assert "apptainer" in python_command(inside)
+    assert python_command(inside.outside_container()) == sys.executable
 
 
 def test_a_dry_run_needs_no_slurm_and_writes_nothing(

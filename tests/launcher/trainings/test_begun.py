@@ -19,7 +19,7 @@ from sweeps.trial import SweepFolder
 from tests import steps
 from tests.conftest import RecordOf
 from train_core.measurement import Outcome
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 
 STEPS = ["training.num_steps=50"]
 STEP = steps.STEP.model_copy(update={"step": 7, "num_steps": 50})
@@ -59,7 +59,7 @@ def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
 def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
     run = training_of(output_dir, "test", "first")
     assert outcome_and_cause(run) == (Outcome.PENDING, "")
-    with held(run.folder.running_lock):
+    with hold_lock(run.folder.running_lock):
         assert outcome_and_cause(run) == (Outcome.RUNNING, "")
     run.folder.append_metrics(STEP)
     assert outcome_and_cause(run) == (Outcome.PENDING, STOPPED)

@@ -17,7 +17,7 @@ from conf.overrides import Overrides
 from launcher.job import goes_on
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.trainings.long_run import best_of, long_run, write_extension, write_long_run
-from launcher.trainings.slurm import LiveJob, starting
+from launcher.trainings.slurm import LiveJob, keep_others_out
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -27,7 +27,7 @@ from tests.results.conftest import performance
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, publish
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 from train_core.process.stop import Stopped
 
 POINTS = [{"batch.micro_batch_size": 1}, {"batch.micro_batch_size": 2}, {"batch.micro_batch_size": 4}]
@@ -171,7 +171,7 @@ def test_a_training_that_runs_is_not_extended(started: Any) -> None:
     asked, more = Overrides.parse([STEPS]), Overrides.parse(["training.num_steps=60"])
     write_long_run(long_run(folder, asked, None), record.name, asked)
     longer = long_run(folder, more, None)
-    with held(longer.folder.running_lock), pytest.raises(UsageError, match="another process is running"):
+    with hold_lock(longer.folder.running_lock), pytest.raises(UsageError, match="another process is running"):
         write_extension(longer, more)
     assert long_run(folder, asked, None).experiment.training.num_steps == 50
 
@@ -211,9 +211,9 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     run = long_run(folder, Overrides.parse([STEPS]), None)
     write_long_run(run, record.name, Overrides.parse([STEPS]))
     with (
-        starting(run.folder) as job,
+        keep_others_out(run.folder) as job,
         pytest.raises(UsageError, match="another process is running"),
-        starting(run.folder),
+        keep_others_out(run.folder),
     ):
         assert job is None
     squeue = tmp_path / "squeue"
@@ -221,7 +221,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     write_submission(run.folder, slurm_submission("12", job_name="trisweep-train-1a2b"))
-    with starting(run.folder) as job:
+    with keep_others_out(run.folder) as job:
         assert job == LiveJob("12", "RUNNING")
     with pytest.raises(UsageError, match=r"Job 12 \(RUNNING\) trains in .*scancel 12"):
         on_this_machine(run)

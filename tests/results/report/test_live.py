@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from conf.errors import UsageError
-from results.report.live import LiveReport, serving
+from results.report.live import LiveReport, serve_page
 from sweeps.folder.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, finish, performance, trial
@@ -39,7 +39,7 @@ def text_at(address: str, **headers: str) -> str:
 
 
 def test_the_page_says_how_the_sweep_stands_and_asks_for_news(live: LiveReport) -> None:
-    with serving(live, 0) as address:
+    with serve_page(live, 0) as address:
         page = text_at(address)
         state = json.loads(text_at(f"{address}state"))
     assert "Live: 1 of 3 trials have ended, 0 running." in page
@@ -79,7 +79,7 @@ def test_a_search_goes_on_although_nothing_runs_until_it_says_that_it_has_ended(
 def test_nothing_else_is_served_and_to_no_foreign_name(
     live: LiveReport, path: str, host: str | None, code: int
 ) -> None:
-    with serving(live, 0) as address, pytest.raises(HTTPError) as refused:
+    with serve_page(live, 0) as address, pytest.raises(HTTPError) as refused:
         text_at(address + path, **({"Host": host} if host else {}))
     assert refused.value.code == code
     refused.value.close()
@@ -88,7 +88,7 @@ def test_nothing_else_is_served_and_to_no_foreign_name(
 def test_a_tab_that_is_closed_while_it_loads_prints_nothing(
     live: LiveReport, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(live, 0) as address:
+    with serve_page(live, 0) as address:
         port = int(address.rstrip("/").rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as browser:
             reset_on_close = struct.pack("ii", 1, 0)
@@ -100,16 +100,16 @@ def test_a_tab_that_is_closed_while_it_loads_prints_nothing(
 
 
 def test_a_port_that_is_taken_is_named(live: LiveReport) -> None:
-    with serving(live, 0) as address:
+    with serve_page(live, 0) as address:
         port = int(address.rstrip("/").rpartition(":")[2])
-        with pytest.raises(UsageError, match=f"Port {port} is taken"), serving(live, port):
+        with pytest.raises(UsageError, match=f"Port {port} is taken"), serve_page(live, port):
             pass
 
 
 def test_the_browser_follows_and_keeps_filters_order_and_place(
     live: LiveReport, sweep: Sweep, browser: Browser
 ) -> None:
-    with serving(live, 0) as address:
+    with serve_page(live, 0) as address:
         page = browser.new_page(viewport={"width": 1000, "height": 300})
         page.goto(address)
         page.wait_for_selector("html[data-plots=drawn]", state="attached")

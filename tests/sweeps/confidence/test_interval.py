@@ -12,7 +12,7 @@ from conf.load import settings_of
 from conf.tree import with_values
 from sweeps.confidence import interval_of
 from sweeps.confidence.interval import half_width, interval_around, outside_of
-from sweeps.confidence.validated import VALIDATED, validated, written
+from sweeps.confidence.validated import VALIDATED, load_validated, yaml_text
 from sweeps.confidence.width import FEW_IS_WIDER, width_of
 from tests.composed import compose_tree
 from train_core.costs import IMPLEMENTATIONS, estimate
@@ -38,7 +38,7 @@ def test_a_prediction_for_another_machine_is_as_wide_as_generations_that_were_le
     """A width of tables that were left out held 39 % of rows that nobody had seen; see docs/validation.md."""
     setup = planned(**{"batch.micro_batch_size": 4})
     predicted = estimate(setup, IMPLEMENTATIONS["megatron-lm"])
-    found, known = interval_of(setup, "megatron-lm", predicted), validated()
+    found, known = interval_of(setup, "megatron-lm", predicted), load_validated()
     assert found.high_seconds / predicted.step_seconds == pytest.approx(exp(known.half))
     assert predicted.step_seconds / found.low_seconds == pytest.approx(exp(known.half))
     assert known.generations == 5
@@ -62,21 +62,21 @@ def test_a_plan_outside_of_what_was_validated_says_on_which_side() -> None:
 )
 def test_what_few_sources_measured_is_named_and_less_certain(sources: dict[str, int], said: str) -> None:
     setup = planned()
-    known = validated().model_copy(update={"sources": sources})
+    known = load_validated().model_copy(update={"sources": sources})
     found = interval_around(10.0, setup, "megatron-lm", known)
     assert found.outside == (said,)
-    usual = interval_around(10.0, setup, "megatron-lm", validated())
+    usual = interval_around(10.0, setup, "megatron-lm", load_validated())
     assert log(found.high_seconds / 10) == pytest.approx(FEW_IS_WIDER * log(usual.high_seconds / 10))
     assert found.rivals == usual.rivals  # one machine is compared with itself
 
 
 def test_a_trainer_that_no_row_shows_is_outside() -> None:
-    assert outside_of(planned(), "trisweep", validated()) == ("no published run used trainer trisweep",)
+    assert outside_of(planned(), "trisweep", load_validated()) == ("no published run used trainer trisweep",)
 
 
 def test_what_was_learned_is_as_it_is_written() -> None:
-    assert 0 < validated().rivals < validated().half < 0.5
-    assert VALIDATED.read_text() == written(validated())
+    assert 0 < load_validated().rivals < load_validated().half < 0.5
+    assert VALIDATED.read_text() == yaml_text(load_validated())
 
 
 def test_small_layers_are_less_certain_than_large_ones_as_far_as_rows_show() -> None:
@@ -117,9 +117,9 @@ def test_errors_that_stay_large_make_intervals_that_still_hold_four_of_five() ->
 
 
 def test_what_no_row_of_a_trainer_had_is_named() -> None:
-    said = outside_of(planned(**{"precision.dtype": "fp32"}), "megatron-core", validated())
+    said = outside_of(planned(**{"precision.dtype": "fp32"}), "megatron-core", load_validated())
     assert "fp32 products: in no row of megatron-core" in said
     wide = {"parallel.tensor_parallel_size": 16, "parallel.tensor_parallel_across_nodes": True}
-    said = outside_of(planned(**wide), "megatron-lm", validated())
+    said = outside_of(planned(**wide), "megatron-lm", load_validated())
     assert "tensor-parallel size 16: rows of megatron-lm have at most 8" in said
     assert "tensor groups that reach over the network: in no row of megatron-lm" in said

@@ -18,7 +18,7 @@ def test_a_value_of_an_axis_names_a_part_that_shares_the_whole_record(tmp_path: 
     assert len(whole.trials) == 10
     assert [trial.point for trial in whole.trials if part.holds(trial)] == [{"batch.micro_batch_size": 2}]
 
-    sweep = Sweep(SweepFolder(tmp_path), part.completed())
+    sweep = Sweep(SweepFolder(tmp_path), part.complete_record())
     assert sweep.record.trials == whole.trials
     shown = part.part(sweep)
     assert [trial.point for trial in shown.record.trials] == [{"batch.micro_batch_size": 2}]
@@ -44,4 +44,4 @@ def test_points_beyond_max_trials_are_measured_where_they_are_asked_for() -> Non
     assert part is not None
     whole = part.whole_record
     assert [trial.selected for trial in whole.trials] == [True, False, False, False]
-    assert [trial.selected for trial in part.completed().trials] == [True, True, False, False]
+    assert [trial.selected for trial in part.complete_record().trials] == [True, True, False, False]

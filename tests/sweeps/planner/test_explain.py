@@ -55,6 +55,7 @@ def test_every_neighbour_differs_in_its_knob_and_in_nothing_that_does_not_follow
     assert {knob for knob, _ in found} == {
         "tensor_parallel_size",
         "pipeline_parallel_size",
+        "context_parallel_size",
         "micro_batch_size",
         "sequence_parallel",
         "recompute",
@@ -66,8 +67,9 @@ def test_every_neighbour_differs_in_its_knob_and_in_nothing_that_does_not_follow
         different = {key.split(".")[1] for key, value in changed.settings().items() if value != PLAN.settings()[key]}
         assert knob in different
         assert different <= {knob} | DERIVED
-        sizes = changed.parallel.tensor_parallel_size * changed.parallel.pipeline_parallel_size
-        assert changed.parallel.world_size == sizes * changed.data_parallel_size
+        parallel = changed.parallel
+        sizes = parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
+        assert parallel.world_size == sizes * changed.data_parallel_size
 
 
 def test_an_alternative_says_what_it_loses(settings: Settings) -> None:
@@ -88,8 +90,8 @@ def test_alternatives_that_run_come_first_and_the_fastest_of_them(settings: Sett
 
 
 def test_what_does_not_fit_says_by_how_many_gib_and_what_takes_most(settings: Settings) -> None:
-    fat = PLAN.changed(zero_stage=0, micro_batch_size=32, tensor_parallel_size=1)
-    fat = fat.changed(sequence_parallel=False, micro_batch_size=8)
+    fat = PLAN.with_values(zero_stage=0, micro_batch_size=32, tensor_parallel_size=1)
+    fat = fat.with_values(sequence_parallel=False, micro_batch_size=8)
     explanation = explained(fat, settings)
     predicted = estimate(fat.experiment(settings))
     assert not predicted.fits
@@ -99,7 +101,7 @@ def test_what_does_not_fit_says_by_how_many_gib_and_what_takes_most(settings: Se
 
 
 def test_what_cannot_exist_says_why(settings: Settings) -> None:
-    explanation = explained(PLAN.changed(tensor_parallel_size=16), settings)
+    explanation = explained(PLAN.with_values(tensor_parallel_size=16), settings)
     assert explanation.estimate is None
     assert explanation.reason is not None
     assert "is more than the 8 devices of a node" in explanation.reason
@@ -107,7 +109,7 @@ def test_what_cannot_exist_says_why(settings: Settings) -> None:
 
 def test_a_neighbour_that_cannot_exist_says_why(settings: Settings) -> None:
     """A tensor-parallel group of 8 fills a node; the next larger does not fit inside."""
-    wide = PLAN.changed(tensor_parallel_size=8)
+    wide = PLAN.with_values(tensor_parallel_size=8)
     wider = [
         one for one in explained(wide, settings).alternatives if (one.knob, one.value) == ("tensor_parallel_size", "16")
     ]
@@ -116,7 +118,7 @@ def test_a_neighbour_that_cannot_exist_says_why(settings: Settings) -> None:
 
 
 def test_an_interleaved_plan_has_other_numbers_of_chunks_and_lighter_ends(settings: Settings) -> None:
-    chunked = PLAN.changed(schedule="interleaved", virtual_pipeline_size=3)
+    chunked = PLAN.with_values(schedule="interleaved", virtual_pipeline_size=3)
     knobs = [knob for knob, _ in neighbours(chunked, settings, IMPLEMENTATIONS["trisweep"])]
     assert knobs.count("virtual_pipeline_size") == 2
     assert "layers_per_stage" in knobs

@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[KnobValue, ...]] = {
     "recompute": ("none", "selective", "full", "pointwise"),
     "recompute_every": (1, 3, 5),
     "context_parallel_size": (1, 2),
+    "context_exchange": ("ring", "gather"),
     "expert_parallel_size": (1, 2),
     "expert_tensor_parallel_size": (None, 2),
     "zero_group_size": (None, 2),

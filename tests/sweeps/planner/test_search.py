@@ -18,7 +18,7 @@ from sweeps.planner.blocks import blocks
 from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
 from sweeps.planner.search import search_space
-from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
+from sweeps.planner.space import FEWEST_TOKENS_PER_RANK, RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
 from sweeps.planner.spreads import chunk_numbers
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers, strategies_of
 from sweeps.planner.tally import Found
@@ -80,17 +80,17 @@ def possible(
     settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
 ) -> Iterator[tuple[Strategy, Setup]]:
     sizes = range(1, space.world_size + 1)
+    contexts = [size for size in sizes if size == 1 or settings.model.seq_length >= FEWEST_TOKENS_PER_RANK * size]
     chunks = range(1, settings.model.num_layers + 1)
-    values = product(
-        sizes, sizes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), recomputations(), range(1, 13)
-    )
-    for t, p, v, schedule, spread, sequence_parallel, zero_stage, (recompute, every), b in values:
-        d = space.world_size // (t * p)
-        if t * p * d != space.world_size or (v > 1) != (schedule == "interleaved"):
+    axes = [(t, p, c) for t, p, c in product(sizes, sizes, contexts) if space.world_size % (t * p * c) == 0]
+    values = product(axes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), recomputations(), range(1, 13))
+    for (t, p, c), v, schedule, spread, sequence_parallel, zero_stage, (recompute, every), b in values:
+        d = space.world_size // (t * p * c)
+        if (v > 1) != (schedule == "interleaved"):
             continue
         if space.pinned.get("pipeline_parallel_size", p) != p or space.pinned.get("schedule", schedule) != schedule:
             continue
-        if zero_stage != space.pinned.get("zero_stage", 0 if d == 1 else zero_stage):
+        if zero_stage != space.pinned.get("zero_stage", 0 if d * c == 1 else zero_stage):
             continue
         if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
             continue
@@ -104,6 +104,7 @@ def possible(
                 "world_size": space.world_size,
                 "tensor_parallel_size": t,
                 "pipeline_parallel_size": p,
+                "context_parallel_size": c,
                 "virtual_pipeline_size": v,
                 "schedule": schedule,
                 "layers_per_stage": spread,

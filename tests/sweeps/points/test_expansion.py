@@ -126,6 +126,12 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
     listed = {"points": [{"batch.global_batch_size": accumulated[0]}], "baseline": {}}
     _, point = expand(checked(PointSet, listed), tree, {})
     assert point == {"batch.global_batch_size": 5 * 16}  # world_size is null: the 1,024 devices of the cluster
+    shared = {
+        "points": [{"batch.global_batch_size": accumulated[0], "parallel.context_parallel_size": 2}],
+        "baseline": {},
+    }
+    _, point = expand(checked(PointSet, shared), tree, {})
+    assert point["batch.global_batch_size"] == 5 * 8  # context ranks are none of the replicas
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from conf.sweep_spec import Objective
 from results.report.findings.verdict import verdict
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading, sought_points
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
@@ -59,7 +59,7 @@ def test_a_point_that_diverged_says_nothing_of_the_others_spread(sweep: Sweep) -
     assert expected is not None
     # One degree of freedom is left of two, so that the interval is wider, and by no more than that.
     assert points[0].half_width < 5 * expected
-    said = verdict(sweep.record, sweep.read(), ranked(sweep.read()))
+    said = verdict(sweep.record, sweep.read(), ranking_of(sweep.read()))
     assert said.headline.endswith("; 2 diverged.")
 
 
@@ -68,7 +68,7 @@ def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) ->
     best = best_reading(sweep.record, readings)
     assert best is not None
     assert best.label.startswith("lr=0.01")
-    said = verdict(sweep.record, readings, ranked(readings))
+    said = verdict(sweep.record, readings, ranking_of(readings))
     assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; 1 diverged."
 
 
@@ -78,14 +78,16 @@ def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
     finite = [each for each in sweep.read() if not _diverged(each)]
     points = sought_points(record, finite)
     assert [(point.name, point.on_front) for point in points] == [("lr=0.01", True), ("lr=1e-3", True)]
-    assert verdict(record, finite, ranked(finite)).headline.startswith("No other of 2 points beats these 2 in loss and")
+    assert verdict(record, finite, ranking_of(finite)).headline.startswith(
+        "No other of 2 points beats these 2 in loss and"
+    )
 
 
 def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     (best, _) = sought_points(sweep.record, first)
     assert best.half_width is None
-    assert "nobody knows what is chance" in verdict(sweep.record, first, ranked(first)).advice
+    assert "nobody knows what is chance" in verdict(sweep.record, first, ranking_of(first)).advice
 
 
 def _diverged(reading: TrialReading) -> bool:

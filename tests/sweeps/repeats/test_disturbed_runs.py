@@ -13,7 +13,7 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatInterval, with_own_steps
 from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import measured_points, places, rivals_of
-from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, disturbances, ranked
+from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, disturbances, ranking_of
 from sweeps.search.searcher import Answer
 from sweeps.steadiness import TWO_SPEEDS
 from tests.results.conftest import performance, trial
@@ -87,7 +87,7 @@ def test_a_point_that_was_disturbed_alone_comes_last_without_a_place_and_is_neve
     points = measured_points(trials)
     assert [point.disturbed for point in points] == ["", "", TWO_SPEEDS]
     assert places(points) == ["1", "2", ""]
-    assert [each.trial.trial_id for each in ranked(trials)] == ["mb2-r1", "mb8-r1", "mb4-r1"]
+    assert [each.trial.trial_id for each in ranking_of(trials)] == ["mb2-r1", "mb8-r1", "mb4-r1"]
     assert [point.middle.trial.trial_id for point in rivals_of(points[0], points)] == ["mb4-r1"]
 
 
@@ -104,7 +104,7 @@ def test_of_two_runs_the_mean_counts_so_that_a_leader_does_not_fall_behind_for_b
     point = measured_points(trials)[0]
     assert point.performance.tokens_per_second == pytest.approx((121.0 * 90.0) ** 0.5)
     assert point.performance.step_seconds == pytest.approx(256 / (121.0 * 90.0) ** 0.5)
-    assert ranked(trials)[0].trial.trial_id == point.middle.trial.trial_id == "mb4-r2"
+    assert ranking_of(trials)[0].trial.trial_id == point.middle.trial.trial_id == "mb4-r2"
     assert trials[2].performance is not None
     assert trials[2].performance.tokens_per_second == 90.0  # what was measured stays what it was
 

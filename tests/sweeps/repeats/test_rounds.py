@@ -11,7 +11,7 @@ import pytest
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import of_one_run, of_runs, pooled_spread
 from sweeps.repeats.points import machine_noise, measured_points, rivals_of
-from sweeps.repeats.ranking import ranked
+from sweeps.repeats.ranking import ranking_of
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.searcher import Answer
 from sweeps.trial import Trial
@@ -116,7 +116,7 @@ def test_a_peak_that_varies_widens_the_interval_of_a_single_run() -> None:
 
 def test_a_point_stands_by_its_middle_run_with_an_interval_of_all_of_them() -> None:
     trials = [run(2, 90.0), run(4, 95.0), run(2, 110.0, 1), run(2, 100.0, 2)]
-    assert [each.trial.trial_id for each in ranked(trials)] == ["mb2-r3", "mb4-r1"]
+    assert [each.trial.trial_id for each in ranking_of(trials)] == ["mb2-r3", "mb4-r1"]
     best, other = measured_points(trials)
     assert (best.middle.trial.trial_id, best.seconds.num_runs, other.seconds.num_runs) == ("mb2-r3", 3, 1)
     assert best.rate_bounds[0] < best.rate < best.rate_bounds[1]

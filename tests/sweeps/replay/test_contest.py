@@ -8,7 +8,7 @@ from conf.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of, plan_sweep
 from sweeps.replay.contest import Contest, contest
 from sweeps.replay.machine import InventedMachine
-from sweeps.replay.study import Ground, Study, played
+from sweeps.replay.study import Ground, Study, score
 from tests.composed import composed
 
 # A hundred of the study's three thousand points.
@@ -36,9 +36,9 @@ def test_accumulation_is_five_or_ten_at_every_point_of_the_study(ground: Ground)
 def test_what_came_of_jobs_says_when_the_best_was_found_and_what_was_lost(ground: Ground) -> None:
     best, lost = int(ground.rates.argmax()), int(ground.rates.argmin())
     assert ground.rates[lost] == 0
-    game = played(ground, [lost, best])
+    game = score(ground, [lost, best])
     assert (game.found_at, game.num_jobs, game.num_lost, game.share) == (2, 2, 1, 1.0)
-    assert played(ground, [lost]).found_at is None
+    assert score(ground, [lost]).found_at is None
 
 
 def test_the_sweeps_own_search_needs_fewer_jobs_than_others_and_loses_fewer(found: Contest) -> None:

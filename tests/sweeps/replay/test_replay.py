@@ -7,7 +7,7 @@ import pytest
 
 from conf.experiment import Experiment
 from sweeps.replay.machine import InventedMachine
-from sweeps.replay.run import replayed
+from sweeps.replay.run import replay_trial
 from tests.composed import load
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.estimate import plan_of, setting_of
@@ -35,13 +35,13 @@ def test_the_same_plan_meets_the_same_truth_alone_and_among_others(experiment: E
 
 
 def test_machines_of_different_seeds_differ_and_those_of_one_seed_do_not(experiment: Experiment) -> None:
-    first, again, other = (replayed(InventedMachine(seed), experiment) for seed in (1, 1, 2))
+    first, again, other = (replay_trial(InventedMachine(seed), experiment) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_two_measurements_of_one_plan_differ_by_noise_alone(experiment: Experiment) -> None:
-    seconds = [_seconds(replayed(InventedMachine(5), experiment, repeat)) for repeat in range(20)]
+    seconds = [_seconds(replay_trial(InventedMachine(5), experiment, repeat)) for repeat in range(20)]
     assert len(set(seconds)) == 20
     assert 0.005 < np.std(np.log(seconds)) < 0.05
 
@@ -59,14 +59,14 @@ def test_a_machine_without_any_spread_is_the_cost_model(experiment: Experiment) 
 def test_a_plan_beyond_capacity_ends_out_of_memory_and_says_by_how_much() -> None:
     crowded = load([*SWEEP, "parallel.recompute=none", "batch.micro_batch_size=4"]).experiment()
     assert not estimate(crowded).fits
-    ended = replayed(InventedMachine(0), crowded)
+    ended = replay_trial(InventedMachine(0), crowded)
     assert ended.outcome is Outcome.OUT_OF_MEMORY
     assert ended.performance is None
     assert "GiB over capacity" in ended.cause
 
 
 def test_a_replay_says_of_itself_that_it_is_one(experiment: Experiment) -> None:
-    ended = replayed(InventedMachine(1), experiment)
+    ended = replay_trial(InventedMachine(1), experiment)
     assert ended.outcome is Outcome.COMPLETED
     assert ended.performance is not None
     assert "replayed" in ended.performance.peak_source

@@ -12,7 +12,7 @@ from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading
-from sweeps.replay.run import replayed
+from sweeps.replay.run import replay_trial
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Answer, Proposal
 from sweeps.trial import Trial
@@ -50,7 +50,7 @@ class LossSweep:
 
     def ended(self, trial: Trial) -> ReplayedReading:
         assert trial.experiment is not None
-        measured = replayed(self.machine, trial.experiment)
+        measured = replay_trial(self.machine, trial.experiment)
         if measured.performance is None:
             return replayed_reading(trial, measured)
         loss = self.loss(trial.experiment)

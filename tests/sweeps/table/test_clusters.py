@@ -7,12 +7,13 @@ import pytest
 from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
 from sweeps.table.clusters import cluster_of
+from sweeps.table.remarks import with_columns
 
 GIGA = 1e9
 
 
 def cluster(**cells: str) -> ClusterSpec:
-    return cluster_of(cells)
+    return cluster_of(with_columns(cells))
 
 
 def network(found: ClusterSpec) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.table.compiled import compiled_or_not, is_compiled
+from sweeps.table.remarks import with_columns
+from sweeps.table.trainer import compiled_or_not
 from train_core.costs.trainers.fsdp import FSDP
 from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
@@ -25,7 +26,7 @@ from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED
 def test_torchtitan_compiles_where_the_row_says_so_or_what_it_says_needs_it(
     cells: dict[str, str], compiled: bool
 ) -> None:
-    assert is_compiled(cells) is compiled
+    assert (compiled_or_not(with_columns(cells), TORCHTITAN) != TORCHTITAN_EAGER) is compiled
 
 
 def test_an_eager_row_has_eager_kernels_and_keeps_what_else_it_says() -> None:
@@ -51,4 +52,4 @@ def test_other_trainers_are_as_they_are() -> None:
 )
 def test_the_loss_is_compiled_since_april_2025(table: str, has: bool) -> None:
     expected = TORCHTITAN_COMPILED_LOSS if has else TORCHTITAN
-    assert compiled_or_not({"table": table, "compile": "yes"}, TORCHTITAN) == expected
+    assert compiled_or_not(with_columns({"table": table, "compile": "yes"}), TORCHTITAN) == expected

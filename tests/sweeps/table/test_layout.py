@@ -7,16 +7,17 @@ import pytest
 from conf.errors import ConfigError
 from conf.schema import ParallelPlan
 from sweeps.table.layout import MANY_MICRO_BATCHES, batch_of, parallel_of
+from sweeps.table.remarks import with_columns
 
 SIZES = {"layers": "32", "num_gpus": "64", "tp": "1", "pp": "1", "micro_batch": "2", "global_batch": ""}
 
 
 def plan(**cells: str) -> ParallelPlan:
-    return parallel_of({**SIZES, **cells})
+    return parallel_of(with_columns({**SIZES, **cells}))
 
 
 def batch(**cells: str) -> int:
-    return batch_of({**SIZES, **cells}, plan(**cells)).global_batch_size
+    return batch_of(with_columns({**SIZES, **cells}), plan(**cells)).global_batch_size
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_tensor_ranks_share_sequences_beside_experts_unless_the_row_says_otherwi
 
 def test_a_local_batch_is_cut_into_as_many_micro_batches_as_stages() -> None:
     cells = {"pp": "8", "micro_batch": "", "notes": "local batch 32 per DP rank (micro-batch not stated)"}
-    found = batch_of({**SIZES, **cells}, plan(**cells))
+    found = batch_of(with_columns({**SIZES, **cells}), plan(**cells))
     assert (found.micro_batch_size, found.global_batch_size) == (4, 32 * 8)
 
 

@@ -6,14 +6,16 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
-from sweeps.table.model import DEEPSEEK_ATTENTION, model_of
+from sweeps.table.model import model_of
+from sweeps.table.remarks import with_columns
 
 SIZES = {"layers": "4", "hidden": "5120", "heads": "128", "seq": "4096", "ffn_hidden": "12288"}
+DEEPSEEK_ATTENTION = LatentAttentionSpec(query_rank=1536, key_value_rank=512, rotary_head_size=64, value_head_size=128)
 EXPERTS = {"num_experts": "160.0", "top_k": "6.0", "moe_ffn": "1536.0"}
 
 
 def model(**cells: str) -> ModelSpec:
-    return model_of({**SIZES, **cells}, 1)
+    return model_of(with_columns({**SIZES, **cells}), 1)
 
 
 def test_experts_are_read_with_what_is_usual_for_the_rest() -> None:
@@ -82,3 +84,10 @@ def test_as_many_key_heads_as_heads_are_no_sign_of_a_llama() -> None:
     assert model(kv_heads="128").family == "gpt"
     assert model(kv_heads="8").family == "llama"
     assert model(kv_heads="128", gated_mlp="yes").family == "llama"
+
+
+def test_latent_attention_is_a_column_too_and_what_cannot_be_read_is_refused() -> None:
+    assert model(mla="128+64 / v 128, q_lora 1536, kv_lora 512").latent_attention == DEEPSEEK_ATTENTION
+    assert model(model="deepseek-v3", mla="no").latent_attention is None
+    with pytest.raises(ConfigError, match="mla = 'yes': is no latent attention"):
+        model(mla="yes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeps.table.precision import precision_of
+from sweeps.table.remarks import with_columns
 from tests.composed import load_cluster
 
 
@@ -34,7 +35,7 @@ from tests.composed import load_cluster
     ],
 )
 def test_recipes_are_read_by_their_words(cells: dict[str, str], recipe: str | None) -> None:
-    found = precision_of(cells, load_cluster("dgx-b200"), "megatron-core")
+    found = precision_of(with_columns(cells), load_cluster("dgx-b200"), "megatron-core")
     assert (found.matmul_recipe, found.dtype) == (recipe, "bf16")
 
 
@@ -57,4 +58,4 @@ def test_torchtitan_scales_by_the_tensor_unless_the_row_says_otherwise() -> None
     ],
 )
 def test_gradients_are_as_wide_as_the_source_makes_them(cells: dict[str, str], dtype: str) -> None:
-    assert precision_of(cells, load_cluster("dgx-h100"), "megatron-core").gradient_dtype == dtype
+    assert precision_of(with_columns(cells), load_cluster("dgx-h100"), "megatron-core").gradient_dtype == dtype

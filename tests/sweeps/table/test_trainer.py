@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from sweeps.table.remarks import with_columns
 from sweeps.table.trainer import trainer_of
-from train_core.costs import IMPLEMENTATIONS
+from train_core.costs import IMPLEMENTATIONS, Implementation
+
+
+def trainer_as_said(row: dict[str, str], zero_stage: int, given: str | None) -> Implementation:
+    return trainer_of(with_columns(row), zero_stage, given)
 
 
 @pytest.mark.parametrize(
@@ -32,35 +37,37 @@ from train_core.costs import IMPLEMENTATIONS
     ],
 )
 def test_the_trainer_is_named_or_known_or_usual(cells: dict[str, str], zero_stage: int, name: str) -> None:
-    assert trainer_of(cells, zero_stage, None).name == name
+    assert trainer_as_said(cells, zero_stage, None).name == name
 
 
 def test_a_row_says_whether_experts_are_multiplied_one_after_the_other() -> None:
-    assert trainer_of({"notes": "all-to-all dispatcher, no grouped GEMM"}, 1, "megatron-core").groups_experts is False
-    assert trainer_of({"notes": "all-to-all dispatcher"}, 1, "megatron-core").groups_experts is True
+    assert (
+        trainer_as_said({"notes": "all-to-all dispatcher, no grouped GEMM"}, 1, "megatron-core").groups_experts is False
+    )
+    assert trainer_as_said({"notes": "all-to-all dispatcher"}, 1, "megatron-core").groups_experts is True
 
 
 def test_a_row_says_whether_exchanges_run_beside_another_micro_batch() -> None:
-    assert trainer_of({"notes": "DeepEP + 1F1B all-to-all overlap"}, 1, "megatron-core").experts_overlap == 1.0
-    assert trainer_of({"notes": "DeepEP; forced load balance"}, 1, "megatron-core").experts_overlap == 0.0
+    assert trainer_as_said({"notes": "DeepEP + 1F1B all-to-all overlap"}, 1, "megatron-core").experts_overlap == 1.0
+    assert trainer_as_said({"notes": "DeepEP; forced load balance"}, 1, "megatron-core").experts_overlap == 0.0
 
 
 def test_runs_in_bf16_since_2023_have_flash_attention_where_nothing_says_otherwise() -> None:
     megascale, palm = {"arxiv": "2402.15627", "precision": "bf16"}, {"arxiv": "2204.02311", "precision": "bf16"}
-    assert trainer_of(megascale, 1, None).name == "megatron-core"
-    assert trainer_of(megascale, 3, None).name == "fsdp"
+    assert trainer_as_said(megascale, 1, None).name == "megatron-core"
+    assert trainer_as_said(megascale, 3, None).name == "fsdp"
     aurora = {"source": "argonne-lcf/Megatron-DeepSpeed @ffa", "precision": "bf16"}
-    assert trainer_of(aurora, 1, None).flash_attention
-    assert not trainer_of(palm, 1, None).flash_attention
-    assert not trainer_of({"arxiv": "2402.15627", "precision": "fp16"}, 1, None).flash_attention
+    assert trainer_as_said(aurora, 1, None).flash_attention
+    assert not trainer_as_said(palm, 1, None).flash_attention
+    assert not trainer_as_said({"arxiv": "2402.15627", "precision": "fp16"}, 1, None).flash_attention
     named = {"implementation": "megatron-deepspeed", **megascale}
-    assert not trainer_of(named, 1, None).flash_attention
-    assert trainer_of({**named, "flash_attention": "yes"}, 1, None).flash_attention
+    assert not trainer_as_said(named, 1, None).flash_attention
+    assert trainer_as_said({**named, "flash_attention": "yes"}, 1, None).flash_attention
 
 
 def test_attention_is_the_trainers_own_where_the_row_does_not_say() -> None:
-    assert trainer_of({}, 0, "megatron-core") == IMPLEMENTATIONS["megatron-core"]
-    assert trainer_of({"flash_attention": "no"}, 0, "megatron-core").flash_attention is False
+    assert trainer_as_said({}, 0, "megatron-core") == IMPLEMENTATIONS["megatron-core"]
+    assert trainer_as_said({"flash_attention": "no"}, 0, "megatron-core").flash_attention is False
 
 
 @pytest.mark.parametrize(
@@ -75,4 +82,4 @@ def test_attention_is_the_trainers_own_where_the_row_does_not_say() -> None:
     ],
 )
 def test_a_row_says_whether_collectives_run_beside_products(cells: dict[str, str], overlap: float) -> None:
-    assert trainer_of(cells, 1, None if "implementation" in cells else "megatron-core").tensor_overlap == overlap
+    assert trainer_as_said(cells, 1, None if "implementation" in cells else "megatron-core").tensor_overlap == overlap

@@ -26,7 +26,7 @@ MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batc
 
 def layout(tensor: int, pipeline: int, data: int, zero_stage: int = 0, **more: Any) -> dict[str, Any]:
     return {
-        "parallel.world_size": tensor * pipeline * data,
+        "parallel.world_size": tensor * pipeline * data * more.get("context_parallel_size", 1),
         "parallel.tensor_parallel_size": tensor,
         "parallel.pipeline_parallel_size": pipeline,
         "parallel.zero_stage": zero_stage,
@@ -77,13 +77,17 @@ def whole(answers: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarray]:
     return found
 
 
-WRITERS = {"fp32": layout(2, 2, 2, zero_stage=1, sequence_parallel=True), "bf16": layout(2, 1, 2, zero_stage=3)}
+WRITERS = {
+    "fp32": layout(2, 2, 2, zero_stage=1, sequence_parallel=True),
+    "bf16": layout(2, 1, 1, zero_stage=3, context_parallel_size=2),
+}
 READERS = [
     layout(1, 1, 1),
     layout(1, 2, 1, schedule="interleaved", virtual_pipeline_size=2),
     layout(1, 2, 1, schedule="zero-bubble", layers_per_stage=[5, 3]),
     layout(4, 1, 1),
     layout(1, 1, 4, zero_stage=3),
+    layout(1, 2, 1, zero_stage=1, context_parallel_size=2),
     layout(2, 1, 2, zero_stage=2),
 ]
 

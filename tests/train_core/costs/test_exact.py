@@ -166,9 +166,10 @@ def test_parameters_in_the_order_of_the_trainers_buckets_have_its_biases() -> No
 
 
 def layer_shape(experiment: Experiment) -> tuple[int, int, int]:
-    """What a layer takes and returns on one rank: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+    """What a layer takes and returns on one rank: (s/c, b, h), or (s/c/t, b, h) with sequence parallelism."""
     model, parallel = experiment.model, experiment.parallel
-    rows = model.seq_length // (parallel.tensor_parallel_size if parallel.sequence_parallel else 1)
+    tokens = model.seq_length // parallel.context_parallel_size
+    rows = tokens // (parallel.tensor_parallel_size if parallel.sequence_parallel else 1)
     return rows, experiment.batch.micro_batch_size, model.hidden_size
 
 
@@ -225,6 +226,31 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
         tensor,
         1,
         "model.num_layers=1",
+        f"parallel.sequence_parallel={str(sequence).lower()}",
+        f"parallel.recompute={recompute}",
+        f"batch.micro_batch_size={micro_batch}",
+    )
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, True)])
+@pytest.mark.parametrize(("context", "exchange"), [(2, "ring"), (4, "gather"), (8, "ring")])
+@pytest.mark.parametrize(("model", "micro_batch"), [("gpt-175b", 2), ("llama-3.1-8b", 1)])
+def test_activation_bytes_of_a_layer_of_context_ranks_equal_the_trainers(
+    recompute: Recompute, tensor: int, sequence: bool, context: int, exchange: str, model: str, micro_batch: int
+) -> None:
+    experiment = experiment_of(
+        model,
+        tensor,
+        1,
+        "model.num_layers=1",
+        f"parallel.world_size={tensor * context}",
+        f"parallel.context_parallel_size={context}",
+        f"parallel.context_exchange={exchange}",
         f"parallel.sequence_parallel={str(sequence).lower()}",
         f"parallel.recompute={recompute}",
         f"batch.micro_batch_size={micro_batch}",

@@ -176,6 +176,56 @@ def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: i
     assert everything == pytest.approx(counted.memory.total_bytes, rel=0.02)
 
 
+LONG = ["model=llama-3.1-8b", "model.num_layers=4", "model.seq_length=32768", "cluster=frontier", "precision=bf16"]
+CONTEXT_RANKS = [
+    (
+        "ring",
+        ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
+    ),
+    ("gather", ["parallel.context_parallel_size=4", "parallel.recompute=selective", "parallel.zero_stage=1"]),
+    (
+        "ring",
+        ["model=gpt-22b", "model.num_layers=12", "model.seq_length=4096", "parallel.world_size=64"]
+        + ["parallel.context_parallel_size=2", "parallel.zero_stage=1", "parallel.tensor_parallel_size=4"]
+        + ["parallel.pipeline_parallel_size=4", "parallel.schedule=zero-bubble", "batch.global_batch_size=20"],
+    ),
+    (
+        "gather",
+        ["parallel.context_parallel_size=2", "parallel.recompute=full", "parallel.recompute_every=2"]
+        + ["parallel.pipeline_parallel_size=2", "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
+    ),
+    (
+        "ring",
+        ["model.num_layers=8", "model.seq_length=16384", "parallel.world_size=64", "parallel.zero_stage=3"]
+        + ["parallel.context_parallel_size=2", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
+    ),
+    # Whole heads of keys, beside which the feed-forward layer is no longer the fullest moment.
+    (
+        "gather",
+        ["parallel.context_parallel_size=16", "model.num_query_groups=32", "model.ffn_hidden_size=4096"]
+        + ["model.vocab_size=512"],
+    ),
+    (
+        "ring",
+        ["parallel.context_parallel_size=16", "model.num_query_groups=32", "model.ffn_hidden_size=4096"]
+        + ["model.vocab_size=512", "parallel.recompute=pointwise"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("exchange", "overrides"), CONTEXT_RANKS)
+def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str, overrides: list[str]) -> None:
+    """On the last stage."""
+    shared = ["parallel.world_size=16", "batch.micro_batch_size=1", "batch.global_batch_size=16"]
+    experiment = load([*LONG, *shared, f"parallel.context_exchange={exchange}", *overrides]).experiment()
+    last = experiment.parallel.pipeline_parallel_size - 1
+    counted, predicted = rehearse_stage(experiment, last), estimate(experiment)
+    assert counted.traffic == stage_traffic(experiment, last)
+    assert counted.memory.total_bytes == pytest.approx(predicted.stages[last].allocated_bytes, rel=0.02)
+    if last == 0:
+        assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
+
+
 ZERO_3 = [
     ("a layer's gradients", ["model=gpt-22b", "parallel.world_size=16", "batch.global_batch_size=32"]),
     (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from conf.errors import ConfigError
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.axes import Layout
+from train_core.axes import Coordinates, Layout
 from train_core.data.batches import Batches, open_windows
 from train_core.data.permutation import permuted
 from train_core.data.tokens import prepare, split_of
@@ -84,7 +84,7 @@ def test_a_window_depends_on_seed_and_sample_alone(experiment_of: ExperimentOf, 
     assert len({tuple(ids.tolist()) for ids in (window(35), window(36), window(350), other(35), held_out(35))}) == 5
 
 
-def batch_of(world: World, experiment: Experiment, cache: Path) -> tuple[tuple[int, int, int], list[list[int]]]:
+def batch_of(world: World, experiment: Experiment, cache: Path) -> tuple[Coordinates, list[list[int]]]:
     """The coordinates of a rank, and the first ids of the sequences of its second step."""
     mesh = build_mesh(Layout.of(experiment), world.rank)
     batches = Batches(experiment, mesh, world.device, cache)
@@ -99,7 +99,7 @@ def test_every_layout_sees_the_same_global_batch(counting: Any, worlds: Worlds, 
     for layout in ({}, {"parallel.tensor_parallel_size": 2}, {"parallel.pipeline_parallel_size": 2}):
         experiment = counting(small | {"parallel.world_size": 4} | layout)
         seen: dict[tuple[int, int], list[Counter[int]]] = {}
-        for (stage, _, tensor), firsts in worlds(4).run(batch_of, experiment, tmp_path):
+        for (stage, _, _, tensor), firsts in worlds(4).run(batch_of, experiment, tmp_path):
             seen.setdefault((stage, tensor), []).append(Counter(itertools.chain(*firsts)))
         assert all(sum(replicas, Counter()) == expected for replicas in seen.values()), layout
 

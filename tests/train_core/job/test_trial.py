@@ -27,7 +27,7 @@ from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, _meeting_folder
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure, StepMetrics
-from train_core.process.lock import held
+from train_core.process.lock import hold_lock
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
@@ -199,7 +199,7 @@ def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: TrialOf) -> None
 
 def test_a_trial_that_is_running_is_refused(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2)
-    with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+    with hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
         run_trial_here(trial.path)
 
 
@@ -210,7 +210,7 @@ def test_a_rank_of_a_launcher_neither_starts_a_trial_that_runs_nor_lets_another_
     trial = trial_of({})
     for name, value in ALONE.items():
         monkeypatch.setenv(name, value)
-    with held(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+    with hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
         run_trial_as_rank(trial.path)
     assert not trial.failures.exists()
     seen = list[bool]()
@@ -225,7 +225,7 @@ def test_a_file_system_that_knows_no_locks_keeps_nobody_out(trial_of: TrialOf, m
 
     trial = trial_of({})
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with held(trial.running_lock):
+    with hold_lock(trial.running_lock):
         assert not trial.is_running_here()
 
 
@@ -268,7 +268,7 @@ def is_running(pid: int) -> bool:
 
 def is_free(trial: TrialFolder) -> bool:
     try:
-        with held(trial.running_lock):
+        with hold_lock(trial.running_lock):
             return True
     except UsageError:
         return False
@@ -439,7 +439,7 @@ def test_a_lock_that_is_only_tried_does_not_refuse_a_starting_trial(tmp_path: Pa
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     threading.Timer(0.2, os.close, [descriptor]).start()
-    with held(lock):
+    with hold_lock(lock):
         pass
 
 
@@ -486,7 +486,9 @@ def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_
     trial = trial_of(LONG | {"checkpoint.every_steps": 2})
     command = [sys.executable, "-c", OUTLIVED, str(trial.path)]
     environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}
-    with held(trial.running_lock):  # as a rank of the run before may still do: an attempt of Slurm's comes all the same
+    with hold_lock(
+        trial.running_lock
+    ):  # as a rank of the run before may still do: an attempt of Slurm's comes all the same
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "attempt 1.0 is over: attempt 1.1 works in" in ended.stderr

@@ -183,7 +183,7 @@ def _mesh(layout: Layout, rank: int, recorder: Recorder) -> Mesh:
         line = Line(f"{kind} from {ends[0]} to {ends[1]}", (peer,), clock)
         recorder.streams[line] = name
         channels[name] = Channel(peer, None, line)
-    axes: dict[tuple[str, ...], Axis] = {(name,): Axis() for name in ("tensor", "data", ENDS)}
+    axes: dict[tuple[str, ...], Axis] = {(name,): Axis() for name in ("tensor", "data", "context", ENDS)}
     axes["pipeline",] = Axis(size, rank)
     return Mesh(layout, clock, Axis(), axes, **channels)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from train_core.axes import Layout
+from train_core.axes import REPLICAS, Layout
 from train_core.bucket_rules import ALIGNMENT
 from train_core.optimizer.adam import AdamState
 from train_core.parallel.boxes import boxes_of, row_boxes
@@ -37,7 +37,7 @@ def stage_of(shapes: list[tuple[int, ...]], copied_over: tuple[str, ...] = ()) -
 def mesh_of(num_replicas: int) -> Mesh:
     """Of rank 0; no group is needed to lay buckets out."""
     mesh = build_mesh(Layout({}), 0)
-    return replace(mesh, axes={**mesh.axes, ("data",): Axis(num_replicas)})
+    return replace(mesh, axes={**mesh.axes, REPLICAS: Axis(num_replicas)})
 
 
 @given(shape=SHAPES.map(lambda shapes: shapes[0]), cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))

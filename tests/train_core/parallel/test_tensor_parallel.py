@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from conf.schema import ParallelPlan
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.model.dropout import Dropping, Randomness
@@ -138,7 +139,7 @@ def test_a_column_and_a_row_product_are_two_plain_ones(
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def layer_by_dtensor(world: World, spec: Any) -> list[tuple[str, Tensor, Tensor]]:
+def layer_by_dtensor(world: World, spec: Any, layout: ParallelPlan) -> list[tuple[str, Tensor, Tensor]]:
     """Output and gradients of a layer, split by this package and by torch's own tensor parallelism."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -148,7 +149,7 @@ def layer_by_dtensor(world: World, spec: Any) -> list[tuple[str, Tensor, Tensor]
     ours, theirs = Layer(spec), Layer(spec)
     theirs.load_state_dict(ours.state_dict())
     for name in ("attention.qkv", "attention.projection", "feed_forward.up", "feed_forward.down"):
-        place = Place(name, sequence=False, dropping=Dropping(0.0, Randomness(0, 0, 2)))
+        place = Place(name, layout, dropping=Dropping(0.0, Randomness(0, 0, 2)))
         ours.set_submodule(name, STYLES[name].form(ours.get_submodule(name), mesh.tensor, place))
     plan = {"attention.qkv": ColwiseParallel(), "attention.projection": RowwiseParallel()}
     plan |= {"feed_forward.up": ColwiseParallel(), "feed_forward.down": RowwiseParallel()}
@@ -173,7 +174,7 @@ def layer_by_dtensor(world: World, spec: Any) -> list[tuple[str, Tensor, Tensor]
 def test_a_split_layer_agrees_with_torchs_own_tensor_parallelism(
     family: dict[str, Any], worlds: Worlds, experiment_of: ExperimentOf
 ) -> None:
-    for pairs in worlds(2).run(layer_by_dtensor, experiment_of(family).model):
+    for pairs in worlds(2).run(layer_by_dtensor, experiment_of(family).model, experiment_of().parallel):
         for name, ours, theirs in pairs:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=partial("{}: {}".format, name))
 

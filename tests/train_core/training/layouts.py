@@ -52,10 +52,12 @@ class Layout(NamedTuple):
     family: str = "gpt"
     num_micro_batches: int | None = None
     layers_per_stage: tuple[int, ...] | None = None
+    context: int = 1
+    context_exchange: str = "ring"
 
     @property
     def num_ranks(self) -> int:
-        return self.tensor * self.pipeline * self.data
+        return self.tensor * self.pipeline * self.data * self.context
 
     @property
     def num_chunks(self) -> int:
@@ -95,6 +97,8 @@ class Layout(NamedTuple):
                 "parallel.world_size": self.num_ranks,
                 "parallel.tensor_parallel_size": self.tensor,
                 "parallel.pipeline_parallel_size": self.pipeline,
+                "parallel.context_parallel_size": self.context,
+                "parallel.context_exchange": self.context_exchange,
                 "parallel.virtual_pipeline_size": self.num_chunks,
                 "parallel.schedule": self.schedule,
                 "parallel.layers_per_stage": self.layers_per_stage,

@@ -31,17 +31,18 @@ class Kind(NamedTuple):
     tensor: int
     pipeline: int
     data: int
+    context: int
     schedule: str
     family: str
 
     @classmethod
     def drawn(cls, random: Random) -> Kind:
-        splits = [sizes for sizes in product(range(1, MOST_RANKS + 1), repeat=3) if prod(sizes) <= MOST_RANKS]
+        splits = [sizes for sizes in product(range(1, MOST_RANKS + 1), repeat=4) if prod(sizes) <= MOST_RANKS]
         # Most splits have one axis alone; faults come where several meet.
         weights = [3 ** sum(size > 1 for size in sizes) for sizes in splits]
-        ((tensor, pipeline, data),) = random.choices(splits, weights)
+        ((tensor, pipeline, data, context),) = random.choices(splits, weights)
         schedule = random.choice(SCHEDULES) if pipeline > 1 else "1f1b"
-        return cls(tensor, pipeline, data, schedule, random.choice(("gpt", "llama")))
+        return cls(tensor, pipeline, data, context, schedule, random.choice(("gpt", "llama")))
 
 
 class Case(NamedTuple):
@@ -60,6 +61,7 @@ class Case(NamedTuple):
             f"tp{parallel.tensor_parallel_size}",
             f"pp{parallel.pipeline_parallel_size}",
             f"dp{experiment.data_parallel_size}",
+            f"cp{parallel.context_parallel_size}",
             parallel.schedule,
             f"zero{parallel.zero_stage}",
             "sequence" if parallel.sequence_parallel else "",
@@ -91,9 +93,11 @@ def _layout(random: Random, kind: Kind) -> Values:
     is_planned = random.random() < 0.5
     return {
         "model.num_layers": num_layers,
-        "parallel.world_size": kind.tensor * kind.pipeline * kind.data,
+        "parallel.world_size": kind.tensor * kind.pipeline * kind.data * kind.context,
         "parallel.tensor_parallel_size": kind.tensor,
         "parallel.pipeline_parallel_size": kind.pipeline,
+        "parallel.context_parallel_size": kind.context,
+        "parallel.context_exchange": random.choice(("ring", "gather")),
         "parallel.virtual_pipeline_size": num_chunks,
         "parallel.schedule": kind.schedule,
         "parallel.layers_per_stage": _parts(random, num_layers, kind.pipeline) if is_planned else None,
@@ -112,6 +116,7 @@ def _parts(random: Random, total: int, num_parts: int) -> list[int]:
 
 def _model(random: Random, kind: Kind, *, has_sequence_shards: bool) -> Values:
     num_groups = _multiple(random, kind.tensor, 8)
+    pieces = 2 * kind.context if kind.context > 1 else 1
     return {
         "model.family": kind.family,
         "model.hidden_size": random.randint(5, 24),
@@ -122,7 +127,7 @@ def _model(random: Random, kind: Kind, *, has_sequence_shards: bool) -> Values:
         "model.gated_mlp": random.random() < 0.5,
         "model.tied_embeddings": random.random() < 0.5,
         "model.rotary_base": random.choice((None, 50.0, 500_000.0)),
-        "model.seq_length": _multiple(random, kind.tensor if has_sequence_shards else 1, 13),
+        "model.seq_length": _multiple(random, pieces * (kind.tensor if has_sequence_shards else 1), 13),
     }
 
 

@@ -1,4 +1,4 @@
-"""What is counted exactly, with no constant of any device.
+"""The counts that are exact, with no constant of any device.
 
 matrices      the matrices of a layer, from which all else is counted
 parameters    how many parameters the model has, in all and on one rank

@@ -23,7 +23,7 @@ class Parameter(NamedTuple):
 
 
 def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]]:
-    """How each bucket of a stage is treated and how long it is, in the trainer's order."""
+    """Return the treatment and the length of each bucket of a stage, in the trainer's order."""
 
     def treatment(parameter: Parameter) -> Treatment:
         return parameter.treatment
@@ -32,7 +32,7 @@ def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]
         return parameter.length
 
     return [
-        (treated, padded_length(sum(map(length, members)), experiment.data_parallel_size))
+        (treated, padded_length(sum(map(length, members)), experiment.num_replicas))
         for treated, members in bucketed(parameters_of(experiment, stage), treatment, length)
     ]
 
@@ -88,13 +88,13 @@ def _norm(experiment: Experiment) -> list[Parameter]:
 
 
 def _split(*, decays: bool, tied: bool = False) -> Treatment:
-    """Of a parameter of which each tensor rank holds a part."""
+    """Return the treatment of a parameter of which each tensor rank holds a part."""
     at_both_ends = (ENDS,) if tied else ()
     return Treatment(decays, copied_over=at_both_ends, summed_over=at_both_ends)
 
 
 def _whole(experiment: Experiment, *, decays: bool) -> Treatment:
-    """Of a parameter that every tensor rank holds whole."""
+    """Return the treatment of a parameter that every tensor rank holds whole."""
     parallel = experiment.parallel
     on_all = ("tensor",) if parallel.tensor_parallel_size > 1 else ()
     return Treatment(decays, copied_over=on_all, summed_over=on_all if parallel.sequence_parallel else ())

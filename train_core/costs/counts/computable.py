@@ -1,4 +1,4 @@
-"""How large a model and a micro-batch may be for prices to be exact: columns are 64-bit integers."""
+"""The largest model and micro-batch for which prices are exact: columns are 64-bit integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def largest_micro_batch_size(model: ModelSpec) -> int:
 
 
 def _largest_of_a_sequence(model: ModelSpec) -> int:
-    """For one sequence, elements that all layers may keep or products of one layer's attention, whichever is more."""
+    """Return the elements that all layers may keep of a sequence, or the products of an attention core, if more."""
     scores = model.seq_length * model.num_attention_heads
     widths = scores + model.query_size + model.hidden_size + model.ffn_hidden_size + model.vocab_size
     return model.seq_length * max(model.num_layers * widths, model.seq_length * model.query_size)

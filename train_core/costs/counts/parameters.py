@@ -1,4 +1,4 @@
-"""How many parameters the model has, in all and on one rank. Sizes may be numbers or arrays of any shape."""
+"""The number of parameters of the model, in all and on one rank. Sizes may be numbers or arrays of any shape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dense_layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size
 
 
 def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
-    """What tensor ranks share of a layer: all of it, but for the experts that are spread over further ranks."""
+    """Count the parameters of a layer that tensor ranks share: all but the experts spread over further ranks."""
     experts = model.experts
     if experts is None:
         return dense_layer_parameters(model, tensor_parallel_size)

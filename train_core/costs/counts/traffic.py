@@ -25,7 +25,7 @@ WORLD_BYTES = 16  # mean loss and squared norm of the gradient, in fp64
 class Kind(NamedTuple):
     """A kind of collective (all_reduce, all_gather, reduce_scatter, send or receive) over a group of ranks.
 
-    Groups are axes of the mesh (tensor, pipeline, data), `embedding` (the two copies of a tied one) and `world`.
+    Groups are axes of the mesh (`train_core.axes`), `embedding` (the two copies of a tied one) and `world`.
     """
 
     group: str
@@ -53,7 +53,7 @@ class TrafficTally:
         self.num_bytes[Kind(group, kind)] += number * bytes_each
 
     def rows(self) -> tuple[GroupTraffic, ...]:
-        """What was counted, sorted by group and kind, without those of which there is none."""
+        """Return what was counted, sorted by group and kind, without those of which there is none."""
         return tuple(
             GroupTraffic(group=key.group, kind=key.kind, number=self.number[key], num_bytes=self.num_bytes[key])
             for key in sorted(self.number)
@@ -62,10 +62,12 @@ class TrafficTally:
 
 
 def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...]:
-    """What the first rank of a stage sends, receives and reduces in one step."""
+    """Count what the first rank of a stage sends, receives and reduces in one step."""
     tally = TrafficTally()
     if experiment.parallel.tensor_parallel_size > 1:
         _add_tensor(tally, experiment, stage)
+    if experiment.parallel.context_parallel_size > 1:
+        _add_context(tally, experiment, stage)
     _add_pipeline(tally, experiment, stage)
     if experiment.is_fully_sharded:
         _add_shards(tally, experiment)
@@ -76,20 +78,28 @@ def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...
     return tally.rows()
 
 
+def _num_tokens(experiment: Experiment) -> int:
+    """The tokens of one micro-batch that a rank works on, together with the other tensor ranks."""
+    sequences = experiment.batch.micro_batch_size * experiment.model.seq_length
+    return sequences // experiment.parallel.context_parallel_size
+
+
 def _hidden_bytes(experiment: Experiment) -> int:
     """Bytes of the whole activation of one micro-batch between two layers."""
-    model = experiment.model
-    tokens = experiment.batch.micro_batch_size * model.seq_length
-    return tokens * model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
+    return _num_tokens(experiment) * experiment.model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
+
+
+def _num_repeated(experiment: Experiment, stage: int) -> int:
+    """The layers of a stage that recompute."""
+    parallel, layers = experiment.parallel, experiment.layers_per_stage[stage]
+    return recomputed_layers(layers, parallel.virtual_pipeline_size, parallel.recompute_every)
 
 
 def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
     """Source: arXiv 1909.08053, section 3; with sequence parallelism arXiv 2205.05198, section 4.2.2."""
     parallel, m, hidden = experiment.parallel, experiment.num_micro_batches, _hidden_bytes(experiment)
     layers, is_last = experiment.layers_per_stage[stage], stage == parallel.pipeline_parallel_size - 1
-    repeated = 0
-    if parallel.recompute == "full":
-        repeated = recomputed_layers(layers, parallel.virtual_pipeline_size, parallel.recompute_every)
+    repeated = _num_repeated(experiment, stage) if parallel.recompute == "full" else 0
     passes = 2 * (layers + repeated)  # two products of each kind a layer
     if parallel.sequence_parallel:
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
@@ -101,9 +111,26 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
     else:
         tally.add("tensor", "all_reduce", m * (passes + 2 * layers + (stage == 0) + is_last), hidden)
     if is_last:
-        tokens = experiment.batch.micro_batch_size * experiment.model.seq_length
-        parts = LOSS_PARTS * tokens * parallel.tensor_parallel_size * FLOAT32_BYTES
+        parts = LOSS_PARTS * _num_tokens(experiment) * parallel.tensor_parallel_size * FLOAT32_BYTES
         tally.add("tensor", "all_gather", m, parts)
+
+
+def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
+    """Keys and values in every pass of attention, and backward their gradients with them.
+
+    Source: arXiv 2310.01889 of the ring; arXiv 2407.21783, section 3.3.2, of the gather.
+    """
+    parallel, model, layers = experiment.parallel, experiment.model, experiment.layers_per_stage[stage]
+    repeated = _num_repeated(experiment, stage) if parallel.recompute in ("full", "selective") else 0
+    forward, backward = (experiment.num_micro_batches * count for count in (layers + repeated, layers))
+    elements = _num_tokens(experiment) * 2 * model.key_value_size // parallel.tensor_parallel_size
+    own, c = elements * DTYPE_BYTES[experiment.precision.dtype], parallel.context_parallel_size
+    if parallel.context_exchange == "gather":
+        tally.add("context", "all_gather", forward + backward, c * own)
+        tally.add("context", "reduce_scatter", backward, c * own)
+    else:
+        for kind in ("receive", "send"):
+            tally.add("context", kind, (c - 1) * (forward + 2 * backward), own)
 
 
 def _add_pipeline(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
@@ -124,7 +151,7 @@ def _add_gradients(tally: TrafficTally, experiment: Experiment, stage: int) -> N
 
     Source: arXiv 1910.02054, section 7 (ZeRO).
     """
-    parallel, precision, d = experiment.parallel, experiment.precision, experiment.data_parallel_size
+    parallel, precision, d = experiment.parallel, experiment.precision, experiment.num_replicas
     scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # as in data_parallel.FlatReplicas
     # Under ZeRO-2 no rank keeps whole gradients, so they are summed after every micro-batch instead of once a step.
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
@@ -147,7 +174,7 @@ def _add_shards(tally: TrafficTally, experiment: Experiment) -> None:
 
     Source: arXiv 1910.02054, section 7.2.2.
     """
-    precision, d, m = experiment.precision, experiment.data_parallel_size, experiment.num_micro_batches
+    precision, d, m = experiment.precision, experiment.num_replicas, experiment.num_micro_batches
     num_layers, parameters = experiment.model.num_layers, list(parameters_of(experiment, 0))
     layer = d * sum(_first_share(parameter, d) for parameter in layer_parameters_of(experiment))
     around = d * sum(_first_share(parameter, d) for parameter in parameters) - num_layers * layer

@@ -1,4 +1,4 @@
-"""What context parallelism adds to the attention core: keys and values that go round, and a core in as many blocks.
+"""The cost of context parallelism in the attention core: keys and values go round, and the core runs in blocks.
 
 Each rank holds two pieces of a sequence, one from its front and one from its end, so that the causal mask leaves all
 ranks the same work. Keys and values of the others pass by in a ring, and every piece of them is a block of the core.
@@ -13,7 +13,7 @@ import numpy as np
 
 from conf.units import FLOAT32_BYTES
 from train_core.costs.layer.attention_time import core_backward, core_forward
-from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, tokens_of
+from train_core.costs.layer.shard import FULL, POINTWISE, SELECTIVE, Shard, held_tokens_of, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
@@ -59,9 +59,10 @@ def core_seconds(setting: Setting, shard: Shard) -> CoreSeconds:
         return CoreSeconds(forward, backward, np.where(is_repeated, forward, 0.0), 0.0, 0.0)
     more_forward, more_backward = block_seconds(setting, shard)
     forward, backward = forward + more_forward, backward + more_backward
-    there, back = exchange_seconds(setting, shard, forward, backward)
+    sent_forward, sent_backward = exchange_seconds(setting, shard, forward, backward)
     repeated = np.where(is_repeated, forward, 0.0)
-    return CoreSeconds(forward, backward, repeated, there, back + np.where(is_repeated, there, 0.0))
+    sent_backward = sent_backward + np.where(is_repeated, sent_forward, 0.0)
+    return CoreSeconds(forward, backward, repeated, sent_forward, sent_backward)
 
 
 def exchanged_bytes(setting: Setting, shard: Shard) -> Integers:
@@ -88,6 +89,23 @@ def buffer_bytes(setting: Setting, shard: Shard) -> Integers:
     return held
 
 
+def core_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes that this trainer's core holds backward beside the layer's activations, less what is gone of these by then.
+
+    Keys and values: those of this rank, those of all ranks and their gradients where they are gathered, else two of
+    each that come and go, and the gradients of a block. Queries: gradients of the output and of a block, and in fp32
+    their sum. The feed-forward layer has let go what it kept, and its norm's input and output.
+    """
+    model, c, exchanged = setting.model, shard.context_parallel_size, exchanged_bytes(setting, shard)
+    tokens, t, width = tokens_of(setting, shard), shard.tensor_parallel_size, setting.dtype_bytes
+    buffers = 2 * c if setting.context_exchange == "gather" else np.minimum(c, 3) + 1
+    around = (buffers + 2) * exchanged + tokens * (model.query_size // t) * (2 * width + FLOAT32_BYTES)
+    units = (3 if model.gated_mlp else 2) * model.ffn_hidden_size // t
+    gone = np.where(shard.recompute == POINTWISE, 0, 2 * held_tokens_of(setting, shard) * model.hidden_size * width)
+    held: Integers = np.where(c > 1, around + hidden_bytes_of(setting, shard) - gone - tokens * units * width, 0)
+    return held
+
+
 def block_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:
     """Seconds, forward and backward, by which blocks take longer than the core in one piece.
 
@@ -109,19 +127,24 @@ def exchange_seconds(setting: Setting, shard: Shard, forward: Floats, backward: 
     """Seconds of the exchange, forward and backward, that the core does not hide.
 
     A ring sends keys and values to the next rank while the core computes with those at hand; backward their gradients
-    go with them. Other trainers gather all keys and values at once, beside the first block alone; backward they send
-    gradients round in fp32, each beside the next block and the last beside none.
+    go with them. Where keys and values are gathered at once it is beside the first block alone, and their gradients are
+    scattered after the last. Trainers without a ring gather, and send gradients round in fp32, each beside the next
+    block and the last beside none.
 
     Args:
         forward, backward: seconds of the core, in all its blocks.
     """
     c = shard.context_parallel_size
-    if setting.implementation.context_ring:
-        there, back = _beside_ring(setting, shard, forward / c), _beside_ring(setting, shard, backward / c, times=2.0)
+    if setting.implementation.context_ring and setting.context_exchange == "ring":
+        sent_forward = _beside_ring(setting, shard, forward / c)
+        sent_backward = _beside_ring(setting, shard, backward / c, times=2.0)
     else:
-        there, back = _beside_gather(setting, shard, forward / c), _beside_gather(setting, shard, backward / c)
-        back = back + _gradients_beside_blocks(setting, shard, backward / c)
-    return np.where(c > 1, there, 0.0), np.where(c > 1, back, 0.0)
+        gathered = _gathered_seconds(setting, shard)
+        sent_forward, sent_backward = (shown_seconds(setting, gathered, core / c) for core in (forward, backward))
+        is_scattered = setting.implementation.context_ring
+        added = gathered if is_scattered else _gradients_beside_blocks(setting, shard, backward / c)
+        sent_backward = sent_backward + added
+    return np.where(c > 1, sent_forward, 0.0), np.where(c > 1, sent_backward, 0.0)
 
 
 def _beside_ring(setting: Setting, shard: Shard, block: Floats, times: float = 1.0) -> Floats:
@@ -142,8 +165,7 @@ def _hop_seconds(setting: Setting, shard: Shard, num_bytes: Floats) -> Floats:
     return transfer_seconds(setting, num_bytes, stride)
 
 
-def _beside_gather(setting: Setting, shard: Shard, block: Floats) -> Floats:
-    """Seconds that show of gathering all keys and values beside one block of the core."""
+def _gathered_seconds(setting: Setting, shard: Shard) -> Floats:
+    """Seconds of gathering the keys and values of all ranks, or of scattering their gradients."""
     c = shard.context_parallel_size
-    gathered = gather_seconds(setting, c * (1.0 * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)
-    return shown_seconds(setting, gathered, block)
+    return gather_seconds(setting, c * (1.0 * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)

@@ -1,4 +1,4 @@
-"""What the last stage holds beside its layers."""
+"""The bytes that the last stage holds beside its layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from train_core.costs.setting import Integers, Setting
 
 
 class EndBytes(NamedTuple):
-    """What the last stage holds beside its layers' activations at its fullest moment, in columns, (n,).
+    """The bytes that the last stage holds beside its layers' activations at its fullest moment, in columns, (n,).
 
     Attributes:
         activations: inputs of the final norm and of the head.

@@ -28,7 +28,7 @@ MOVES_KERNELS = 6  # permuting before and after each exchange, and the activatio
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What reaches the experts of a rank, in columns, (n,).
+    """The tokens that reach the experts of a rank, and the share that it has of experts, in columns, (n,).
 
     Attributes:
         tokens: of which the rank decides where they go.
@@ -54,7 +54,7 @@ def experts_of(setting: Setting) -> ExpertsSpec:
     return setting.model.experts
 
 
-def routed(setting: Setting, shard: Shard) -> Routed:
+def route(setting: Setting, shard: Shard) -> Routed:
     experts, e = experts_of(setting), shard.expert_parallel_size
     split = setting.expert_tensor_size(shard.tensor_parallel_size)
     tokens = held_tokens_of(setting, shard)
@@ -70,7 +70,7 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     """A layer whose feed-forward layer is that of the shared expert, if there is one, with the experts beside it."""
     shared = {"ffn_hidden_size": experts_of(setting).shared_ffn_hidden_size}
     plain = layer_costs(replace(setting, model=setting.model.model_copy(update=shared)), shard)
-    sent, is_full = routed(setting, shard), shard.recompute == FULL
+    sent, is_full = route(setting, shard), shard.recompute == FULL
     forward, backward, weights = (
         _forward(setting, sent),
         _input_gradient(setting, sent),

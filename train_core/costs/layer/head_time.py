@@ -21,11 +21,11 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     h, vocab = model.hidden_size, model.vocab_size // t
     elements = tokens * vocab
     kind = setting.implementation
-    there, back = kind.loss_passes
+    forward_passes, backward_passes = kind.loss_passes
     copies = np.where(t > 1, kind.split_loss_copies, kind.loss_copies)
-    there = there + 2 * np.maximum(copies - 1, 0)  # every further copy is written and read
-    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + there * FLOAT32_BYTES), 4)
-    gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + back * FLOAT32_BYTES), 2)
+    forward_passes = forward_passes + 2 * np.maximum(copies - 1, 0)  # every further copy is written and read
+    loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + forward_passes * FLOAT32_BYTES), 4)
+    gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + backward_passes * FLOAT32_BYTES), 2)
     scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)
     hidden = (tokens * h * setting.dtype_bytes).astype(np.float64)
     reduced = all_reduce_seconds(setting, scalars, t, np.ones_like(t)) + all_reduce_seconds(

@@ -25,7 +25,7 @@ from train_core.costs.setting import Integers, Setting
 
 
 def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
-    """What one layer keeps for backward, counted exactly (tests hold it against the real layer).
+    """Count the bytes that one layer keeps for backward, exactly (tests compare them with the real layer's).
 
     The inputs of both norms and of both column products are whole on every tensor-parallel rank, unless sequence
     parallelism shards them; queries, keys, values, the attention's output and both sides of the activation are split.
@@ -74,13 +74,15 @@ def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
     if implementation.flash_attention:
         heads, model = setting.model.num_attention_heads // shard.tensor_parallel_size, setting.model
         repeated = 2 * (model.query_size - model.key_value_size) // shard.tensor_parallel_size
-        grown = 0 if _takes_groups(setting) else repeated * width
+        # Blocks of context ranks repeat them one block at a time, and keep none of it.
+        is_grown = (shard.context_parallel_size == 1) & (not _takes_groups(setting))
+        grown = np.where(is_grown, repeated * width, 0)
         return tokens_of(setting, shard) * (heads * implementation.log_sum_exp_bytes + grown)
     return scores_of(setting, shard) * (2 * width + 1 if implementation.dropout else width)
 
 
 def _takes_groups(setting: Setting) -> bool:
-    """Whether the device's fused kernel takes the keys and values of groups as they are, as that of a CPU does."""
+    """True if the device's fused kernel takes the keys and values of groups as they are, as that of a CPU does."""
     device, model = setting.cluster.device, setting.model
     head_size = model.query_size // model.num_attention_heads
     has_bf16 = "bf16" in device.peak_flops_per_second

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_core.costs.layer.context import buffer_bytes, core_seconds
+from train_core.costs.layer.context import buffer_bytes, core_bytes, core_seconds
 from train_core.costs.layer.host_time import launch_seconds, waiting_seconds
 from train_core.costs.layer.layer_bytes import deferred_bytes, gradient_bytes, kept_bytes
 from train_core.costs.layer.layer_time import (
@@ -59,7 +59,11 @@ class LayerCosts:
 def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     kept = kept_bytes(setting, shard, shard.recompute)
     whole = kept_bytes(setting, shard, np.full_like(shard.recompute, NONE))
-    working = gradient_bytes(setting, shard) + buffer_bytes(setting, shard)
+    working = gradient_bytes(setting, shard)
+    if setting.implementation.counted_moments:
+        working = np.maximum(working, core_bytes(setting, shard))
+    else:
+        working = working + buffer_bytes(setting, shard)
     return LayerCosts(
         *_seconds(setting, shard),
         kept_bytes=kept,
@@ -72,18 +76,18 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
 
 def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """The first five columns of `LayerCosts`; what a device waits for its host counts as computation."""
-    forward, core = projections_forward(setting, shard), core_seconds(setting, shard)
+    projections, core = projections_forward(setting, shard), core_seconds(setting, shard)
     weight_gradients = weight_gradients_of(setting, shard)
     # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
     tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
-    there, back = tensor_forward + core.exchange_forward, tensor_backward + core.exchange_backward
-    ahead, weights = forward + core.forward, np.asarray(sum(weight_gradients))
-    repeated = np.where(shard.recompute == FULL, projections_repeated(setting, shard, forward), 0.0)
+    sent_forward, sent_backward = tensor_forward + core.exchange_forward, tensor_backward + core.exchange_backward
+    forward, weights = projections + core.forward, np.asarray(sum(weight_gradients))
+    repeated = np.where(shard.recompute == FULL, projections_repeated(setting, shard, projections), 0.0)
     repeated = repeated + core.repeated + repeated_seconds(setting, shard)
     if setting.implementation.selective_operators:
         repeated = repeated + selected_seconds(setting, shard)
-    behind = projections_input_gradient(setting, shard) + core.backward + repeated
-    host_ahead, host_behind = launch_seconds(setting, shard)
-    ahead = ahead + waiting_seconds(host_ahead, ahead + there)
-    behind = behind + waiting_seconds(host_behind, behind + weights + back)
-    return ahead, behind, weights, there, back
+    to_input = projections_input_gradient(setting, shard) + core.backward + repeated
+    host_forward, host_backward = launch_seconds(setting, shard)
+    forward = forward + waiting_seconds(host_forward, forward + sent_forward)
+    to_input = to_input + waiting_seconds(host_backward, to_input + weights + sent_backward)
+    return forward, to_input, weights, sent_forward, sent_backward

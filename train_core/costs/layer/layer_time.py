@@ -25,7 +25,7 @@ def projections_forward(setting: Setting, shard: Shard) -> Floats:
 
 
 def between_forward(setting: Setting, shard: Shard) -> Floats:
-    """What lies between the products of a forward pass, without the attention core."""
+    """Return the seconds between the products of a forward pass, without the attention core."""
     return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
 
 
@@ -118,6 +118,6 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     # User buffers copy between devices, without a kernel in which all ranks meet.
     scatter = pass_seconds(setting, num_bytes, t, stride)
     gather = pass_seconds(setting, num_bytes * gathered_share(setting), t, stride)
-    there, back = pipelined_seconds(setting, shard, gather, scatter, hiding)
+    shown_forward, shown_backward = pipelined_seconds(setting, shard, gather, scatter, hiding)
     is_sharded = shard.sequence_parallel
-    return np.where(is_sharded, there, forward), np.where(is_sharded, back, backward)
+    return np.where(is_sharded, shown_forward, forward), np.where(is_sharded, shown_backward, backward)

@@ -56,7 +56,7 @@ def products_of(setting: Setting, shard: Shard) -> tuple[tuple[Integers | int, I
 
 
 def paired_products_of(setting: Setting, shard: Shard) -> list[tuple[Integers | int, Integers | int]]:
-    """Those of `products_of` beside which tensor ranks gather and scatter: columns and rows split in turn."""
+    """Select the `products_of` beside which tensor ranks gather and scatter: columns and rows split in turn."""
     splits, products = [matrix.split for matrix in matrices_of(setting)], products_of(setting, shard)
     last = [index for index, split in enumerate(splits) if split == "rows"]
     return [products[index + offset] for index in last for offset in (-1, 0)]

@@ -17,7 +17,7 @@ from train_core.costs.setting import Floats, Setting
 
 
 def runs_beside_products(setting: Setting, shard: Shard) -> bool:
-    """Whether any plan's collectives do: those with sequence parallelism, on a GPU, where the trainer can."""
+    """True if collectives of any plan run beside products: with sequence parallelism, on a GPU, if the trainer can."""
     can = setting.implementation.tensor_overlap > 0 and setting.cluster.device.kind == "gpu"
     return can and bool(np.any(shard.sequence_parallel))
 
@@ -25,7 +25,7 @@ def runs_beside_products(setting: Setting, shard: Shard) -> bool:
 def pipelined_seconds(
     setting: Setting, shard: Shard, gather: Floats, scatter: Floats, weight_gradients: list[Floats]
 ) -> tuple[Floats, Floats]:
-    """What shows of the collectives of a layer, forward and backward, the repeated forward included.
+    """Return the seconds of a layer's collectives that show, forward and backward with the repeated forward.
 
     Args:
         gather, scatter: seconds of one of either, alone.

@@ -1,4 +1,4 @@
-"""In what the bytes that a trainer's layer keeps differ from those of the plain layer."""
+"""The differences between the bytes that a trainer's layer keeps and those of the plain layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
 
 
 def selected_bytes(setting: Setting, shard: Shard) -> Integers:
-    """What torchtitan's selection of operators keeps: attention's output and every second matrix product's.
+    """Count what torchtitan's selection of operators keeps: attention's output and every second matrix product's.
 
     Of the seven products of a gated layer (queries, keys, values, attention's output, gate, up, down) these are the
     queries, the values, the gate and the way down, whose output nothing needs in backward, so that compiled layers do

@@ -21,7 +21,7 @@ from train_core.costs.setting import Floats, Integers, Setting
 
 
 class Runs(NamedTuple):
-    """Where the ranks of a group are not evenly spaced: runs of `length` of them, the runs `jump` devices apart."""
+    """Groups whose ranks are not evenly spaced: runs of `length` ranks, the runs `jump` devices apart."""
 
     length: Integers
     jump: Integers
@@ -68,7 +68,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
         if members > inside:
             ports = _fewest(members, inside)
             blocks = -(-members // inside)
-            bandwidth = link.bandwidth_bytes_per_second * _reached(link, blocks, link.num_devices // below)
+            bandwidth = link.bandwidth_bytes_per_second * _reached_share(link, blocks, link.num_devices // below)
             bandwidth *= setting.cluster.efficiency.link * ports
             if link.num_devices > setting.cluster.devices_per_node:
                 bandwidth /= 1.0 + setting.own_scale.taper * log2(blocks)
@@ -80,7 +80,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
     return slowest, latency
 
 
-def _reached(link: LinkSpec, num_blocks: int, all_blocks: int) -> float:
+def _reached_share(link: LinkSpec, num_blocks: int, all_blocks: int) -> float:
     """Share of a device's bandwidth in a tier that leads to the blocks which a group fills."""
     return (num_blocks - 1) / (all_blocks - 1) if link.mesh and num_blocks < all_blocks else 1.0
 
@@ -106,7 +106,7 @@ def pass_seconds(
 
 
 def _start_seconds(setting: Setting, num_ranks: Integers) -> Floats:
-    """What a collective takes before anything moves. On a CPU no kernel starts."""
+    """Return the seconds of a collective before anything moves. On a CPU no kernel starts."""
     start = setting.own_scale.start if setting.cluster.device.kind == "gpu" else 0.0
     return (num_ranks > 1) * start
 
@@ -152,7 +152,7 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     links = setting.cluster.links
     tier = np.minimum(np.searchsorted([link.num_devices for link in links], num_devices), len(links) - 1)
     below = (1, *(link.num_devices for link in links[:-1]))
-    paired = [_reached(link, 2, link.num_devices // size) for link, size in zip(links, below, strict=True)]
+    paired = [_reached_share(link, 2, link.num_devices // size) for link, size in zip(links, below, strict=True)]
     bandwidths = [link.bandwidth_bytes_per_second * share for link, share in zip(links, paired, strict=True)]
     bandwidth = np.array(bandwidths)[tier] * setting.cluster.efficiency.link
     latency = setting.own_scale.latency * np.array([link.latency_seconds for link in links])[tier]
@@ -160,7 +160,7 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
 
 
 def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: Floats | float = 1.0) -> Floats:
-    """What is left of a collective beside which computation runs.
+    """Return the seconds of a collective that computation beside it does not hide.
 
     Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory
     bandwidth from the computation. On a CPU nothing covers it, because the ranks' own cores carry it out.

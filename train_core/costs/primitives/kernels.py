@@ -40,7 +40,7 @@ def matmul_seconds(
     recipe: NarrowProducts | None = None,
     result_bytes: int | None = None,
 ) -> Floats:
-    """`count` independent products (rows, depth) x (depth, columns), launched as one kernel.
+    """Return the seconds of `count` independent products (rows, depth) x (depth, columns), launched as one kernel.
 
     Args:
         recipe: the narrower type in which they multiply; None multiplies in the setting's.

@@ -22,7 +22,7 @@ H100 (dgxc-benchmarking v24.11.1), which are therefore no test of the prediction
 
 @dataclass(frozen=True, slots=True)
 class NarrowProducts:
-    """How the operands of a product become narrow.
+    """The form of a narrow product: how its operands are cast, and what that costs.
 
     Attributes:
         operand_bytes: of one element, its share of the scales included.
@@ -70,7 +70,7 @@ def recipe_of(setting: Setting) -> NarrowProducts | None:
 
 
 def narrowness(setting: Setting) -> float:
-    """How many elements of a narrow operand take the bytes of a wide one, without their scales."""
+    """Return how many elements of a narrow operand take the bytes of a wide one, without their scales."""
     assert setting.matmul_recipe is not None
     return setting.dtype_bytes / NARROW_BYTES[narrow_dtype(setting.matmul_recipe)]
 
@@ -97,7 +97,7 @@ def gathered_weight_bytes(setting: Setting) -> float:
 
 
 def wants_transposes(device: DeviceSpec) -> bool:
-    """Whether its narrow products read operands along the inner dimension alone, so that some need a transposed copy.
+    """True if its narrow products read operands along the inner dimension alone, so that some need a transposed copy.
 
     Hopper's do; the chips that multiply in 4 bits take any layout. Source: Transformer Engine, fp8_primer.
     """

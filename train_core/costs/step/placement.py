@@ -1,4 +1,4 @@
-"""How far apart the ranks of a stage's replicas, and those of neighbouring stages, are in the order of devices.
+"""The distance between the ranks of a stage's replicas, and between neighbouring stages, in the order of devices.
 
 Tensor ranks are neighbours, then context ranks; then come replicas and after them stages, or under
 `pipeline_before_data` stages and after them replicas. Source: Megatron-LM, megatron/core/parallel_state.py, orders

@@ -92,7 +92,7 @@ class PricedStage:
 
     @cached_property
     def expert_parameters(self) -> Integers:
-        """Those of the parameters that are experts', of which fewer ranks hold copies than of all others."""
+        """The parameters that are experts', of which fewer ranks hold copies than of all others."""
         if self.setting.model.experts is None:
             return np.zeros_like(self.group.layers)
         return (self.group.layers - self.dense_layers) * self.work.expert_parameters

@@ -1,4 +1,4 @@
-"""How long a pipeline takes for all micro-batches, from what each of its stages takes for one.
+"""The time of a pipeline for all micro-batches, from what each of its stages takes for one.
 
 The stages need not be equal. The result is the longest chain of passes that wait for each other. It is a closed form,
 so that a search can price thousands of plans at once; tests hold it against a simulation event by event.

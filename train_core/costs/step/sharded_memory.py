@@ -1,4 +1,4 @@
-"""What a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
+"""The bytes that a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
 
 Tests hold these bytes against rehearsals. A rank keeps nothing of the weights but fp32 shards, which are gathered in
 the width of activations: embedding, last norm and head for the whole pass, a layer for its own passes, and the next

@@ -18,7 +18,7 @@ from train_core.costs.step.whole_under_zero import gathers_ahead
 
 
 class _Unit(NamedTuple):
-    """What is gathered at once: so many times, so many parameters, some of them those of experts."""
+    """The parameters that are gathered at once, some of them those of experts, and how many times."""
 
     parameters: Integers
     experts: Integers

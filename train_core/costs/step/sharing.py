@@ -13,7 +13,7 @@ def num_shards(setting: Setting, plans: Plans) -> Integers:
 
 
 def within_group(setting: Setting, replicas: Integers) -> Integers:
-    """Those of so many replicas that are in one group.
+    """Return how many of so many replicas are in one group.
 
     With fewer replicas than a group has, there is one group. Where groups do not divide the replicas, one is smaller
     than the others, which changes neither the fullest rank nor the slowest group.

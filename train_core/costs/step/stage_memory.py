@@ -63,7 +63,7 @@ def _held_from(stage: PricedStage, *, zero_stage: int) -> Integers:
 
 
 def _fully_sharded(stage: PricedStage, memory: GroupMemory, is_sharded: Booleans) -> GroupMemory:
-    """`memory`, in which the plans of this trainer's ZeRO-3 are replaced by what FSDP2 holds."""
+    """Return `memory`, with what FSDP2 holds in the plans of this trainer's ZeRO-3."""
     masters = stage.owned_parameters * FLOAT32_BYTES
     states = np.zeros_like(masters) if stage.setting.offload_optimizer else ADAM_STATES * masters
     held = fullest_moment(stage)._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}
@@ -136,21 +136,21 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
 
 
 def _outputs_of_earlier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
-    """Of the last stage's chunks only the last has no output; its backward pass follows at once."""
+    """Count the outputs of the last stage's chunks: the last chunk has none, as its backward pass follows at once."""
     is_cut = stage.group.is_last & (stage.plans.virtual_pipeline_size > 1)
     outputs: Integers = np.where(is_cut, in_flight - 1, 0) * _output_bytes(stage)
     return outputs
 
 
 def _inputs_of_the_head(stage: PricedStage) -> Integers:
-    """What the last stage keeps around the loss; the inputs of the final norm and of the head wait with each loss."""
+    """Return what the last stage keeps around the loss; inputs of the final norm and the head wait with each loss."""
     waiting = _waiting_losses(stage.plans) * 2 * stage.work.held_hidden_bytes
     inputs: Integers = np.where(stage.group.is_last, stage.work.end.activations + waiting, 0)
     return inputs
 
 
 def _in_heavier_chunks(stage: PricedStage, in_flight: Integers, layers: Integers) -> Integers:
-    """What chunks with a layer more keep, beyond what chunks of average length would."""
+    """Return what chunks with a layer more keep, beyond what chunks of average length would."""
     group, heavier = stage.group, stage.group.layers % stage.plans.virtual_pipeline_size
     most = by_distinct(
         stage.plans,

@@ -108,7 +108,7 @@ def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) 
 
 
 def _at(index: Integers, columns: list[Floats]) -> Floats:
-    """For each plan, the entry of the column that its index names."""
+    """Return, for each plan, the entry of the column that its index names."""
     chosen = columns[0]
     for number, column in enumerate(columns[1:], start=1):
         if column is not columns[0]:
@@ -220,13 +220,13 @@ def update_seconds(stage: PricedStage) -> Floats:
 
 
 def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """How many ranks take turns on a core, also for messages. While one waits in its pipeline, another works."""
+    """Return how many ranks take turns on a core, also for messages. While one waits in its pipeline, another works."""
     cores = cluster.cores_per_node or cluster.devices_per_node
     return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
 
 
 def slower_share(setting: Setting, num_devices: Integers) -> Floats:
-    """By which share of its computation the slowest of so many devices is behind, for which all others wait.
+    """Return the share of its computation by which the slowest of so many devices is behind; all others wait for it.
 
     That is what the largest of n normal values is expected to be, n being large (a Gumbel distribution).
     """

@@ -39,7 +39,7 @@ def _adam_bytes(gradient_bytes: int) -> int:
 
 
 def _flat_bytes(setting: Setting, shares: Booleans) -> Floats:
-    """Of what is updated in flat buckets: weights are rounded masters, and copied to be gathered."""
+    """Return the bytes of an update in flat buckets: weights are rounded masters, and copied to be gathered."""
     weight, gradient = setting.dtype_bytes, setting.gradient_bytes
     unscaled = 2 * gradient if setting.dtype == "fp16" else 0
     rounded = FLOAT32_BYTES + weight if weight < FLOAT32_BYTES else 0

@@ -1,4 +1,4 @@
-"""What a rank holds whole for a while though ZeRO shares it out: gradients of ZeRO-2, gathered layers of ZeRO-3."""
+"""The parts that a rank holds whole for a while though ZeRO shares them out: gradients of ZeRO-2, layers of ZeRO-3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _two_buckets(stage: PricedStage) -> Integers:
 
 
 def gathers_ahead(stage: PricedStage) -> Booleans | bool:
-    """Whether ZeRO-3 gathers the next layer while one is at work, and keeps one that backward is about to use.
+    """True where ZeRO-3 gathers the next layer while one is at work, and keeps one that backward is about to use.
 
     DeepSpeed holds no more than `live_parameters`, and lets go of what is used again only after as many others. With
     layers larger than that nothing is gathered ahead. Source: its documentation of stage3_max_live_parameters and

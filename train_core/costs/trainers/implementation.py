@@ -1,4 +1,4 @@
-"""What differs between trainers that carry out the same plan. Each trainer is declared here and chosen by its name."""
+"""The differences between trainers that carry out the same plan. Each is declared here and chosen by its name."""
 
 from __future__ import annotations
 
@@ -128,6 +128,6 @@ class Implementation(Frozen):
     optimizer_bytes_per_parameter: float | None
     whole_gradient_bytes: float
 
-    def dropping(self, probability: float) -> Implementation:
+    def with_dropout(self, probability: float) -> Implementation:
         """The trainer in a training that drops values with this probability."""
         return self.model_copy(update={"dropout": self.dropout or probability > 0})

@@ -16,6 +16,7 @@ from tests.composed import load
 from train_core.costs import estimate
 
 GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+AXES = ("tensor", "pipeline", "context")
 Plan = Callable[..., str]
 
 
@@ -41,7 +42,7 @@ def words(text: str) -> str:
 def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json", "--top", "6"))
     families = document["families"]
-    sizes = [(one["tensor_parallel_size"], one["pipeline_parallel_size"]) for one in families]
+    sizes = [tuple(one[f"{axis}_parallel_size"] for axis in AXES) for one in families]
     assert len(set(sizes)) == len(families) == 6 < document["num_families"]
     steps = [one["predicted_step_seconds"] for one in families]
     assert steps == sorted(steps)
@@ -71,7 +72,7 @@ def test_a_flat_list_and_csv_hold_plans_and_families(plan: Plan) -> None:
         one["predicted_step_seconds"] for one in document["best"]
     ]
     families = list(csv.DictReader(io.StringIO(plan(*GPT_22B, "--format", "csv"))))
-    sizes = [(row["tensor_parallel_size"], row["pipeline_parallel_size"]) for row in families]
+    sizes = [tuple(row[f"{axis}_parallel_size"] for axis in AXES) for row in families]
     assert len(set(sizes)) == len(sizes) == 10
 
 

@@ -72,10 +72,10 @@ def test_nothing_is_ended_while_there_is_nothing_to_compare_with(replay: Replay,
 def test_a_search_says_how_far_the_prediction_was_off() -> None:
     replay = Replay([*SWEEP, "profile=breakdown"], seed=1)
     trials = [replay.ended(replay.baseline)]
-    assert replay.search.learned(trials) == []
+    assert replay.search.lessons(trials) == []
     for _ in range(4):
         trials.append(replay.ended(replay.trial(replay.search.ask(trials, 1).proposals[0])))
-    step, *terms = replay.search.learned(trials)
+    step, *terms = replay.search.lessons(trials)
     assert step.startswith("measured steps take 1.1")
     assert any(sentence.startswith("computation costs 1.19") for sentence in terms)
     assert SURPRISE not in terms

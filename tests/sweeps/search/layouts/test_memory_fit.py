@@ -24,7 +24,7 @@ def plans(replay: Replay) -> Priced:
 
 
 def fitted(plans: Priced, exact: list[tuple[int, float]], bounds: list[tuple[int, float]]) -> MemoryFit:
-    return MemoryFit.fitted(MemorySeen.of(plans.plans, exact, bounds))
+    return MemoryFit.fit(MemorySeen.of(plans.plans, exact, bounds))
 
 
 def test_without_trials_a_plan_just_at_capacity_is_as_likely_to_fit_as_not(plans: Priced) -> None:

@@ -39,13 +39,13 @@ def spread_over(plans: Priced, number: int) -> Integers:
 
 def test_without_measurements_the_prediction_is_expected(plans: Priced) -> None:
     nothing = seen_of(plans, np.zeros(len(plans)), np.zeros(0, dtype=int))
-    belief = Surrogate.fitted(nothing).belief(plans)
+    belief = Surrogate.fit(nothing).belief(plans)
     assert np.exp(belief.mean) == pytest.approx(plans.step_seconds)
     assert belief.spread.min() > 0.1
 
 
 def test_thirty_measurements_make_the_expectation_of_all_other_plans_better(plans: Priced, true_logs: Floats) -> None:
-    fitted = Surrogate.fitted(seen_of(plans, true_logs, spread_over(plans, 30)))
+    fitted = Surrogate.fit(seen_of(plans, true_logs, spread_over(plans, 30)))
     belief = fitted.belief(plans)
     before = np.abs(np.log(plans.step_seconds) - true_logs).mean()
     after = np.abs(belief.mean - true_logs)
@@ -60,7 +60,7 @@ def test_plans_that_err_each_in_their_own_way_surprise_it_and_widen_what_it_expe
     rows = spread_over(plans, 12)
     of_shards = np.random.default_rng(0).normal(0, 0.3, 64)
     logs = true_logs + of_shards[(plans.plans.tensor_parallel_size * 7 + plans.plans.micro_batch_size) % 64]
-    calm, surprised = (Surrogate.fitted(seen_of(plans, each, rows)) for each in (true_logs, logs))
+    calm, surprised = (Surrogate.fit(seen_of(plans, each, rows)) for each in (true_logs, logs))
     assert (calm.is_surprised, surprised.is_surprised) == (False, True)
     assert surprised.belief(plans).spread.mean() > 1.5 * calm.belief(plans).spread.mean()
 
@@ -70,7 +70,7 @@ def test_a_term_that_costs_more_is_told_apart_from_the_others(plans: Priced) -> 
     dearer = plans.terms.copy()
     dearer[:, tensor] *= 1.6
     logs = np.log(dearer.sum(axis=1))
-    mean, _ = Surrogate.fitted(seen_of(plans, logs, spread_over(plans, 40))).terms()
+    mean, _ = Surrogate.fit(seen_of(plans, logs, spread_over(plans, 40))).terms()
     # The totals of steps alone tell terms apart only in part; a measured breakdown does so at once.
     assert mean[tensor] > 0.1
     assert mean[tensor] > mean[STEP_TERMS.index("compute_seconds")] + 0.05
@@ -83,15 +83,15 @@ def test_a_measured_breakdown_tells_of_a_term_after_two_trials(plans: Priced) ->
     parts = np.full((2, len(PARTS)), np.nan)
     parts[:, list(PARTS).index("tensor_seconds")] = np.log(1.4 * plans.terms[rows, tensor])
     seen = Seen(plans.rows(rows), np.log(plans.terms[rows] @ factors), np.full(2, NOISE), parts)
-    mean, spread = Surrogate.fitted(seen).terms()
-    without, unsure = Surrogate.fitted(Seen(seen.priced, seen.log_seconds, seen.noise, parts * np.nan)).terms()
+    mean, spread = Surrogate.fit(seen).terms()
+    without, unsure = Surrogate.fit(Seen(seen.priced, seen.log_seconds, seen.noise, parts * np.nan)).terms()
     assert mean[tensor] == pytest.approx(np.log(1.4), abs=0.08)
     assert abs(mean[tensor] - np.log(1.4)) < abs(without[tensor] - np.log(1.4))
     assert spread[tensor] < unsure[tensor]
 
 
 def test_what_is_expected_of_plans_together_is_what_is_expected_of_each(plans: Priced, true_logs: Floats) -> None:
-    fitted = Surrogate.fitted(seen_of(plans, true_logs, spread_over(plans, 5)))
+    fitted = Surrogate.fit(seen_of(plans, true_logs, spread_over(plans, 5)))
     some = plans.rows(np.arange(20))
     mean, covariance = fitted.joint(some)
     belief = fitted.belief(some)

@@ -19,7 +19,7 @@ from tests.train_core.costs.priced import (
     with_trainer,
 )
 from train_core.costs import num_parameters
-from train_core.costs.layer.experts import MOVES_KERNELS, ROUTING_KERNELS, expert_layer_costs, experts_of, routed
+from train_core.costs.layer.experts import MOVES_KERNELS, ROUTING_KERNELS, expert_layer_costs, experts_of, route
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.primitives.collectives import exchange_seconds
 from train_core.costs.setting import Setting
@@ -41,22 +41,22 @@ def with_experts(setting: Setting, **values: float) -> Setting:
 
 
 def test_every_rank_sends_top_k_copies_and_multiplies_an_even_share(mixtral: Setting) -> None:
-    sent = routed(mixtral, shard_of(1, expert_parallel_size=4))
+    sent = route(mixtral, shard_of(1, expert_parallel_size=4))
     assert (sent.copies[0], sent.rows[0], sent.num_experts[0]) == (S * TOP_K, S * TOP_K, EXPERTS // 4)
     assert sent.rows_each[0] * 2 == S * TOP_K
 
 
 def test_tensor_ranks_that_share_experts_gather_each_others_copies(mixtral: Setting) -> None:
     shard = shard_of(4, sequence_parallel=True, expert_parallel_size=2)
-    assert routed(mixtral, shard).rows[0] == S * TOP_K
+    assert route(mixtral, shard).rows[0] == S * TOP_K
     alone = replace(mixtral, expert_tensor_parallel_size=1)
-    assert routed(alone, shard).rows[0] == S * TOP_K // 4
+    assert route(alone, shard).rows[0] == S * TOP_K // 4
 
 
 def test_capacity_limits_the_copies_and_imbalance_adds_rows(mixtral: Setting) -> None:
     shard = shard_of(1, expert_parallel_size=8)
-    assert routed(with_experts(mixtral, capacity_factor=0.5), shard).copies[0] == S
-    uneven = routed(with_experts(mixtral, imbalance=1.25), shard)
+    assert route(with_experts(mixtral, capacity_factor=0.5), shard).copies[0] == S
+    uneven = route(with_experts(mixtral, imbalance=1.25), shard)
     assert (uneven.copies[0], uneven.rows[0]) == (S * TOP_K, S * TOP_K * 5 // 4)
 
 

@@ -1,10 +1,14 @@
-"""What the recipes beside a published table say of how its rows were run."""
+"""What a row's words, and recipes beside a published table, say becomes columns, which a user may set as well."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from sweeps.table.recipes import dispatcher_of, with_recipe_of
+from sweeps.table.configuration import OPTIONAL_COLUMNS
+from sweeps.table.remarks import REMARKS, with_columns
+from sweeps.table.trainer import as_stated
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.trainers.fsdp import FSDP
 
@@ -14,7 +18,7 @@ BRIDGE = "NVIDIA-NeMo/Megatron-Bridge @067f987df"
 
 
 def run_as(**cells: str) -> Implementation:
-    return with_recipe_of(cells, CORE)
+    return as_stated(with_columns(cells), CORE)
 
 
 def test_a_row_of_no_known_recipe_is_run_as_its_trainer_runs() -> None:
@@ -73,7 +77,7 @@ def test_exchanges_run_beside_another_micro_batch_since_a_release(release: str, 
     ],
 )
 def test_tokens_are_dispatched_as_a_row_or_its_recipe_says(cells: dict[str, str], dispatcher: str) -> None:
-    assert dispatcher_of(cells) == dispatcher
+    assert with_columns(cells).get("dispatcher", "alltoall").lower() == dispatcher
 
 
 def test_a_dense_row_says_nothing_about_experts() -> None:
@@ -83,5 +87,49 @@ def test_a_dense_row_says_nothing_about_experts() -> None:
 
 def test_the_megatron_of_april_2021_reduces_nothing_beside_weight_gradients_and_that_of_2022_does() -> None:
     megatron = IMPLEMENTATIONS["megatron-lm"]
-    assert not with_recipe_of({"arxiv": "2104.04473"}, megatron).overlaps_weight_gradient
-    assert with_recipe_of({"arxiv": "2205.05198"}, megatron).overlaps_weight_gradient
+    assert not as_stated(with_columns({"arxiv": "2104.04473"}), megatron).overlaps_weight_gradient
+    assert as_stated(with_columns({"arxiv": "2205.05198"}), megatron).overlaps_weight_gradient
+
+
+@pytest.mark.parametrize("column", sorted({remark.column for remark in REMARKS}))
+def test_a_column_that_a_row_fills_is_never_replaced(column: str) -> None:
+    said = {
+        "notes": "AsyncTP, DeepEP, all-reduce excluded, out of memory, zero1=8, local batch 4, muon, no grouped gemm"
+    }
+    assert with_columns({**said, column: "mine"})[column] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "column", "cell"),
+    [
+        ({"notes": "no TP comm overlap"}, "async_tp", "no"),
+        ({"source": "Megatron-LM"}, "async_tp", "no"),
+        ({"notes": "userbuffers"}, "async_tp", "yes"),
+        ({"notes": "no grouped GEMM"}, "grouped_gemm", "no"),
+        ({"assumed": "4 x 100 Gb/s RoCE per node"}, "network_gbits_per_node", "4 x 100"),
+        ({"assumed": "4 x 100 Gb/s RoCE per node", "cluster": "selene"}, "network_gbits_per_node", ""),
+        ({"notes": "trained with Adafactor"}, "optimizer", "adafactor"),
+        ({"assumed": "recompute not stated"}, "recompute", "unknown"),
+        ({"source": "NeMo", "precision": "fp16"}, "gradient_dtype", ""),
+        ({"source": "NeMo", "precision": "bf16"}, "gradient_dtype", "bf16"),
+        ({"notes": "capacity factor 1.25"}, "capacity_factor", ""),
+        ({"notes": "capacity factor 1.25", "num_experts": "8"}, "capacity_factor", "1.25"),
+    ],
+)
+def test_words_fill_a_column(words: dict[str, str], column: str, cell: str) -> None:
+    assert with_columns(words).get(column, "") == cell
+
+
+def test_a_user_sets_the_same_by_a_column() -> None:
+    assert as_stated({"async_tp": "no"}, CORE).tensor_overlap == 0.0
+    assert as_stated({"overlap_moe": "yes", "cuda_graphs": "yes"}, CORE) == as_stated(
+        with_columns({"source": f"{BRIDGE} (26.08 container)", "num_experts": "8", "precision": "mxfp8"}), CORE
+    )
+
+
+@pytest.mark.parametrize("column", sorted({*OPTIONAL_COLUMNS, *(remark.column for remark in REMARKS)}))
+def test_every_column_is_known_and_documented(column: str) -> None:
+    page = Path("docs/estimate.md").read_text()
+    tables = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
+    assert column in OPTIONAL_COLUMNS
+    assert any(f"`{column}`" in names for names in tables)

@@ -1,0 +1,74 @@
+"""What followed the trials: how far each chain of stages has come, and the figures that its programs measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from conf.stage_spec import TRAIN, StageSpec
+from results.report.section import NamedTable, Paragraph, ReportSubject, Section
+from results.report.table import Cell, ReportTable, number, text
+from results.units import ABSENT, significant
+from sweeps.chains import by_predecessor, chain_metrics, chain_of
+from sweeps.reading import TrialReading
+from train_core.measurement import Outcome
+
+FIGURES = (
+    "A figure is what the stage's own program wrote or printed, under the name of its stage; this package only reads"
+    " it. A stage starts once the one before it has completed."
+)
+
+
+def section(subject: ReportSubject) -> Section | None:
+    """A row for each trial that completed or failed; None of a sweep without later stages."""
+    stages, tried = subject.sweep.record.spec.stages, [each for each in subject.results if not each.trial.repeat]
+    if not stages or not tried:
+        return None
+    everything = [*subject.results, *subject.later]
+    later, metrics = by_predecessor(everything), chain_metrics(everything)
+    names = list(dict.fromkeys(name for found in metrics.values() for name in found))
+    rows = [
+        (text(each.label), *_cells(each, chain_of(each, later), stages, metrics.get(each.name, {}), names))
+        for each in tried
+    ]
+    columns = (subject.sweep.record.labels.heading, *stages, *names)
+    table = ReportTable(columns, tuple(rows), frozenset(names), choices=tuple(stages))
+    blocks = (NamedTable("followed", table), Paragraph(FIGURES, is_note=True))
+    return Section("followed", "What followed", "measured", _finding(stages, subject.later), blocks)
+
+
+def _cells(
+    point: TrialReading,
+    chain: Mapping[str, TrialReading],
+    stages: Mapping[str, StageSpec],
+    metrics: Mapping[str, float],
+    names: Sequence[str],
+) -> Iterator[Cell]:
+    yield from (text(_standing(stage, {TRAIN: point, **chain}, stages)) for stage in stages)
+    for name in names:
+        value = metrics.get(name)
+        yield text(ABSENT) if value is None else number(significant(value), value)
+
+
+def _standing(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> str:
+    """How a stage stands; of one that has not begun, what keeps it."""
+    if stage in chain:
+        outcome = chain[stage].outcome
+        return outcome.value.lower().replace("_", " ") if outcome else ABSENT
+    before = chain.get(stages[stage].after)
+    if before is None:
+        return ABSENT
+    if before.outcome is None or not before.outcome.is_final or before.outcome is Outcome.COMPLETED:
+        return "not chosen" if stages[stage].best and before.outcome is Outcome.COMPLETED else "waits"
+    return f"needs {stages[stage].after}"
+
+
+def _finding(stages: Mapping[str, StageSpec], later: Sequence[TrialReading]) -> str:
+    counts = {stage: Counter(each.outcome for each in later if each.trial.stage == stage) for stage in stages}
+    said = [f"{stage} completed for {counts[stage][Outcome.COMPLETED]}{_others(counts[stage])}" for stage in stages]
+    return f"After the trials: {', '.join(said)}."
+
+
+def _others(outcomes: Counter[Outcome | None]) -> str:
+    others = outcomes.total() - outcomes[Outcome.COMPLETED]
+    return f" of {outcomes.total()}" if others else ""

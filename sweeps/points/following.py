@@ -1,0 +1,149 @@
+"""The trials that follow a trial: one for each stage of the sweep that comes directly after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.experiment import Experiment
+from conf.load import Composition, compose, settings_of
+from conf.overrides import Override, Overrides
+from conf.stage_spec import STAGES, TRAIN, StagePlace, StageSpec, following
+from conf.tree import Tree, part_at, with_values
+from sweeps.points.token_budget import NUM_STEPS
+from sweeps.trial import FEWEST_DIGITS, SweepFolder, Trial
+from train_core.costs import IMPLEMENTATIONS, estimate
+
+OF_EVERY_PROGRAM = ("prefix", "python", "working_dir", "environment")
+"""Keys of a sweep's trainer that hold for the programs of its stages too: where these find what they need."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The later stages of a sweep, over the configuration of its trials.
+
+    Attributes:
+        composition: of the trials; None where the sweep has no later stage.
+    """
+
+    specs: Mapping[str, StageSpec] = field(default_factory=dict)
+    composition: Composition | None = None
+
+    def after(self, trial: Trial, *, best: bool = False) -> list[str]:
+        """The stages that come directly after a trial.
+
+        Args:
+            best: those that the best trials alone have, instead of all others.
+        """
+        names = following(self.specs, trial.stage or TRAIN)
+        return [name for name in names if (self.specs[name].best is not None) == best]
+
+    def require_sound(self, trial: Trial) -> None:
+        """Draft all that follows a trial once, so that a wrong name is found before anything starts.
+
+        Raises:
+            ConfigError: names the stage and its key.
+        """
+        for name in following(self.specs, trial.stage or TRAIN):
+            draft = self.draft(name, trial, SweepFolder("runs"))
+            if draft.experiment is None:
+                problem, remedy = f"cannot follow {trial.trial_id}: {draft.infeasible_reason}", "Change its overrides."
+                raise ConfigError(STAGES, name, problem, remedy)
+            self.require_sound(draft)
+
+    def draft(self, name: str, before: Trial, folder: SweepFolder) -> Trial:
+        """The trial of a stage; one that cannot exist after this trial has its reason.
+
+        Args:
+            folder: of the sweep, in which the stage finds what earlier ones left.
+        """
+        assert before.experiment is not None
+        follows = before.experiment.stage.follows if before.experiment.stage else {}
+        place = StagePlace(name=name, follows={**follows, before.stage or TRAIN: before.trial_id})
+        drafted = Trial(
+            trial_id=f"{place.follows[TRAIN]}-{name}",
+            point=before.point,
+            experiment=None,
+            estimate=None,
+            infeasible_reason=None,
+            selected=False,
+            is_baseline=False,
+            stage=name,
+            after=before.trial_id,
+        )
+        try:
+            return _priced(drafted, self._experiment(place, before, folder))
+        except InfeasiblePlan as reason:
+            return drafted.model_copy(update={"infeasible_reason": str(reason)})
+
+    def _experiment(self, place: StagePlace, before: Trial, folder: SweepFolder) -> Experiment:
+        """Raises:
+        ConfigError: a key of the stage is wrong.
+        InfeasiblePlan: its values cannot exist together with those of the trial before.
+        """
+        try:
+            tree = with_values(self._trees[place.name], self._values(place, before, folder))
+            settings = settings_of(tree | {"sweep": None})
+            return settings.experiment(place)
+        except InfeasiblePlan:
+            raise
+        except ConfigError as error:
+            raise _of_stage(place.name, error) from None
+
+    def _values(self, place: StagePlace, before: Trial, folder: SweepFolder) -> dict[str, Any]:
+        """What sets the stage apart: the point's values but for what the stage says itself, and what it begins with."""
+        assert before.experiment is not None
+        spec, own = self.specs[place.name], Overrides.parse(self.specs[place.name].overrides)
+        point: dict[str, Any] = dict(before.point)
+        if part_at(self._trees[place.name], "search.tokens") is not None:
+            point[NUM_STEPS] = before.experiment.training.num_steps
+        values = {key: value for key, value in point.items() if not any(_sets(each, key) for each in own)}
+        if spec.command is not None:  # whatever a point says of its trainer is not said of this program
+            values = {key: value for key, value in values.items() if not key.startswith("trainer.")}
+        if spec.load is not None:
+            values["checkpoint.load"] = str(folder.trial(place.follows[spec.load]).checkpoints.absolute())
+        return values
+
+    @cached_property
+    def _trees(self) -> dict[str, Tree]:
+        """The configuration of each stage, composed once."""
+        return {name: self._tree(name, spec) for name, spec in self.specs.items()}
+
+    def _tree(self, name: str, spec: StageSpec) -> Tree:
+        assert self.composition is not None
+        try:
+            tree = compose(self.composition.overrides + Overrides.parse(spec.overrides)).tree
+        except ConfigError as error:
+            raise _of_stage(name, error) from None
+        return {**tree, "trainer": _trainer(name, spec, tree["trainer"])}
+
+
+def _priced(drafted: Trial, experiment: Experiment) -> Trial:
+    """The trial with its experiment, and a prediction where it trains: no cost model knows what else a program does."""
+    trainer = experiment.trainer
+    predicted = estimate(experiment, IMPLEMENTATIONS[trainer.costs_of]) if trainer.trains else None
+    name = f"{drafted.trial_id}-{experiment.fingerprint[:FEWEST_DIGITS]}"
+    made = {"trial_id": name, "experiment": experiment, "estimate": predicted, "selected": True}
+    return drafted.model_copy(update=made)
+
+
+def _trainer(name: str, spec: StageSpec, of_sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """The stage's program, or the sweep's own trainer with what the stage changes of it."""
+    if spec.command is None:
+        return {**of_sweep, **spec.trainer}
+    shared = {key: of_sweep[key] for key in OF_EVERY_PROGRAM if key in of_sweep}
+    metrics = spec.metrics.model_dump() if spec.metrics else None
+    fixed = {"kind": "program", "name": name, "command": list(spec.command), "metrics": metrics}
+    return {"start": "once", **shared, **spec.trainer, **fixed}
+
+
+def _sets(override: Override, key: str) -> bool:
+    """Whether an override states the key, or chooses the whole group that it is in."""
+    return key == override.key or key.startswith(f"{override.key}.")
+
+
+def _of_stage(name: str, error: ConfigError) -> ConfigError:
+    return ConfigError(f"{STAGES}.{name}: {error.key}", error.value, error.problem, error.remedy)

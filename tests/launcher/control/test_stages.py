@@ -1,0 +1,173 @@
+"""Stages that follow trials, step after step, on this machine, with jobs that take no time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conf.control import UNLIMITED_BUDGET
+from conf.schema import Value
+from conf.stage_spec import StageSpec
+from conf.trainer_spec import MetricsSpec
+from launcher.control.advance import Rules
+from launcher.control.budget import Budget
+from launcher.executor import RUN_ON_THIS_MACHINE
+from launcher.sweep import union_for
+from sweeps.chains import in_chains
+from sweeps.folder.journal import Ended, Journal, Submitted
+from sweeps.points.following import Stages
+from sweeps.points.plan import trial_of
+from sweeps.reading import TrialReading
+from sweeps.search.axes.seen_points import seen_points
+from sweeps.search.searcher import Answer, Proposal, Pruning, Search
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, Trial
+from tests.composed import composed
+from tests.conftest import RecordOf
+from tests.launcher.control.test_advance import LIMIT_SECONDS, TREE, carried_out
+from tests.launcher.test_run_here import make_job, seeds
+from train_core.measurement import Outcome
+
+NUM_SEEDS = 3
+AGAIN = {"again": StageSpec(after="train"), "longer": StageSpec(after="again", overrides=("training.num_steps=5",))}
+
+
+@pytest.fixture
+def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
+    planned = Sweep(folder, record_of(seeds(NUM_SEEDS)))
+    folder.write_record(planned.record)
+    return planned
+
+
+def rules(stages: dict[str, StageSpec]) -> Rules:
+    return Rules(budget=Budget(UNLIMITED_BUDGET, None, LIMIT_SECONDS), stages=Stages(stages, composed(TREE)))
+
+
+def readings(folder: SweepFolder, stage: str) -> list[TrialReading]:
+    return [each for each in Sweep.stored_in(folder).read() if each.trial.stage == stage]
+
+
+def events(folder: SweepFolder, kind: type[Submitted] | type[Ended]) -> list[str]:
+    return [each.trial_id for each in Journal(folder.journal).read_new() if isinstance(each, kind)]
+
+
+def order(folder: SweepFolder) -> list[tuple[str, bool]]:
+    """Every submission and every end, in the order in which they were written."""
+    entries = Journal(folder.journal).read_new()
+    return [(each.trial_id, isinstance(each, Ended)) for each in entries if isinstance(each, Submitted | Ended)]
+
+
+def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(sweep: Sweep) -> None:
+    carried_out(sweep, rules(AGAIN))
+    for stage in ("again", "longer"):
+        found = readings(sweep.folder, stage)
+        assert [each.outcome for each in found] == [Outcome.COMPLETED] * NUM_SEEDS
+        written = order(sweep.folder)
+        for each in found:
+            assert written.index((each.trial.after, True)) < written.index((each.name, False))
+    before = sweep.folder.journal.read_bytes()
+    carried_out(Sweep.stored_in(sweep.folder), rules(AGAIN))
+    assert sweep.folder.journal.read_bytes() == before
+
+
+def test_what_failed_is_followed_by_nothing(sweep: Sweep) -> None:
+    carried_out(sweep, rules(AGAIN), make_job("raise"))
+    assert [each.outcome for each in readings(sweep.folder, "")] == [Outcome.FAILED] * NUM_SEEDS
+    assert readings(sweep.folder, "again") == []
+
+
+def test_the_best_alone_have_their_stage_once_all_others_have_ended(
+    folder: SweepFolder, record_of: RecordOf, tmp_path: Path
+) -> None:
+    """The program's steps take as many seconds as its seed says, so that the least seed is the best."""
+    (tmp_path / "train.py").write_text("import sys\nfor i in (1, 2, 3): print(f'step {i} loss 4 time {sys.argv[1]} s')")
+    command = f"trainer.command=[{sys.executable},{tmp_path / 'train.py'},'{{training.seed}}']"
+    program = ("trainer=command", command, "trainer.start=once", "training.num_warmup_steps=1")
+    points: list[dict[str, Value]] = [{"training.seed": seed} for seed in (3, 1, 2)]
+    sweep = Sweep(folder, record_of(points, *program))
+    folder.write_record(sweep.record)
+    score = StageSpec(after="train", command=(sys.executable, "-c", "print(1)"))
+    best = {"second": StageSpec(after="train", best=1), "third": score.model_copy(update={"after": "second"})}
+    stages = Stages({"score": score} | best, composed([*TREE, *program]))
+    carried_out(sweep, replace(rules({}), stages=stages), RUN_ON_THIS_MACHINE)
+    (second,), (third,) = readings(folder, "second"), readings(folder, "third")
+    assert (second.trial.point, third.trial.after) == ({"training.seed": 1}, second.name)
+    written = order(folder)
+    others = [each for stage in ("", "score") for each in readings(folder, stage)]
+    assert len(others) == 2 * NUM_SEEDS
+    assert all(written.index((each.name, True)) < written.index((second.name, False)) for each in others)
+
+
+def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(sweep: Sweep) -> None:
+    carried_out(sweep, rules(AGAIN))
+    changed = AGAIN | {"longer": StageSpec(after="again", overrides=("training.num_steps=6",))}
+    carried_out(Sweep.stored_in(sweep.folder), rules(changed))
+    found = {(each.trial.role, each.num_steps) for each in readings(sweep.folder, "longer")}
+    assert found == {("kept", 5), ("asked", 6)}
+    assert len(events(sweep.folder, Submitted)) == 4 * NUM_SEEDS
+
+
+def test_the_same_command_given_again_keeps_the_stages(sweep: Sweep) -> None:
+    carried_out(sweep, rules(AGAIN))
+    record = union_for(sweep, rules(AGAIN))
+    assert {trial.role for trial in record.trials} == {"asked"}
+    assert len(record.trials) == 3 * NUM_SEEDS
+    fewer = sweep.record.model_copy(update={"trials": sweep.record.trials[:1]})
+    record = union_for(sweep._replace(record=fewer), rules(AGAIN))
+    assert [trial.stage for trial in record.trials if trial.role == "asked"] == ["", "again", "longer"]
+
+
+def test_a_part_of_a_sweep_has_the_stages_of_its_points_alone(sweep: Sweep) -> None:
+    wanted = replace(rules(AGAIN), wants=lambda trial: trial.point == {"training.seed": 1})
+    carried_out(sweep, wanted)
+    assert [each.trial.point["training.seed"] for each in readings(sweep.folder, "longer")] == [1]
+
+
+def test_a_status_lists_each_stage_below_the_trial_that_it_follows(sweep: Sweep) -> None:
+    carried_out(sweep, rules(AGAIN))
+    shown: Sequence[Trial] = [each.trial for each in in_chains(Sweep.stored_in(sweep.folder).read())]
+    assert [trial.stage for trial in shown] == ["", "again", "longer"] * NUM_SEEDS
+    assert [trial.point["training.seed"] for trial in shown] == [0] * 3 + [1] * 3 + [2] * 3
+
+
+class Watching(Search):
+    """Proposes the seeds 1 and 2 one after another, and notes what is known of those before."""
+
+    def __init__(self) -> None:
+        self.known: list[list[tuple[float, ...] | None]] = []
+
+    def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+        seen = seen_points(trials, ("max:score.skill",))
+        if any(each.is_in_flight for each in seen):
+            return Answer()
+        self.known.append([each.costs for each in seen])
+        tried = len(trials)
+        return Answer((Proposal({"batch.micro_batch_size": 2**tried}, ""),)) if tried < 3 else Answer(finished="all")
+
+    def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
+        return []
+
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
+        return []
+
+
+def test_a_search_for_a_figure_waits_for_the_evaluation_of_each_trial(
+    folder: SweepFolder, record_of: RecordOf, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("for i in (1, 2, 3): print(f'step {i} loss 4 time 0.1 s')")
+    command = f"trainer.command=[{sys.executable},{tmp_path / 'train.py'}]"
+    program = ("trainer=command", command, "trainer.start=once", "training.num_warmup_steps=1")
+    sweep = Sweep(folder, record_of([{"batch.micro_batch_size": 1}], *program))
+    folder.write_record(sweep.record)
+    words = (sys.executable, "-c", "print('skill {batch.micro_batch_size}')")
+    score = StageSpec(after="train", command=words, metrics=MetricsSpec(line=r"skill (?P<skill>\d)"))
+    tree, search = composed([*TREE, *program]), Watching()
+    stages = Stages({"score": score}, tree)
+    draft = lambda proposal: trial_of(tree.tree, proposal.point, proposal.because)  # noqa: E731
+    carried_out(sweep, replace(rules({}), search=search, stages=stages, draft=draft, max_trials=9), RUN_ON_THIS_MACHINE)
+    assert search.known[-1] == [(-1.0,), (-2.0,), (-4.0,)]
+    assert all(cost is not None for known in search.known for cost in known)

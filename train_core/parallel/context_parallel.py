@@ -1,0 +1,169 @@
+"""Context parallelism: the ranks of an axis share out the tokens of every sequence, in all layers.
+
+Each rank has two pieces, one from the front and one from the end, so that the causal mask leaves all as much work:
+
+    four pieces, two ranks      | 0 | 1 | 2 | 3 |      rank 0 has 0 and 3, rank 1 has 1 and 2
+
+Attention alone looks beyond a rank's own tokens. The keys and values of all ranks come by, and each rank's are a block
+of scores, of which a kernel computes nothing but what the mask leaves:
+
+    of this rank itself     causal, since both have their pieces in order
+    of a rank before it     all queries see its first piece, and none its second
+    of a rank after it      the queries of the second piece see both, the others nothing
+
+Outputs of blocks are merged by their log-sum-exp, in fp32. Backward, a block's gradients follow from the merged ones,
+and those of keys and values are summed on the rank that they are of. Shapes: c context-parallel size, n = s / c.
+Source: arXiv 2310.01889 and 2407.21783, section 3.3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from conf.schema import ContextExchange
+from train_core.model.transformer import CausalAttention
+from train_core.parallel.attention_blocks import block_gradients, block_output
+from train_core.parallel.collectives import Axis, Pending, all_gather, pass_on, reduce_scatter
+
+NUM_PIECES = 2
+
+
+def own_tokens(whole: Tensor, axis: Axis, dim: int = 0) -> Tensor:
+    """This rank's two pieces of what has one entry for each token of a sequence."""
+    if axis.size == 1:
+        return whole
+    pieces = whole.chunk(NUM_PIECES * axis.size, dim)
+    return torch.cat((pieces[axis.rank], pieces[-1 - axis.rank]), dim)
+
+
+class Visit(NamedTuple):
+    """Keys and values (2, b, groups, n, head_size) of a rank that come by, and the sum of their gradient so far."""
+
+    owner: int
+    pairs: Tensor
+    gradient: Pending
+
+
+class Exchange(Protocol):
+    """The way of keys and values from rank to rank."""
+
+    def visits(self, own: Tensor, axis: Axis) -> Iterator[tuple[int, Tensor]]:
+        """Every rank of the axis and its keys and values, this rank first."""
+        ...
+
+    def visits_for_gradients(self, own: Tensor, axis: Axis) -> Iterator[Visit]:
+        """The same again. The gradient of the first visit, which is this rank's own, is complete after the last."""
+        ...
+
+
+class Gather:
+    """All keys and values come at once, beside this rank's own block; their gradients go back at once."""
+
+    def visits(self, own: Tensor, axis: Axis) -> Iterator[tuple[int, Tensor]]:
+        gathering = all_gather(own[None], axis)
+        yield axis.rank, own
+        whole = gathering.wait()
+        yield from ((owner, whole[owner]) for owner in range(axis.size) if owner != axis.rank)
+
+    def visits_for_gradients(self, own: Tensor, axis: Axis) -> Iterator[Visit]:
+        gradients = own.new_zeros(axis.size, *own.shape)
+        for owner, pairs in self.visits(own, axis):
+            yield Visit(owner, pairs, Pending(gradients[owner]))
+        gradients[axis.rank] = reduce_scatter(gradients, axis).wait()[0]
+
+
+class Ring:
+    """Keys and values go from rank to rank, and each hop is beside a block; their gradients follow one block behind."""
+
+    def visits(self, own: Tensor, axis: Axis) -> Iterator[tuple[int, Tensor]]:
+        pairs = own
+        for step in range(axis.size):
+            is_last = step == axis.size - 1
+            coming = Pending(pairs) if is_last else pass_on(pairs, axis)
+            yield (axis.rank - step) % axis.size, pairs
+            pairs = coming.wait()
+
+    def visits_for_gradients(self, own: Tensor, axis: Axis) -> Iterator[Visit]:
+        home, going = Pending(torch.zeros_like(own)), Pending(torch.zeros_like(own))
+        for owner, pairs in self.visits(own, axis):
+            is_own = owner == axis.rank
+            yield Visit(owner, pairs, home if is_own else going)
+            if not is_own:  # to the rank that these keys and values come to next, and in the end to their own
+                going = pass_on(going.tensor, axis)
+        home.tensor.add_(going.wait())
+
+
+EXCHANGES: dict[ContextExchange, Exchange] = {"gather": Gather(), "ring": Ring()}
+
+
+class Block(NamedTuple):
+    """The queries of this rank and the keys of another that see each other, along their tokens."""
+
+    queries: slice
+    keys: slice
+    is_causal: bool
+
+    @classmethod
+    def of(cls, owner: int, rank: int, num_tokens: int) -> Block:
+        first, last, both = slice(num_tokens // NUM_PIECES), slice(num_tokens // NUM_PIECES, None), slice(None)
+        if owner == rank:
+            return cls(both, both, is_causal=True)
+        return cls(both, first, is_causal=False) if owner < rank else cls(last, both, is_causal=False)
+
+
+class _BlockwiseAttention(Function):
+    """Attention of this rank's queries to the keys and values of all ranks; keeps what one kernel over all would."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, axis: Axis, exchange: Exchange) -> Tensor:
+        out, log_sum_exp = query, query  # set by the first visit, which is to all queries
+        for owner, pairs in exchange.visits(torch.stack((key, value)), axis):
+            queries, keys, is_causal = Block.of(owner, axis.rank, query.size(2))
+            of_block, its_log_sum_exp = block_output(query[:, :, queries], *pairs[..., keys, :], is_causal=is_causal)
+            if owner == axis.rank:
+                out, log_sum_exp = of_block.float(), its_log_sum_exp
+            else:
+                _merge(out[:, :, queries], log_sum_exp[:, :, queries], of_block, its_log_sum_exp)
+        out = out.to(query.dtype)
+        ctx.axis, ctx.exchange = axis, exchange
+        ctx.save_for_backward(query, key, value, out, log_sum_exp)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, log_sum_exp = ctx.saved_tensors
+        grad_query, own = torch.zeros_like(query, dtype=torch.float32), None
+        for owner, pairs, gradient in ctx.exchange.visits_for_gradients(torch.stack((key, value)), ctx.axis):
+            own = gradient.tensor if own is None else own
+            queries, keys, is_causal = Block.of(owner, ctx.axis.rank, query.size(2))
+            seen = [tensor[:, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
+            of_query, *of_pairs = block_gradients(*seen, *pairs[..., keys, :], is_causal=is_causal)
+            grad_query[:, :, queries] += of_query
+            for sum_so_far, of_block in zip(gradient.wait(), of_pairs, strict=True):
+                sum_so_far[:, :, keys] += of_block
+        assert own is not None
+        return grad_query.to(query.dtype), own[0], own[1], None, None
+
+
+def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: Tensor) -> None:
+    """Add a block to what queries have attended to so far, in place."""
+    share = (its_log_sum_exp - log_sum_exp).sigmoid()  # of all exponentials so far, those of the block
+    out.lerp_(of_block.float(), share[..., None])
+    torch.logaddexp(log_sum_exp, its_log_sum_exp, out=log_sum_exp)
+
+
+class ContextAttention(CausalAttention):
+    """Takes the queries, keys and values of this rank's tokens -> (n, b, heads * head_size)."""
+
+    def __init__(self, axis: Axis, exchange: ContextExchange) -> None:
+        super().__init__()
+        self.axis, self.exchange = axis, EXCHANGES[exchange]
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out: Tensor = _BlockwiseAttention.apply(query, key, value, self.axis, self.exchange)  # type: ignore[no-untyped-call]
+        return out.permute(2, 0, 1, 3).flatten(2)
