@@ -22,10 +22,9 @@ from benchmarks.target import Target, at_least, at_most, figure
 from conf.load import compose
 from conf.overrides import Overrides
 from sweeps.points.plan import plan_sweep
-from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import measured_points, rivals_of
 from sweeps.repeats.ranking import RATES, disturbances
-from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
+from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds, far_from_prediction
 from sweeps.replay.reading import NOWHERE, ReplayedReading
 from sweeps.replay.run import as_measured
 from sweeps.trial import Trial, repeat_id

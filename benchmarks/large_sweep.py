@@ -26,10 +26,10 @@ from conf.overrides import Overrides
 from conf.units import MEBIBYTE
 from results.mlflow.sweep_import import import_sweep
 from results.report.report import write_report
+from sweeps.glance import TICK_NS
 from sweeps.replay.run import as_measured
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
-from sweeps.watch.glance import TICK_NS
 from train_core.costs import Estimate, estimate
 from train_core.measurement import Environment, StepMetrics
 from train_core.process.git_sha import ROOT

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.published_rows import PUBLISHED
-from calibrate.measured_runs import MeasuredRun
+from calibrate.refit_cluster import MeasuredRun
 from results.score import RowComparison, comparison
 from sweeps.table.cells import Row, said, text_of
 from sweeps.table.file import FIRST_LINE, read_table

@@ -15,7 +15,7 @@ class ReplayedCalibration(NamedTuple):
     same once these were calibrated.
 
     Attributes:
-        told_before, told_after: where the five are those that say most (calibrate.telling_runs).
+        told_before, told_after: where the five are those that say most (calibrate.refit_cluster).
         drawn_before, drawn_after: where they were drawn, several times.
         others_before, others_after: where all other rows were known, so that no choice of five could do better by much.
     """

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from calibrate.cluster_change import Change
-from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
+from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewritten
 from calibrate.measured_changes import left_alone, machine_of, measured_changes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
 from conf.cluster_spec import ClusterSpec
@@ -23,9 +22,8 @@ from launcher.folder_lock import lock_folder
 from launcher.this_machine.capacity import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.folder.submission import JobShape
-from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
-from train_core.rates.record import DeviceRates, RatesPlan
+from train_core.rates.record import DeviceRates, RatesFolder, RatesPlan
 
 DEFAULT_NODES = 2
 """Two nodes are the fewest whose ranks meet over the network."""

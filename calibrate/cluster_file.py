@@ -6,10 +6,12 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from calibrate.cluster_change import Change, dotted, value_in
-from calibrate.yaml_edit import with_value
+from pydantic import BaseModel
+
+from calibrate.yaml_edit import KeyPath, with_value
 from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError, UsageError
 from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
@@ -164,3 +166,46 @@ def _shown(value: float | int | str | tuple[()]) -> str:
     # With its point a number is seen to be no count, by people and by YAML.
     mantissa += "" if "." in mantissa else ".0"
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+@dataclass(frozen=True)
+class Change:
+    """One value of a cluster file.
+
+    Attributes:
+        path: keys and list positions below the file's root.
+        after: the new value; an empty tuple is an empty list.
+        before: the value until now, as composed; None where there was none, and for a text, which has no range either.
+        origin: where the new value comes from, for the comment above it; empty leaves comments alone.
+        lowest, highest: range of what the value was taken from.
+    """
+
+    path: KeyPath
+    before: float | None
+    after: float | int | str | tuple[()]
+    origin: str = ""
+    lowest: float | None = None
+    highest: float | None = None
+
+    @property
+    def leaf(self) -> str:
+        return str(self.path[-1])
+
+
+def dotted(path: KeyPath, cluster: ClusterSpec) -> str:
+    """The key for people: a link is named rather than counted."""
+    parts = list(path)
+    if parts[0] == "links" and isinstance(parts[1], int):
+        parts[1] = cluster.links[parts[1]].name
+    return ".".join(str(part) for part in ("cluster", *parts))
+
+
+def value_in(cluster: BaseModel, path: KeyPath) -> object:
+    """The value at `path`; None where there is none."""
+    node: object = cluster
+    for part in path:
+        if isinstance(part, int):
+            node = node[part] if isinstance(node, tuple) and part < len(node) else None
+        else:
+            node = node.get(part) if isinstance(node, dict) else getattr(node, part, None)
+    return node

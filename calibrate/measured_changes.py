@@ -1,12 +1,17 @@
-"""From measured rates to the values of a cluster file: which one follows from what, and what has to stay as it was."""
+"""From measured rates to the values of a cluster file: which one follows from what, and what has to stay as it was.
+
+The source of each value is written into the file too:
+
+    `matmul: fitted to 9 trials ...; link: measured by trisweep calibrate, ...; before: assumptions`
+"""
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 
-from calibrate.cluster_change import Change, value_in
-from calibrate.value_source import source_after
+from calibrate.cluster_file import Change, value_in
 from calibrate.yaml_edit import KeyPath
 from conf.cluster_spec import ClusterSpec, LinkSpec
 from train_core.rates.link_fit import fit_link, fit_patterns
@@ -235,3 +240,23 @@ def _change(
 def _before(cluster: ClusterSpec, path: KeyPath) -> float | None:
     found = value_in(cluster, path)
     return float(found) if isinstance(found, int | float) else None
+
+
+BEFORE = "; before: "
+CLAUSE = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
+
+
+def source_after(source: str, names: Sequence[str], how: str) -> str:
+    """`source` once a calibration has set `names`: earlier clauses lose these names, the original source stays."""
+    told, found, original = source.rpartition(BEFORE)
+    clauses = [clause for part in told.split("; ") if (clause := _without(part, names))] if found else []
+    return "; ".join([f"{', '.join(names)}: {how}", *clauses]) + BEFORE + original
+
+
+def _without(clause: str, names: Sequence[str]) -> str:
+    """The clause of the names that are left; empty when none is."""
+    match = CLAUSE.fullmatch(clause)
+    if match is None:
+        return clause
+    left = [name for name in match.group(1).split(", ") if name not in names]
+    return f"{', '.join(left)}: {match.group(2)}" if left else ""

@@ -15,7 +15,7 @@ from launcher.control.loop import go_on
 from launcher.controller import sweep_of, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
-from launcher.slurm.requeue import requeue
+from launcher.slurm.own_jobs import requeue
 from train_core.trial_folder import JobFolder
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID"})

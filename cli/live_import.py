@@ -27,7 +27,7 @@ def followed_in_mlflow(folder: Path, tracking: TrackingSpec) -> Iterator[None]:
     if tracking.live_seconds is None:
         yield
         return
-    from train_core.process.own_code import variables_of
+    from train_core.process.git_sha import variables_of
 
     # In a session of its own, so that a Ctrl-C is the command's alone.
     process = subprocess.Popen(

@@ -14,9 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from cli.command_line.every_command import with_options_of_all
-from cli.command_line.help_text import Command, HelpfulGroup
-from cli.command_line.wrong_arguments import WrongArguments, complaint_of
+from cli.command_line.every_command import Command, HelpfulGroup, WrongArguments, complaint_of, with_options_of_all
 from cli.commands import (
     advance,
     cancel,

@@ -109,8 +109,8 @@ class EfficiencySpec(Frozen):
         kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
         source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
         link_source: the same of `link`.
-        shown, latency, slowest, taper, start: as in `train_core.costs.scale`, which holds what they are unless the runs
-            of a cluster say otherwise.
+        shown, latency, slowest, taper, start: as in `train_core.costs.setting`, which holds what they are unless the
+            runs of a cluster say otherwise.
         launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
         runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
     """

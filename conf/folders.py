@@ -8,13 +8,21 @@ this order: those of `--config-dir`, of the variable TRISWEEP_CONFIG_DIR (with c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conf.errors import ConfigError
+from conf.nearest import nearest
 from conf.overrides import quoted
-from conf.site_file import nearest_site_file, site_of
+from conf.yaml_errors import not_yaml
 
 CONF_DIR = Path(__file__).resolve().parent
 VARIABLE = "TRISWEEP_CONFIG_DIR"
@@ -130,3 +138,159 @@ def _checked(path: Path, named_by: str) -> Path:
         problem = f"holds a {ROOT_FILE}, which would take the place of the root of the configuration"
         raise ConfigError(named_by, str(path), problem, "Move that file away, or name a folder below it.")
     return path
+
+
+SHORT = 3
+"""Up to so many letters, a word with a dot at its end is an abbreviation rather than the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A file that can be chosen.
+
+    Attributes:
+        paths: the file that holds, then those of the same name that it hides.
+        says: the first sentence of its first comment; empty where it has none.
+    """
+
+    group: str
+    name: str
+    paths: tuple[Path, ...]
+    says: str
+
+    @property
+    def path(self) -> Path:
+        """The file that holds."""
+        return self.paths[0]
+
+    @property
+    def is_own(self) -> bool:
+        return is_own(self.path)
+
+    @property
+    def hides_ours(self) -> bool:
+        """True if it takes the place of a file of the package's."""
+        return self.is_own and not is_own(self.paths[-1])
+
+
+def options_of(group: str) -> list[Option]:
+    """Every option of a group, by name."""
+    return [option_called(group, name) for name in options(group)]
+
+
+def option_called(group: str, name: str) -> Option:
+    """The option of this name, which is one of the group's."""
+    places = (folder / group / f"{name}.yaml" for folder in folders())
+    paths = tuple(path for path in places if path.is_file())
+    return Option(group, name, paths, first_sentence(paths[0]))
+
+
+def first_sentence(path: Path) -> str:
+    """The first sentence of the comment at the top of a file."""
+    lines = []
+    for line in path.read_text(errors="replace").splitlines():
+        if not line.startswith("#"):
+            break
+        if "@package" not in line:  # an instruction to Hydra
+            lines.append(line.lstrip("# "))
+    text = " ".join(" ".join(lines).split())
+    ends = (found.end() for found in re.finditer(r"(\S*)[.](?=\s|$)", text) if len(found[1]) > SHORT)
+    return text[: next(ends, len(text))]
+
+
+def unknown_folders() -> list[Path]:
+    """Folders inside of own ones that hold YAML files and are no group, such as a misspelt one."""
+    known = set(groups())
+    inside = (path for folder in own_folders() for path in sorted(folder.iterdir()) if path.is_dir())
+    return [path for path in inside if path.name not in known and any(path.glob("*.yaml"))]
+
+
+def shown_source(path: Path) -> str:
+    """A file of the package's as `conf/group/option.yaml`, an own one with its whole path."""
+    return str(path) if is_own(path) else f"{CONF_DIR.name}/{path.relative_to(CONF_DIR)}"
+
+
+FILE_NAME = "trisweep.yaml"
+TAKES: Mapping[str, tuple[str, str]] = {
+    "config_dirs": ("a list of folders", "config_dirs: [my-config]"),
+    "output_dir": ("a folder", "output_dir: runs"),
+}
+"""The kind of each key's value, and an example of it."""
+
+
+class SiteText(BaseModel):
+    """The file as it is written."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    config_dirs: list[str] = []
+    output_dir: Annotated[str, Field(min_length=1)] | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """The file's meaning.
+
+    Attributes:
+        config_dirs: folders of configuration.
+        output_dir: where sweeps and trainings are written; None where the file does not say.
+    """
+
+    config_dirs: tuple[Path, ...] = ()
+    output_dir: Path | None = None
+
+
+def nearest_site_file(start: Path) -> Path | None:
+    """The file in this folder or in the nearest one above it."""
+    found = (folder / FILE_NAME for folder in (start, *start.parents))
+    return next((path for path in found if path.is_file()), None)
+
+
+def site_of(path: Path) -> Site:
+    """The values in the file; its paths are relative to its own folder.
+
+    Raises:
+        ConfigError: it cannot be read, or says what is not known.
+    """
+    try:
+        return _read(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise ConfigError(FILE_NAME, str(path), f"cannot be read ({error.strerror})", "Make it readable.") from None
+
+
+@lru_cache(maxsize=16)  # every look at the options of a group asks for it
+def _read(path: Path, _changed: int) -> Site:
+    written, lines = _written_in(path)
+    try:
+        site = SiteText.model_validate(written)
+    except ValidationError as error:
+        raise _wrong_entry(path, lines, written, str(error.errors()[0]["loc"][0])) from None
+    dirs = tuple(path.parent / Path(text).expanduser() for text in site.config_dirs)
+    output = None if site.output_dir is None else path.parent / Path(site.output_dir).expanduser()
+    return Site(dirs, output)
+
+
+def _written_in(path: Path) -> tuple[dict[str, object], dict[str, int]]:
+    """The entries of the file, and the line of each, counted from 1."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+    except UnicodeDecodeError:
+        raise ConfigError(FILE_NAME, str(path), "is not a text in UTF-8", "Save it as UTF-8.") from None
+    except yaml.YAMLError as error:
+        raise not_yaml(FILE_NAME, path, error) from None
+    if content is None:
+        return {}, {}
+    if not isinstance(content, dict) or not isinstance(root, yaml.MappingNode):
+        examples = " or ".join(f"`{example}`" for _, example in TAKES.values())
+        raise ConfigError(FILE_NAME, str(path), "holds no lines of the form `KEY: VALUE`", f"Write {examples}.")
+    lines = {str(key.value): key.start_mark.line + 1 for key, _ in root.value}
+    return {str(key): value for key, value in content.items()}, lines
+
+
+def _wrong_entry(path: Path, lines: Mapping[str, int], written: Mapping[str, object], key: str) -> ConfigError:
+    where = f"{path}, line {lines.get(key, 1)}"
+    if key not in TAKES:
+        return ConfigError(key, written[key], f"is not a key of {where}", nearest(key, tuple(TAKES)))
+    kind, example = TAKES[key]
+    return ConfigError(key, written[key], f"is not {kind}, in {where}", f"Write it as in `{example}`.")

@@ -1,13 +1,14 @@
 """From overrides to checked `Settings`: compose the YAML groups, then validate.
 
-Only this module and `conf.application` know Hydra and OmegaConf. Composing costs 150 ms, so a command composes once and
+Only this module and `conf.load` know Hydra and OmegaConf. Composing costs 150 ms, so a command composes once and
 passes the `Composition` on, and a sweep makes its points with `with_values`, which does not compose.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -26,9 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from conf.cluster_spec import ClusterSpec
-from conf.complaints import first_complaint
+from conf.complaints import dotted_fields, first_complaint
 from conf.errors import ConfigError
-from conf.fields import dotted_fields
 from conf.folders import (
     CONF_DIR,
     draft_first,
@@ -40,12 +40,12 @@ from conf.folders import (
     shown_file,
     site_overrides,
 )
-from conf.mixed import named_blocks
 from conf.nearest import nearest
-from conf.overrides import Overrides
+from conf.overrides import Override, Overrides
 from conf.plausible import doubts
 from conf.schema import Name
 from conf.settings import Settings
+from conf.setup_parts import named_blocks
 from conf.tree import Tree, dotted_keys, value_at
 from conf.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
 from conf.yaml_errors import not_yaml
@@ -299,3 +299,17 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
     keys = [*dotted_keys(_composed(ROOT, without_mistake)), *dotted_fields()]
     return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
+
+
+def run_with_hydra(run: Callable[[Tree], None]) -> None:
+    """Compose what the command line (`sys.argv`) says and call `run` with it, once for each job of a Hydra sweep.
+
+    Hydra prints what it cannot compose itself. The tree is not yet validated: `settings_of` does that.
+    """
+
+    def job(config: DictConfig) -> None:
+        run(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+
+    given = [text if text.startswith("-") else as_hydra_spells(Override.parse(text)) for text in sys.argv[1:]]
+    sys.argv[1:] = [*site_overrides(), *given]
+    hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()

@@ -12,11 +12,10 @@ from conf.chunks import least_layers
 from conf.cluster_spec import DeviceSpec, narrow_dtype
 from conf.errors import InfeasiblePlan
 from conf.expert_axis import check_expert_axis
-from conf.mixed import EXAMPLE, StageBlock, written_blocks
-from conf.mixed import KEY as MIXED
 from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.schema import PrecisionPlan
-from conf.setup_parts import SetupParts
+from conf.setup_parts import EXAMPLE, SetupParts, StageBlock, written_blocks
+from conf.setup_parts import KEY as MIXED
 
 PIECES = 2
 """Of each context rank: one from the front and one from the end, so that the causal mask leaves all as much work."""

@@ -7,15 +7,17 @@ itself (`trainer.values`), and in a job the place of the process (`JOB_NAMES`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from conf.errors import ConfigError
 from conf.model_spec import ExpertsSpec, ModelSpec
+from conf.nearest import most_like
+from conf.overrides import written
 from conf.schema import ROTARY_BASE
 from conf.setup import Setup
-from conf.templates import Names, Plain, filled, text_of, value_of
 from conf.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
 JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
@@ -289,3 +291,69 @@ def torchrun_words(
     nodes = ("--standalone",) if one_node else (f"--nnodes={num_nodes}", *meeting)
     own = () if program.endswith(".py") or program == "-m" else ("--no-python",)
     return (python, "-m", "torch.distributed.run", *nodes, f"--nproc-per-node={ranks_per_node}", *own)
+
+
+Plain: TypeAlias = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
+Names: TypeAlias = Mapping[str, Plain]
+"""The values of a template's names."""
+
+TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+MOST_SHOWN = 8
+
+
+def value_of(template: str, names: Names, key: str) -> Plain:
+    """The value of a template; where it is one name and nothing else, the value keeps its type.
+
+    Args:
+        key: of the configuration, for errors.
+
+    Raises:
+        ConfigError: a name is not known, or a brace stands alone.
+    """
+    whole = TOKEN.fullmatch(template)
+    if whole is not None and whole.group(1) is not None:
+        return _named(whole.group(1), template, names, key)
+    return filled(template, names, key)
+
+
+def filled(template: str, names: Names, key: str) -> str:
+    """The template as a text, with every value as it would be written on a command line.
+
+    Raises:
+        ConfigError: a name is not known or has no value, or a brace stands alone.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        token, name = match.group(0), match.group(1)
+        if token in ("{{", "}}"):
+            return token[0]
+        if name is None:
+            raise ConfigError(key, template, f"has a lone {token}", f"Write {token * 2} for a brace itself.")
+        value = _named(name, template, names, key)
+        if value is None:
+            remedy = "Give it a value, or make it the whole value of a flag, which is then left out."
+            raise ConfigError(key, template, f"{name} is null here, and cannot be part of a text", remedy)
+        return text_of(value)
+
+    return TOKEN.sub(replaced, template)
+
+
+def text_of(value: Plain) -> str:
+    """A value as most programs read it: `true`, `0.0003`, `5,6,5`."""
+    if isinstance(value, tuple):
+        return ",".join(map(text_of, value))
+    return written(value)
+
+
+def _named(name: str, template: str, names: Names, key: str) -> Plain:
+    if name in names:
+        return names[name]
+    ends_so = [known for known in names if known.rsplit(".", 1)[-1] == name]
+    meant = ends_so[0] if ends_so else most_like(name, tuple(names))
+    remedy = f"Did you mean {{{meant}}}?" if meant is not None else _known(names)
+    raise ConfigError(key, template, f"{{{name}}} is not the name of a value", remedy)
+
+
+def _known(names: Names) -> str:
+    derived = [name for name in names if "." not in name]
+    return f"Use a key of the configuration, or one of {', '.join(derived[:MOST_SHOWN])}."

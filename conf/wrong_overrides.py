@@ -7,9 +7,9 @@ import re
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from conf.complaints import can_be_set
 from conf.credentials import HIDDEN, SECRET_KEY
 from conf.errors import ConfigError
-from conf.fields import can_be_set
 from conf.folders import groups, options
 from conf.nearest import most_like
 from conf.overrides import Override, for_a_shell

@@ -18,8 +18,8 @@ from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM
 from launcher.folder_lock import holder, lock_folder, wait_until_free
 from launcher.slurm.executor import SlurmJob
+from launcher.slurm.own_jobs import requeue
 from launcher.slurm.query import SlurmSilent
-from launcher.slurm.requeue import requeue
 from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS, AllocationRoom
 from launcher.workplaces.submission import logs_folder
 from sweeps.reading import TrialReading

@@ -16,9 +16,8 @@ from launcher.allocation.folder import live_allocation
 from launcher.folder_lock import holder
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
-from launcher.this_machine.jobs import controller_of, is_running_here
-from launcher.this_machine.processes import end_trees
-from launcher.trainings.begun import LongRun
+from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
+from launcher.trainings import LongRun
 from sweeps.folder.history import History
 from sweeps.folder.journal import Cancelled, Journal
 from sweeps.folder.submission import Submission, read_submission

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.control import ControllerSpec
 from conf.errors import ConfigError, UsageError
 from conf.folders import keep_folders
 from conf.load import Composition, compose
 from conf.overrides import Overrides
-from conf.settings import Settings
+from conf.settings import ControllerSpec, Settings
 from conf.sites import SlurmSpec
 from launcher.control.advance import Conductor, SweepStep
 from launcher.control.private_overrides import overrides_at_begin
@@ -22,7 +21,7 @@ from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
-from launcher.trainings.slurm import LiveJob, live_job
+from launcher.trainings import LiveJob, live_job
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
 from launcher.workplaces.submission import logs_folder

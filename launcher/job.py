@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 
 from launcher.provenance import keep_job_provenance
+from launcher.slurm.own_jobs import own_job_id, requeue
 from launcher.slurm.query import SlurmSilent, query_jobs
-from launcher.slurm.requeue import own_job_id, requeue
 from sweeps.folder.submission import Submission, read_submission, write_submission
-from train_core.attempt import Attempt, AttemptOver
 from train_core.process.stop import Stopped
 from train_core.process.torch_import import importing_torch
-from train_core.trial_folder import JobFolder, TrialFolder
+from train_core.trial_folder import Attempt, AttemptOver, JobFolder, TrialFolder
 
 PATIENCE_SECONDS = 60.0
 """For so long, by default, an NFS client may go on showing an old version of a file from its cache."""

@@ -20,8 +20,7 @@ from launcher.provenance import OF_TRIAL
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.sbatch import python_command, srun_args
 from launcher.this_machine.capacity import this_machine
-from launcher.this_machine.jobs import LocalExecutor
-from launcher.this_machine.processes import end_trees
+from launcher.this_machine.jobs import LocalExecutor, end_trees
 from launcher.watch import SlurmWatch
 from sweeps.folder.submission import JobShape, ShapePart, shape_of
 from sweeps.reading import Reading, TrialReading
@@ -102,7 +101,9 @@ class Rerun:
         folder = f"Path({str(self.folder.path)!r})"
         if self.trial.experiment.trainer.is_own:
             return f"from pathlib import Path; from train_core.job.trial import run_trial_as_rank as run; run({folder})"
-        imports = "from launcher.command_trainer.job import run_as_task as run; from train_core.attempt import Attempt"
+        imports = (
+            "from launcher.command_trainer.job import run_as_task as run; from train_core.trial_folder import Attempt"
+        )
         return f"from pathlib import Path; {imports}; run({folder}, Attempt(1, 0))"
 
     def _python(self, python: str, imports: str, more: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.control import UNLIMITED_BUDGET, ControllerSpec
 from conf.experiment import Experiment
+from conf.settings import UNLIMITED_BUDGET, ControllerSpec
 from conf.sites import SlurmSpec
 from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
@@ -27,7 +27,7 @@ from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
 from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests
-from sweeps.later_command.union import union
+from sweeps.later_command import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

@@ -1,6 +1,5 @@
 """The results of a sweep. This package reads the folders of jobs, and writes nothing but reports and MLflow's store.
 
-collect            one row for each trial: what it is, how it ended, what was predicted and what measured
 trial_rows         such a row as plain values, with how often its point was measured, and how sure its time is
 documents          what commands answer with --json; `machine_text` writes it, and guards cells of CSV files
 comparison         two sweeps beside each other

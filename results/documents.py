@@ -13,11 +13,11 @@ from results.score import RowComparison, Score, group_by_series, group_by_table,
 from results.trial_rows import Row, plan_row, repeat_columns, trial_row
 from sweeps.chains import chain_metrics
 from sweeps.folder.history import History
+from sweeps.glance import age_seconds
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
-from sweeps.watch.age import age_seconds
 
 POINT = "point."
 TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}

@@ -3,24 +3,29 @@
 A name begins with `predicted_`, `live_` (the last step of a trial that runs), `measured_`, or `estimated_` (from a
 measured time and declared watts, prices or emissions), so that no number can be taken for one of another kind. Reports
 and JSON show these rows.
+
+Published figures are no columns of this table at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pandas
 
 from conf.experiment import Experiment
 from conf.knobs import KNOBS
 from conf.schema import BatchPlan, Value
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
-from results.scaling import Scaling
+from results.scaling import Scaling, scalings
 from results.units import gib, percent, tflops
+from sweeps.chains import chain_metrics
 from sweeps.confidence import interval_of
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.repeats.ranking import disturbances
-from sweeps.trial import Trial
+from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
 
@@ -238,3 +243,28 @@ def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str
         "step_seconds_high": point.seconds.high,
         "interval_method": point.seconds.method,
     }
+
+
+def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
+    """A sweep as a table in the order of its record.
+
+    The columns are the same however far it has come, but for the figures of its later stages, which only these know.
+    """
+    aligned = zip(results, scalings(results), repeat_columns(results), strict=True)
+    found = chain_metrics(results)
+    return pandas.DataFrame(
+        [
+            trial_row(result, relation) | repeats | _figures(found.get(result.name, {}))
+            for result, relation, repeats in aligned
+        ]
+    )
+
+
+def _figures(found: Mapping[str, float]) -> dict[str, float]:
+    """What later stages measured of a trial, in columns of its row."""
+    return {f"measured_{name}": value for name, value in found.items()}
+
+
+def plan_frame(record: SweepRecord) -> pandas.DataFrame:
+    """Points that are predicted only, with the same identity and `predicted_*` columns."""
+    return pandas.DataFrame([plan_row(trial, record.plan_label_of(trial)) for trial in record.plan])

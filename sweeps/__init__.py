@@ -5,7 +5,7 @@ From the top down; every line imports only from those below it:
 later_command  what a later command makes of a sweep that is there already
 repeats        the same point measured more than once
 replay         a made-up machine, on which a search can be tried without devices
-watch          what somebody wants to know who watches a sweep
+glance         whether anything may have changed since a sweep was read; `log_choice`: whose log to read
 table          tables of configurations to price
 search         which point to try next, from what the trials have shown
 points         from a composition to the points of a sweep, each of them a trial: `plan_sweep`
@@ -14,9 +14,7 @@ sweep          `Sweep`: folder and record together
 chains         trials and the stages that follow them
 reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
-steadiness     whether the steps of a run are those of a steady machine
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
 labels         what a trial is called: by what sets it apart from the others of its sweep
-shared_parts   what trials have in common, written once and made once: model, cluster, estimates
 """

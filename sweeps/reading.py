@@ -16,13 +16,11 @@ from typing import Protocol
 from conf.experiment import Experiment
 from conf.knobs import label_of_point
 from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
-from sweeps.folder.logs import last_line, log_of
-from sweeps.folder.submission import Submission, read_submission
+from sweeps.folder.submission import Submission, last_line, log_of, read_submission
 from sweeps.trial import Trial
-from train_core.attempt import last_attempt
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
-from train_core.trial_folder import DAMAGED, TrialFolder, steps_of
+from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"

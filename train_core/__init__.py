@@ -10,8 +10,8 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     parallel                               the four parallel axes
     model                                  the plain model
     costs, trial_folder                    the step on paper; a trial on disk
-    attempt, attention_rules,
-    bucket_rules, measurement,
-    stage_timeline, whole_files            values and rules that the floors above share, files written whole
+    attention_rules, bucket_rules,
+    measurement, stage_timeline,
+    whole_files                            values and rules that the floors above share, files written whole
     axes                                   the axes of parallelism, and which rank is where
 """

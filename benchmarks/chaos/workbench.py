@@ -23,13 +23,13 @@ from conf.schema import Value
 from conf.sites import SlurmSpec
 from conf.sweep_spec import PointSet
 from conf.tree import Tree, with_values
+from launcher.control.attempts import RetryRule
 from launcher.control.orders import SweepOrders
-from launcher.control.retries import RetryRule
 from launcher.slurm.executor import SlurmJob
 from launcher.state import reconcile
 from launcher.sweep import submit
-from results.collect import collect
 from results.report.report import write_report
+from results.trial_rows import collect
 from sweeps.folder.submission import read_submission
 from sweeps.points.plan import make_trials
 from sweeps.reading import TrialReading

@@ -25,7 +25,7 @@ from benchmarks.level_results import LEVEL_RESULTS, LevelResult, level_results
 from benchmarks.levels import GENERATION, LEVELS, TABLE
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
-from sweeps.confidence.validated import VALIDATED, yaml_text
+from sweeps.confidence.interval import VALIDATED, yaml_text
 from train_core.whole_files import write_atomically
 
 

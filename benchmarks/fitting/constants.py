@@ -13,11 +13,10 @@ from typing import Any
 
 import yaml
 
-from calibrate.measured_runs import Constants
+from calibrate.refit_cluster import Constants
 from calibrate.robust_fit import Constant, Values
 from conf.folders import CONF_DIR, options
-from train_core.costs.scale import Scale
-from train_core.costs.setting import Setting
+from train_core.costs.setting import Scale, Setting
 from train_core.costs.trainers.declared import IMPLEMENTATIONS
 from train_core.costs.trainers.implementation import Implementation
 

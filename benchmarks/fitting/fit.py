@@ -13,7 +13,7 @@ from benchmarks.fitting.constants import constants_with, fitted_constants, prior
 from benchmarks.left_out import LeftOutRow
 from benchmarks.levels import LEVELS, TABLE, left_out
 from benchmarks.measured_rows import MeasuredRow, series_weights
-from calibrate.measured_runs import PricedRuns
+from calibrate.refit_cluster import PricedRuns
 from calibrate.robust_fit import (
     Constant,
     Floats,

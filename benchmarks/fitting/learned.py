@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 
 from benchmarks.levels import GENERATION, LEVELS, left_out
 from benchmarks.measured_rows import MeasuredRow
-from sweeps.confidence.interval import SHARE, Interval, interval_around, sizes_of
-from sweeps.confidence.traits import traits_of
-from sweeps.confidence.validated import Range, Validated
-from sweeps.confidence.width import kinds_of, width_of
+from sweeps.confidence.interval import (
+    SHARE,
+    Interval,
+    Range,
+    Validated,
+    interval_around,
+    kinds_of,
+    sizes_of,
+    traits_of,
+    width_of,
+)
 
 Floats = NDArray[np.float64]
 MOST_PAIRS = 400

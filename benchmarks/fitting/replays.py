@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from benchmarks.fitting.constants import constants_with
 from benchmarks.measured_rows import MeasuredRow
 from benchmarks.replayed_calibrations import ReplayedCalibration
-from calibrate.measured_runs import Constants, PricedRuns
-from calibrate.refit_cluster import CONSTANTS, present_values
+from calibrate.refit_cluster import CONSTANTS, NUM_RUNS, Constants, PricedRuns, most_telling, present_values
 from calibrate.robust_fit import Floats, LogRatios, Values, choose, refit, slopes
-from calibrate.telling_runs import NUM_RUNS, most_telling
 from train_core.costs.setting import Setting
 
 NUM_DRAWS = 5

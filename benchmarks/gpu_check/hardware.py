@@ -13,9 +13,8 @@ from conf.cluster_spec import ClusterSpec, LinkSpec
 from conf.load import settings_of
 from conf.units import GIGA
 from results.units import significant, tflops
-from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import KIBIBYTE, rates_plan
-from train_core.rates.record import DeviceRates, LinkTime, RatesPlan
+from train_core.rates.record import DeviceRates, LinkTime, RatesFolder, RatesPlan
 
 PART = "hardware"
 SECONDS = {"gpu": 60.0, "cpu": 20.0}

@@ -25,7 +25,7 @@ from conf.tree import Tree, with_values
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import ROOT
-from train_core.rates.folder import RatesFolder
+from train_core.rates.record import RatesFolder
 from train_core.stage_timeline import StageTimeline
 from train_core.trial_folder import TrialFolder
 

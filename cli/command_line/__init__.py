@@ -3,7 +3,5 @@
 arguments         arguments that commands share, and their way into a configuration
 started_sweep     the sweep that a command is about, once it was started
 every_command     options that every command has
-help_text         how `--help` names what an option takes
 completion        what bash offers for an override
-wrong_arguments   what Typer refuses, in a sentence
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from cli.output.console import complaints, console
 from conf.errors import EXIT_INTERRUPTED
@@ -49,3 +50,68 @@ def with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+WORDS = {"int": "N", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
+"""By a part of the name of a type."""
+
+
+class Command(TyperCommand):
+    """A command whose help names values in plain words."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its arguments and options, `--help` among them."""
+        return _named_plainly(super().get_params(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """All commands together, likewise."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its own options, `--help` among them."""
+        return _named_plainly(super().get_params(ctx))
+
+
+def _named_plainly(parameters: list[Any]) -> list[Any]:
+    for each in parameters:
+        if each.metavar is None:
+            each.metavar = "" if getattr(each, "is_bool_flag", False) else _word(each)
+    return parameters
+
+
+def _word(parameter: Any) -> str | None:
+    """None leaves it to Typer, as for what is no option: its own name says what it is."""
+    kind = str(getattr(getattr(parameter, "type_descriptor", parameter), "annotation", "")).lower()
+    words = (word for part, word in WORDS.items() if part in kind)
+    return next(words, None) if parameter.param_type_name == "option" else None
+
+
+PROBLEMS = {
+    "int_parsing": "is not a whole number",
+    "int_from_float": "is not a whole number",
+    "float_parsing": "is not a number",
+    "greater_than_equal": "is below {ge}",
+    "less_than_equal": "is above {le}",
+}
+"""The fault of a value, by the type of pydantic's error."""
+
+# What all of these have in common is public under no name: it is Click's class, or Typer's own copy of it.
+WrongArguments: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def complaint_of(error: Any) -> str:
+    """The complaint about an error of class `WrongArguments`; empty where help was printed in its place."""
+    said = _problem(error).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "trisweep"
+    stop = "" if said.endswith("?") else "."
+    return f"{said}{stop} `{command} --help` says what it takes." if said else ""
+
+
+def _problem(error: Any) -> str:
+    details: list[Any] = getattr(error.__cause__, "errors", list)()
+    if details and (problem := PROBLEMS.get(details[0]["type"])):
+        name = max(error.param.opts, key=len)
+        return f"{name} = {details[0]['input']!r}: {problem.format(**details[0].get('ctx', {}))}"
+    if meant := getattr(error, "possibilities", None):
+        return f"{error.message}. Did you mean {' or '.join(sorted(meant))}?"
+    return str(error.format_message())

@@ -27,7 +27,7 @@ def cancel(
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
     from launcher.control.orders import find_trial
-    from launcher.trainings.begun import training_of
+    from launcher.trainings import training_of
     from sweeps.sweep import Sweep
 
     if as_json:

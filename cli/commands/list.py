@@ -10,9 +10,8 @@ from rich.text import Text
 
 from cli.command_line.arguments import AsJson
 from cli.output.console import console, counted, print_json, print_unwrapped, shown_path
-from conf.catalogue import Option, options_of, unknown_folders
 from conf.errors import ConfigError
-from conf.folders import CONF_DIR, folders, groups, is_own, own_folders
+from conf.folders import CONF_DIR, Option, folders, groups, is_own, options_of, own_folders, unknown_folders
 
 
 def _complete_group(incomplete: str) -> list[str]:

@@ -14,7 +14,7 @@ from conf.errors import UsageError
 
 if TYPE_CHECKING:
     from conf.sites import TrackingSpec
-    from launcher.trainings.begun import LongRun
+    from launcher.trainings import LongRun
     from sweeps.sweep import Sweep
 
 OneSweep = Annotated[
@@ -53,7 +53,7 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     Args:
         tracking, chosen: see `_write_anew`.
     """
-    from launcher.trainings.begun import trainings_of
+    from launcher.trainings import trainings_of
     from results.mlflow.sweep_import import move_store_aside
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
@@ -99,7 +99,7 @@ def _write_trainings(runs: Sequence[LongRun], sweep: Sweep, tracking: TrackingSp
 
 def _trainings(sweep: Sweep, root: Path) -> list[LongRun]:
     """Those whose plan is of a trial of this very sweep; sweeps of one name may stand in several folders."""
-    from launcher.trainings.begun import trainings_of
+    from launcher.trainings import trainings_of
 
     known = {trial.trial_id for trial in sweep.record.trials}
     return [run for run in trainings_of(root, sweep.record.name) if run.source in known]

@@ -41,8 +41,8 @@ def rerun(
 ) -> None:
     """Run a trial again beside its sweep, with its own code and configuration, and say how the numbers compare."""
     from launcher.rerun import plan_rerun
+    from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
-    from sweeps.watch.log_choice import reading_called
 
     folder, asked = started_sweep(name, overrides)
     sweep = Sweep.stored_in(folder)

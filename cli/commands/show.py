@@ -10,9 +10,8 @@ import yaml
 
 from cli.command_line.arguments import AsJson, OverrideTexts, composed
 from cli.output.console import print_json, print_unwrapped
-from conf.catalogue import option_called, shown_source
 from conf.credentials import hide_credentials, shown_tree
-from conf.folders import options
+from conf.folders import option_called, options, shown_source
 from conf.model_from import KEY
 from conf.overrides import Overrides
 

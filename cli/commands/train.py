@@ -18,7 +18,7 @@ from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 
 if TYPE_CHECKING:
-    from launcher.trainings.begun import LongRun
+    from launcher.trainings import LongRun
     from launcher.where import SweepPlace
     from train_core.costs import Estimate
     from train_core.measurement import Measurement, StepMetrics
@@ -74,7 +74,7 @@ def require_memory(predicted: Estimate) -> None:
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from conf.load import is_name
-    from launcher.trainings.long_run import long_run, write_extension, write_long_run
+    from launcher.trainings import long_run, write_extension, write_long_run
     from launcher.where import choose_place
     from train_core.costs import estimate
     from train_core.data.tokens import prepare, token_folder
@@ -169,7 +169,7 @@ class _Lines:
 
 
 def on_this_machine(run: LongRun) -> None:
-    from launcher.trainings.slurm import keep_others_out
+    from launcher.trainings import keep_others_out
 
     measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
@@ -210,7 +210,7 @@ def _conclude(measurement: Measurement) -> None:
 
 def _on_slurm(run: LongRun, place: SweepPlace) -> None:
     from launcher.state import reconcile
-    from launcher.trainings.slurm import keep_others_out, submit_long_run
+    from launcher.trainings import keep_others_out, submit_long_run
 
     # Slurm is asked first: a job that it killed could write no measurement of its own, and would seem to go on.
     (reading,) = reconcile([run.read()])

@@ -18,7 +18,7 @@ def state_document(
     sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading], history: History
 ) -> dict[str, Any]:
     """The document of `status`, with the nodes that no further trial is given."""
-    from launcher.control.retries import bad_nodes
+    from launcher.control.attempts import bad_nodes
     from results.documents import status_document
 
     return status_document(sweep, trials, trainings, history, {bad.name: bad.cause for bad in bad_nodes(trials)})

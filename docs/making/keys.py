@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from conf.fields import model_in
+from conf.complaints import model_in
 from conf.folders import options
 from conf.load import compose_tree
-from conf.mixed import EXAMPLE
-from conf.mixed import KEY as MIXED
 from conf.settings import Settings
+from conf.setup_parts import EXAMPLE
+from conf.setup_parts import KEY as MIXED
 from conf.tree import Tree
 
 HEAD = """# Every key of the configuration

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from conf.errors import UsageError
-from launcher.slurm.node_names import node_names
+from launcher.slurm.cluster import node_names
+from launcher.slurm.own_jobs import own_job_id
 from launcher.slurm.query import SlurmSilent
-from launcher.slurm.requeue import own_job_id
 
 ANSWER_SECONDS = 15
 DAY, HOUR, MINUTE = 86400, 3600, 60

@@ -27,7 +27,7 @@ from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from sweeps.trial import Trial
-from train_core.process.own_code import variables_of
+from train_core.process.git_sha import variables_of
 from train_core.whole_files import replacing
 
 OF_THE_JOB = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conf.trainer_spec import LogSpec
 from launcher.command_trainer.step_book import StepBook
-from sweeps.folder.logs import tail
+from sweeps.folder.submission import tail
 from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
 from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node

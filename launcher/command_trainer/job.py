@@ -10,12 +10,11 @@ from conf.errors import EXIT_FAILED
 from conf.experiment import Experiment
 from launcher.command_trainer.run import ProgramRun
 from launcher.command_trainer.seat import seat_in_slurm, seats_here
-from train_core.attempt import Attempt
 from train_core.job.failures import failed_measurement
 from train_core.measurement import Measurement, Outcome
 from train_core.process.lock import hold_lock
 from train_core.process.stop import cancelled_by_signals
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import Attempt, TrialFolder
 
 WAIT_SECONDS = 2.0
 

@@ -3,8 +3,9 @@
 advance    one step: see how trials stand, write down what is new, end what is not worth it, start more
 loop       step after step, until the sweep has ended or a signal comes
 workplace  the interfaces of the places where trials run, and of what shows how they stand
-rules      from the configuration to the rules; `budget` and `retries` are what they speak of
-attempts   attempts of trials, and which may start; `orders` are what people tell a sweep that is under way
+rules      from the configuration to the rules; `budget` is what one of them speaks of
+attempts   attempts of trials, which may start, and how often a trial is run again
+orders     what people tell a sweep that is under way
 notify     tells a webhook what came of a sweep
 private_overrides  secrets of a command, for whoever goes on with its sweep, and for nobody else
 

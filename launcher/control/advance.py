@@ -14,6 +14,7 @@ from conf.credentials import recorded
 from conf.folders import own_folders
 from launcher.control.attempts import (
     Admission,
+    RetryRule,
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,
@@ -22,7 +23,6 @@ from launcher.control.attempts import (
     submissions,
 )
 from launcher.control.budget import Budget
-from launcher.control.retries import RetryRule
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
 from sweeps.chains import with_figures
@@ -32,8 +32,7 @@ from sweeps.points.following import Stages
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
 from sweeps.repeats.rounds import Rounds
-from sweeps.search.listed import Listed
-from sweeps.search.searcher import Answer, Proposal, Search
+from sweeps.search.searcher import Answer, Listed, Proposal, Search
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial, named_apart, repeat_id
 from train_core.measurement import Outcome

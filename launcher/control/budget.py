@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conf.control import BudgetSpec
 from conf.errors import ConfigError
 from conf.experiment import Experiment
+from conf.settings import BudgetSpec
 from conf.sites import SlurmSpec
 from launcher.slurm.resources import devices_charged
 from sweeps.trial import Trial

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conf.errors import UsageError
-from launcher.control.attempts import key_of
-from launcher.control.retries import ASKED_FOR
+from launcher.control.attempts import ASKED_FOR, key_of
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading

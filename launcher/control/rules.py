@@ -11,7 +11,7 @@ from conf.tree import Tree
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
 from launcher.control.notify import Notifier
-from sweeps.later_command.restriction import restriction_of
+from sweeps.later_command import restriction_of
 from sweeps.points.following import Stages
 from sweeps.points.plan import part_of, trial_of
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds

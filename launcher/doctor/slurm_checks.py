@@ -13,8 +13,7 @@ from conf.folders import shown_file
 from conf.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
-from launcher.slurm.cluster import this_cluster
-from launcher.slurm.tools import ask, minutes
+from launcher.slurm.cluster import ask, minutes, this_cluster
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300

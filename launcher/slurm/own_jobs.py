@@ -6,8 +6,10 @@ memory gives them out again. A job is ours where the cluster and the job's name 
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Container, Iterable, Sequence
+import subprocess
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, Patience
@@ -102,3 +104,24 @@ def _why_elsewhere(submission: Submission, here: str | None) -> str:
 
 def _is_ours(submission: Submission, state: SlurmJobState) -> bool:
     return state.job_name == submission.queue_name
+
+
+def own_job_id(environment: Mapping[str, str] = os.environ) -> str:
+    """The job's number as squeue and submissions have it: every element of an array also has another of its own."""
+    if "SLURM_ARRAY_JOB_ID" in environment:
+        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+    # A heterogeneous job goes by the number of its first component.
+    return environment.get("SLURM_JOB_ID_HET_GROUP_0") or environment["SLURM_JOB_ID"]
+
+
+def requeue() -> None:
+    """Have Slurm run this job again; it goes on from what was saved."""
+    # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
+    command = ["scontrol", "requeue", own_job_id()]
+    try:
+        refusal = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = refusal.stderr.strip() if refusal.returncode else ""
+    except OSError as error:
+        said = str(error)
+    if said:
+        print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.slurm.node_names import first_ranks, node_names
+from launcher.slurm.cluster import first_ranks, node_names
 from launcher.slurm.query import SlurmJobState, age
-from sweeps.folder.logs import tail
-from sweeps.folder.submission import Submission
+from sweeps.folder.submission import Submission, tail
 from sweeps.reading import Reading
-from train_core.attempt import last_attempt
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.job.faults import fault_of_signal, over_capacity_bytes
 from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
-from train_core.trial_folder import JobFolder
+from train_core.trial_folder import JobFolder, last_attempt
 
 OUTCOME_OF_STATE = {
     "TIMEOUT": Outcome.TIMED_OUT,

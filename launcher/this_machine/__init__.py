@@ -1,1 +1,1 @@
-"""This machine, where trials run without Slurm: its capacity, its jobs, and how their processes are ended."""
+"""This machine, where trials run without Slurm: its capacity, and its jobs, whose processes it can end."""

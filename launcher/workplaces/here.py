@@ -15,10 +15,15 @@ from launcher.executor import FolderWork
 from launcher.slurm.silent_jobs import TRACEBACK_LINES
 from launcher.state import look_here
 from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
-from launcher.this_machine.jobs import EXTRA_MINUTES, LocalExecutor, LocalJobFunction, controller_of, is_running_here
-from launcher.this_machine.processes import end_trees
-from sweeps.folder.logs import tail
-from sweeps.folder.submission import Submission, read_submission, shape_of
+from launcher.this_machine.jobs import (
+    EXTRA_MINUTES,
+    LocalExecutor,
+    LocalJobFunction,
+    controller_of,
+    end_trees,
+    is_running_here,
+)
+from sweeps.folder.submission import Submission, read_submission, shape_of, tail
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial

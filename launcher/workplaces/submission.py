@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.sites import SlurmSpec
-from launcher.control.retries import bad_nodes, nodes_to_avoid
+from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.slurm.resources import JobArray, device_hours, job_arrays

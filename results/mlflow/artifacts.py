@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from conf.credentials import HIDDEN
 from conf.experiment import Experiment
-from sweeps.folder.logs import tail
-from sweeps.folder.submission import Submission
+from sweeps.folder.submission import Submission, tail
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepFolder
 from train_core.costs import estimate

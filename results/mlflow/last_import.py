@@ -18,9 +18,9 @@ from pathlib import Path
 from results.mlflow.artifacts import report_digest
 from results.mlflow.run_content import FORMAT, SWEEP, RunContent
 from results.mlflow.stored_runs import LEFT, StoredRun, stored_runs
+from sweeps.glance import glance_at, is_settled
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.watch.glance import glance_at, is_settled
 from train_core.process.git_sha import ROOT
 from train_core.whole_files import write_atomically
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from conf.errors import TrisweepError
 from conf.sites import TrackingSpec
 from results.mlflow.sweep_import import import_sweep
+from sweeps.glance import glance_at, is_settled
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from sweeps.watch.glance import glance_at, is_settled
 
 
 class UnfinishedSweeps:

@@ -13,7 +13,6 @@ from typing import TypeAlias
 import pandas
 
 from conf.errors import UsageError
-from results.collect import collect, plan_frame
 from results.machine_text import csv_cell
 from results.published import PublishedFigure, chosen_figures
 from results.report.markdown import markdown
@@ -37,6 +36,7 @@ from results.report.sections import (
     trials,
 )
 from results.report.timeline.stage_shares import shares_rows
+from results.trial_rows import collect, plan_frame
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sweeps.planner import Choice
+from sweeps.planner.choice import NEARLY_FULL, Judged, num_rivals
 from sweeps.planner.request import Request
-from sweeps.planner.rivals import NEARLY_FULL, Judged, num_rivals
 
 MOST_OUTSIDE = 3
 

@@ -12,6 +12,7 @@ from conf.settings import Settings
 from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
 from results.machine_text import csv_cell
 from sweeps.planner import Candidate, Choice, Training
+from sweeps.planner.choice import Judged, num_rivals
 from sweeps.planner.objectives import (
     dollars_per_second,
     tokens_per_step,
@@ -20,7 +21,6 @@ from sweeps.planner.objectives import (
     watts,
 )
 from sweeps.planner.request import Request
-from sweeps.planner.rivals import Judged, num_rivals
 from sweeps.planner.strategy import Strategy
 
 Cell: TypeAlias = str | int | float | bool | None

@@ -3,5 +3,4 @@
 journal     what was done with a sweep since it was planned; `history` is what its entries come to
 submission  which job works in a folder
 attempts    how the attempts before the last one ended
-logs        where a job's own output is, and how it ends
 """

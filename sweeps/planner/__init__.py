@@ -2,17 +2,16 @@
 
 Read in this order:
 
-request      from overrides to the spaces that are searched; `usual` gives batch and precision, `vocabulary` pads,
-             `headroom` is memory that stays free
-space        the values of each knob, given those before it; `divisors`, `spreads` of layers over stages, `limits`
+request      from overrides to the spaces that are searched: usual batch and precision, padding, memory left free
+space        the values of each knob, given those before it; `spreads` of layers over stages; `runnable` by a trainer
 blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
-search       one space whole: what fits, and the fastest; `tally` keeps counts, the best, and the best of each family
-promising    many spaces at once: `bounds` tell which families need not be priced
+search       one space whole: what fits, the fastest, and the best of each family
+promising    many spaces at once: bounds tell which families need not be priced
 choice       among spaces: which cluster, how many devices, which plan; `objectives` are money, energy, device-hours
 strategy     one plan as a value; `neighbours` differ from it in one knob, `explain` says why it is as fast as it is
-rivals       how sure the order is; `runnable`: what a trainer can run of it; `points`: what a sweep then measures
+points       what a sweep then measures
 scaling      the best plan for every number of devices
-mixed        one job over several types of devices; `mixed_price` prices it
+mixed        one job over several types of devices
 
 A family is all plans of the same `space.Sizes` on one number of devices of one cluster. A knob of a plan lives in one
 of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends on) or `spreads.StageLayout`, all three
@@ -21,10 +20,9 @@ columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
 
 from sweeps.planner.choice import Candidate, Choice, choose, pareto_front
 from sweeps.planner.objectives import OBJECTIVES, Objective, Training
-from sweeps.planner.search import search_space
+from sweeps.planner.search import Found, search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy
-from sweeps.planner.tally import Found
 
 __all__ = [
     "OBJECTIVES",

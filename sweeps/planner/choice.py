@@ -13,7 +13,9 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.knobs import KNOB
+from conf.setup_parts import SetupParts
 from conf.units import GIBIBYTE
+from sweeps.confidence import Interval, interval_of
 from sweeps.planner.objectives import (
     Objective,
     Training,
@@ -24,11 +26,10 @@ from sweeps.planner.objectives import (
     total_hours,
 )
 from sweeps.planner.promising import Prospects
-from sweeps.planner.search import search_space
+from sweeps.planner.search import Found, Ranked, search_space
 from sweeps.planner.space import Space
 from sweeps.planner.strategy import Strategy, strategies_of
-from sweeps.planner.tally import Found, Ranked
-from train_core.costs import StepTime
+from train_core.costs import StepTime, estimate
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
 from train_core.costs.setting import Setting
@@ -305,3 +306,50 @@ def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training
 
 
 _REMEDY = "Allow more, train fewer tokens, or offer other devices with --devices or --clusters."
+
+
+NEARLY_FULL = 0.9
+"""Share of a device's memory above which a plan is said to be close to it: predictions err by a few percent, and what
+other libraries take is not in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A plan with what is known of its prediction's error."""
+
+    candidate: Candidate
+    interval: Interval
+
+    @property
+    def memory_share(self) -> float:
+        return self.candidate.peak_memory_bytes / self.candidate.space.setting.cluster.device.memory_bytes
+
+    @property
+    def is_nearly_full(self) -> bool:
+        return self.memory_share > NEARLY_FULL
+
+
+def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
+    """The candidates with their intervals.
+
+    Args:
+        parts: precision and what else the search was asked for; model and cluster are those of each candidate.
+    """
+    return [_judge(candidate, parts) for candidate in candidates]
+
+
+def _judge(candidate: Candidate, parts: SetupParts) -> Judged:
+    setting = candidate.space.setting
+    like = parts.model_copy(update={"model": setting.model, "cluster": setting.cluster, "mixed": None})
+    setup = candidate.strategy.setup(like)
+    predicted = estimate(setup, setting.implementation)
+    return Judged(candidate, interval_of(setup, setting.implementation.name, predicted))
+
+
+def num_rivals(choice: Choice, best: Judged) -> int:
+    """The number of families that predictions cannot tell from the best, itself among them.
+
+    It is the least number where families were left out unpriced (`Choice.num_left_out`).
+    """
+    limit = choice.family_values[0] * (1 + best.interval.rivals)
+    return sum(value <= limit for value in choice.family_values)

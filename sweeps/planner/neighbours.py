@@ -9,9 +9,8 @@ from typing import TypeVar
 from conf.experiment import ExperimentParts
 from conf.knobs import KNOB, KNOBS, KnobValue
 from conf.schema import ParallelPlan
-from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
-from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES
+from sweeps.planner.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, divisors
 from sweeps.planner.spreads import chunk_numbers, has_chunks, layer_ends
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import Implementation

@@ -1,30 +1,37 @@
-"""Turns Hydra overrides into the spaces that a search goes through: an override of a knob pins it."""
+"""Turns Hydra overrides into the spaces that a search goes through: an override of a knob pins it.
+
+A vocabulary that is as it comes from a tokenizer, such as GPT-2's 50,257, would leave one tensor rank alone. What a
+plan needs is stated with it, as `model.vocab_size`, so that the plan runs as it was priced.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import lcm
+from typing import Any, TypeVar
 
-from conf.cluster_spec import ClusterSpec
+from conf.cluster_spec import ClusterSpec, DeviceSpec
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.experiment import require_compilable, require_whole_attention
+from conf.folders import is_own, path_of
 from conf.knobs import KNOBS, KnobValue
 from conf.load import Composition, load_cluster, settings_of
-from conf.mixed import KEY, is_count, named_blocks, written_blocks
 from conf.model_spec import ModelSpec
 from conf.overrides import Overrides, written
 from conf.plan_checks import require_recipe
+from conf.remedies import padded_vocabulary
 from conf.schema import Value
 from conf.settings import Settings
+from conf.setup_parts import KEY, SetupParts, is_count, named_blocks, written_blocks
 from conf.sweep_spec import SweepSpec
-from conf.tree import part_at, with_values
-from sweeps.planner.headroom import headroom_bytes
-from sweeps.planner.limits import require_searchable
+from conf.tree import part_at, value_at, with_values
+from conf.units import GIBIBYTE, MEBIBYTE
 from sweeps.planner.runnable import require_run
-from sweeps.planner.space import Space, shared_tensor_sizes
+from sweeps.planner.space import Space, require_searchable, shared_tensor_sizes
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
-from sweeps.planner.vocabulary import padded_model
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
 from train_core.costs.trainers.trisweep import TRISWEEP
@@ -338,3 +345,85 @@ def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> 
     if listed not in (even, spread_layers(num_layers, len(listed), listed[0], listed[-1])):
         problem = "is not even between its first and its last stage, and a search goes through no other spreads"
         raise InfeasiblePlan(key, list(listed), problem, "Use null for an even spread, or leave the key out.")
+
+
+UNITS = {"GiB": GIBIBYTE, "MiB": MEBIBYTE, "GB": 10**9, "MB": 10**6}
+AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)}|%)")
+
+
+def headroom_bytes(text: str, device: DeviceSpec) -> int:
+    """Return how many bytes of the device's memory have to stay free.
+
+    Raises:
+        ConfigError: the text is no amount of memory, or all that the device has.
+    """
+    found = AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError("headroom", text, "is no amount of memory", "Write 6GiB, 6GB, 500MiB or 10%.")
+    number, unit = float(found[1]), found[2]
+    amount = int(number / 100 * device.memory_bytes) if unit == "%" else int(number * UNITS[unit])
+    if amount >= device.memory_bytes:
+        problem = f"leaves nothing of the {device.memory_bytes / GIBIBYTE:.1f} GiB of {device.name}"
+        raise ConfigError("headroom", text, problem, "Leave less free.")
+    return amount
+
+
+Holder = TypeVar("Holder", bound=SetupParts)
+VOCABULARY_KEY = "model.vocab_size"
+
+
+def padded_model(model: ModelSpec, tensor_parallel_sizes: Iterable[int]) -> ModelSpec:
+    """The model with so many rows that each of these sizes divides them; itself if they do already."""
+    sizes = [size for size in tensor_parallel_sizes if size > 0]
+    if all(model.vocab_size % size == 0 for size in sizes):
+        return model
+    return model.model_copy(update={"vocab_size": padded_vocabulary(model.vocab_size, lcm(*sizes))})
+
+
+def padded_for(parts: Holder, tensor_parallel_size: int) -> Holder:
+    """The parts with the model as a plan of this tensor-parallel size needs it."""
+    model = padded_model(parts.model, [tensor_parallel_size])
+    return parts if model is parts.model else parts.model_copy(update={"model": model})
+
+
+TOKENS = 3 * 2**20
+"""Tokens of a step: those of GPT-3 175B, 1,536 sequences of 2,048 (arXiv 2005.14165). Factors of two and three suit the
+numbers of devices that clusters have."""
+BATCH = "batch.global_batch_size"
+
+
+def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[str]:
+    """Return overrides for a command that names only a model and GPUs: the defaults suit a try on a laptop.
+
+    Args:
+        clusters: those that the search chooses among, in place of the configured one.
+
+    Returns:
+        Overrides, such as `precision=bf16`; none for what was given, and none for a sweep, which states its own.
+    """
+    given = asked.overrides
+    places_given = bool(clusters) or bool(given.of({"cluster"}).entries)
+    if given.chosen("sweep") is not None or not (places_given and given.of({"model"}).entries):
+        return []
+    places = [load_cluster(name) for name in clusters] or [asked.settings.cluster]
+    if any(place.device.kind != "gpu" for place in places):
+        return []
+    added: list[str] = []
+    dtype = _sixteen_bits(places)
+    if dtype is not None and not given.of({"precision"}).entries and not _has_own_default("precision", "fp32"):
+        added.append(f"precision={dtype}")
+    named = given.chosen("batch") is not None or given.chosen(BATCH) is not None
+    length = value_at(asked.tree, "model.seq_length")
+    if not named and isinstance(length, int) and not _has_own_default("batch", "default"):
+        added.append(f"{BATCH}={3 * 2 ** max(0, round(math.log2(TOKENS / 3 / length)))}")
+    return added
+
+
+def _sixteen_bits(places: Sequence[ClusterSpec]) -> str | None:
+    """The type of two bytes that all of them compute in; bf16 needs no scaling of the loss, so it comes first."""
+    return next((dtype for dtype in ("bf16", "fp16") if all(dtype in each.device.dtypes for each in places)), None)
+
+
+def _has_own_default(group: str, option: str) -> bool:
+    path = path_of(group, option)
+    return path is not None and is_own(path)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
-from math import gcd
+from math import gcd, isqrt
 from typing import NamedTuple, TypeVar
 
+from conf.errors import ConfigError
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
+from conf.model_spec import ModelSpec
+from conf.schema import BatchPlan
 from conf.trainer_limits import LAYER_SPLIT
 from conf.trainer_spec import TRISWEEP
-from sweeps.planner.divisors import divisors
 from sweeps.planner.runnable import runs
 from sweeps.planner.spreads import StageLayout, all_layouts
 from sweeps.planner.strategy import even_ends
-from train_core.costs.counts.computable import largest_micro_batch_size
+from train_core.costs.counts.computable import largest_micro_batch_size, require_computable
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.setting import Setting
 
@@ -263,3 +266,52 @@ def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> 
     assert size is None or isinstance(size, int)
     is_group = size is not None and 1 < size < num_replicas and num_replicas % size == 0
     return [None, size] if is_group else [None]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of the number, ascending."""
+    return list(_divisors(number))
+
+
+@lru_cache(maxsize=4096)  # a search asks many times for the divisors of few numbers
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return (*small, *(number // size for size in reversed(small) if size * size != number))
+
+
+MOST_SEQUENCES = 10**9
+"""The largest global batch that is searched. Real trainings use thousands of sequences. A search finds every divisor
+of the number and tries each as a micro-batch, which for a far larger number would take very long."""
+MOST_TYPES = 3
+"""The most types of devices in one job. Each further type multiplies the number of assignments by about the number of
+layers, which with four types makes billions."""
+
+
+def require_searchable(model: ModelSpec, batch: BatchPlan) -> None:
+    """Refuse a model or a batch whose plans are too many to go through or too large to price exactly.
+
+    Args:
+        batch: its micro-batch is the pinned one, else 1.
+
+    Raises:
+        ConfigError: the model, the pinned micro-batch or the batch is too large for that.
+    """
+    if batch.global_batch_size > MOST_SEQUENCES:
+        raise ConfigError(
+            "batch.global_batch_size",
+            batch.global_batch_size,
+            f"is more sequences than the {MOST_SEQUENCES:,} that a search takes",
+            "Give the sequences, not the tokens, of one optimizer step.",
+        )
+    require_computable(model, batch.micro_batch_size)
+
+
+def require_few_types(clusters: list[str]) -> None:
+    """Refuse one job over so many clusters that its assignments could not all be searched.
+
+    Raises:
+        ConfigError: there are too many.
+    """
+    if len(clusters) > MOST_TYPES:
+        problem = f"names {len(clusters)} types of devices, and a search of one job goes through {MOST_TYPES} at most"
+        raise ConfigError("mixed", ",".join(clusters), problem, "Leave the slowest or the smallest out.")

@@ -1,10 +1,8 @@
 """The points of a sweep, and the trial that each of them is.
 
 plan             `plan_sweep`: from a composition to the record of a sweep, every point priced
-expansion        from axes and listed points to the values that set each trial apart
 axes             blocks of axes over a configuration: what depends on what, and every point of the grid
 suiting_devices  how many devices a sweep takes where nobody has said it
 following        the trials of the stages that come after a trial
-token_budget     how many steps a point trains where trials are compared at equal tokens
 objectives       what each objective makes of a point's trial, and whether points can be compared by it
 """

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from conf.axes import AxisBlock, SweepAxis, followed
-from conf.errors import ConfigError
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.experiment import Experiment
 from conf.expression import BadExpression, Expression, parsed
 from conf.schema import Value
+from conf.sweep_spec import PointSet
 from conf.tree import Tree, has_key, nearest_key, part_at, value_at
-from sweeps.points.token_budget import NEEDED, NUM_STEPS, budgeted_steps
+from sweeps.planner.objectives import steps_for
 
 Point = dict[str, Value]
 Row = tuple[Value, ...]
@@ -199,3 +201,127 @@ def _without_number(dimension: Dimension) -> ConfigError:
     problem = "is a continuous range, and a grid takes single values"
     remedy = "Give `num`, the number of values, or `step`; or search the range with search=random or search=bayes."
     return ConfigError(f"sweep.axes.{dimension.name}", stated, problem, remedy)
+
+
+NUM_STEPS = "training.num_steps"
+NEEDED = ("batch.global_batch_size", "model.seq_length")
+"""The keys from which the number of steps follows, where tokens are given."""
+
+
+def budgeted_steps(tree: Tree, value_of: Callable[[str], Value]) -> int | None:
+    """The steps that `search.tokens` takes, rounded up; None where no tokens are given.
+
+    Args:
+        value_of: the value of a dotted key at the point.
+    """
+    tokens = part_at(tree, "search.tokens")
+    sizes = [value_of(key) for key in NEEDED]
+    if tokens is None or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    batch, sequence = (int(size or 1) for size in sizes)
+    return steps_for(int(tokens), batch * sequence)
+
+
+def require_last_step_evaluated(experiment: Experiment) -> None:
+    """Refuse a trial whose last held-out loss would be of an earlier step, after fewer tokens than those of others.
+
+    Raises:
+        InfeasiblePlan: the evaluations miss the last step.
+    """
+    training = experiment.training
+    if training.evaluate_every is not None and training.num_steps % training.evaluate_every:
+        problem = f"leaves the last of training.num_steps = {training.num_steps} without evaluation"
+        remedy = "Use a divisor, or the axis `training.evaluate_every: =training.num_steps`, or null."
+        raise InfeasiblePlan("training.evaluate_every", training.evaluate_every, problem, remedy)
+
+
+MOST_COMBINATIONS = 2_000_000
+"""The most combinations that a grid goes through, which takes ten seconds."""
+MOST_POINTS = 10_000
+"""The most points of a grid that are estimated one by one, which takes fifteen seconds."""
+
+
+def spaces_of(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[AxisSpace]:
+    """The blocks of axes, each over this configuration.
+
+    Args:
+        pinned: what the user overrode; such an axis has this one value.
+    """
+    return [AxisSpace.of(block, tree, pinned) for block in point_set.blocks]
+
+
+def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:
+    """Every point once: the baseline first, then the grid of each block of axes, then the listed points.
+
+    Args:
+        tree: the configuration, with the values that points leave unsaid.
+        pinned: what the user overrode; points of another value are left out.
+
+    Raises:
+        ConfigError: no point is left, or there are too many to go through.
+    """
+    spaces = spaces_of(point_set, tree, pinned)
+    for space in spaces:
+        space.require_listed()
+    _require_few(sum(space.num_combinations for space in spaces), MOST_COMBINATIONS, "combinations")
+    points = list(_distinct(_all_points(point_set, spaces, tree), tree, pinned))
+    _require_few(len(points), MOST_POINTS, "points")
+    if not points:
+        shown = ", ".join(f"{key}={value}" for key, value in pinned.items())
+        raise ConfigError("sweep.points", shown, "leaves no point of the sweep", "Drop an override, or add a point.")
+    return points
+
+
+def stated_points(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:
+    """The baseline and the listed points, without the axes; empty where what is pinned leaves none."""
+    return list(_distinct(_all_points(point_set, [], tree), tree, pinned))
+
+
+def every_point(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value], *, whole_grid: bool) -> Iterator[Point]:
+    """Points one after another, as they come; a caller who wants a few does not wait for a large grid.
+
+    Args:
+        whole_grid: those on the axes too, of which a continuous range lists none.
+    """
+    spaces = spaces_of(point_set, tree, pinned) if whole_grid else []
+    listed = [space for space in spaces if all(dimension.rows is not None for dimension in space.dimensions)]
+    return _distinct(_all_points(point_set, listed, tree), tree, pinned)
+
+
+def baseline_of(point_set: PointSet, tree: Tree) -> Point:
+    """The baseline, with those values computed that follow from others."""
+    return _plain(point_set.baseline, tree)
+
+
+def _all_points(point_set: PointSet, spaces: list[AxisSpace], tree: Tree) -> Iterator[Point]:
+    yield baseline_of(point_set, tree)
+    for space in spaces:
+        yield from space.grid()
+    yield from (_plain(point, tree) for point in point_set.points)
+
+
+def _plain(point: Mapping[str, Value], tree: Tree) -> Point:
+    """A listed point, with those values computed that follow from others."""
+    given = {key: value for key, value in point.items() if followed(value) is None}
+    everywhere = AxisSpace((), (), tree)
+    computed = {key: everywhere.plain(value, given, f"points.{key}") for key, value in point.items()}
+    return {key: computed[key] for key in point}
+
+
+def _distinct(points: Iterator[Point], tree: Tree, pinned: Mapping[str, Value]) -> Iterator[Point]:
+    """Each point once that has the pinned values. Pinning an axis makes the points along it equal."""
+    seen = set[tuple[tuple[str, object], ...]]()
+    for point in points:
+        # The kind counts, because Python takes 1, 1.0 and True for the same, and the configuration does not.
+        content = tuple(sorted((key, (type(value), value)) for key, value in point.items()))
+        if content in seen:
+            continue
+        seen.add(content)
+        if all((point[key] if key in point else value_at(tree, key)) == value for key, value in pinned.items()):
+            yield point
+
+
+def _require_few(number: float, most: int, what: str) -> None:
+    if number > most:
+        remedy = "Use fewer values, tighter constraints, or a search that lists nothing: search=random or search=bayes."
+        raise ConfigError("sweep.axes", f"{number:,.0f} {what}", f"are more than the {most:,} of a grid", remedy)

@@ -13,7 +13,7 @@ from conf.load import Composition, compose, settings_of
 from conf.overrides import Override, Overrides
 from conf.stage_spec import STAGES, TRAIN, StagePlace, StageSpec, following
 from conf.tree import Tree, part_at, with_values
-from sweeps.points.token_budget import NUM_STEPS
+from sweeps.points.axes import NUM_STEPS
 from sweeps.trial import FEWEST_DIGITS, SweepFolder, Trial
 from train_core.costs import IMPLEMENTATIONS, estimate
 

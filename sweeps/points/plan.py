@@ -19,11 +19,18 @@ from conf.units import GIBIBYTE
 from sweeps.labels import name_of_point
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
-from sweeps.points.axes import Point, value_in
-from sweeps.points.expansion import baseline_of, expand, stated_points
+from sweeps.points.axes import (
+    NUM_STEPS,
+    Point,
+    baseline_of,
+    budgeted_steps,
+    expand,
+    require_last_step_evaluated,
+    stated_points,
+    value_in,
+)
 from sweeps.points.objectives import Comparison
 from sweeps.points.suiting_devices import on_suiting_devices
-from sweeps.points.token_budget import NUM_STEPS, budgeted_steps, require_last_step_evaluated
 from sweeps.trial import FEWEST_DIGITS, SweepRecord, Trial, named_apart, repeat_id
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 

@@ -12,8 +12,7 @@ from conf.cluster_spec import ClusterSpec
 from conf.load import Composition, checked
 from conf.sweep_spec import PointSet
 from conf.tree import Tree, value_at, with_values
-from sweeps.points.axes import MODEL_PARALLEL, Point
-from sweeps.points.expansion import every_point
+from sweeps.points.axes import MODEL_PARALLEL, Point, every_point
 
 WORLD_SIZE = "parallel.world_size"
 MOST_LOOKED_AT = 2_000

@@ -3,6 +3,5 @@
 ranking         runs that count and the one that stands for its point; points in their order
 points          each point with its interval, which `interval` makes of few runs
 by_objective    the same where something else than the rate is sought
-outliers        points that were slower than the others let expect
 rounds          further runs, and when they are enough
 """

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatInterval, RepeatSpread, of_one_run, of_runs, pooled_spread, with_own_steps
-from sweeps.repeats.ranking import MEASURED_PEAK, counted_runs, disturbances, measured_groups, middle_of
-from sweeps.steadiness import LEAST_RATIO
+from sweeps.repeats.ranking import LEAST_RATIO, MEASURED_PEAK, counted_runs, disturbances, measured_groups, middle_of
 from train_core.measurement import Performance
 
 NOISY_RATIO = LEAST_RATIO

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeps.reading import TrialReading
-from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of
-from sweeps.repeats.ranking import disturbances
+from sweeps.repeats.ranking import disturbances, late_ones, lateness
 from sweeps.search.searcher import Answer, Proposal
 from train_core.measurement import Outcome
 
@@ -130,3 +129,9 @@ def _mark(reading: TrialReading) -> str:
 def _num_repeats(trials: Sequence[TrialReading]) -> int:
     """Count the repeats that were tried, whatever became of them."""
     return sum(each.trial.repeat > 0 and each.outcome not in UNMEASURED for each in trials)
+
+
+def far_from_prediction(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
+    known = [(point, late) for point in points if not point.disturbed and (late := lateness(point.middle)) is not None]
+    flags = late_ones([late for _, late in known])
+    return [point for (point, _), is_late in zip(known, flags, strict=True) if is_late]

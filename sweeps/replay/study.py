@@ -14,8 +14,7 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.experiment import Experiment
-from sweeps.points.axes import AxisSpace
-from sweeps.points.expansion import spaces_of
+from sweeps.points.axes import AxisSpace, spaces_of
 from sweeps.points.plan import SweepPart, make_trials
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading

@@ -2,7 +2,6 @@
 
 searcher  the interface: what is asked of a search, and what it answers
 choice    which search a sweep has
-listed    every point was listed beforehand
 layouts   the adaptive search of layouts (a room of its own)
 axes      the adaptive search of any other axes (likewise)
 """

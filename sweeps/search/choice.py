@@ -14,9 +14,8 @@ from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, part_of
 from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces
-from sweeps.search.layouts.objective import require_layouts_decide
-from sweeps.search.listed import Listed
-from sweeps.search.searcher import Search
+from sweeps.search.layouts.priced import require_layouts_decide
+from sweeps.search.searcher import Listed, Search
 from sweeps.trial import SweepRecord
 
 BATCH = "batch.global_batch_size"

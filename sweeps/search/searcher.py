@@ -61,3 +61,17 @@ class Search(Protocol):
 
     def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
         """Return what the trials have shown about the prediction, a sentence each."""
+
+
+@dataclass(frozen=True)
+class Listed(Search):
+    """Grid and planner: every trial is in the record from the start."""
+
+    def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+        return Answer(finished="every listed point was tried")
+
+    def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
+        return []
+
+    def lessons(self, trials: Sequence[TrialReading]) -> list[str]:
+        return []

@@ -11,9 +11,8 @@ import pytest
 from conf.cluster_spec import ClusterSpec
 from conf.folders import CONF_DIR
 from train_core.measurement import Environment
-from train_core.rates.folder import RatesFolder
 from train_core.rates.plan import rates_plan
-from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate
+from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesFolder
 
 
 class RatesOf(Protocol):

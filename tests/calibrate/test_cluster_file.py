@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.calibration import draft_of_rates
-from calibrate.cluster_change import Change
-from calibrate.cluster_file import cluster_path, replace_cluster_file, require_writable, rewritten
+from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewritten
 from conf.errors import ConfigError, UsageError
 from conf.load import load_cluster
 from tests.calibrate.conftest import RatesOf

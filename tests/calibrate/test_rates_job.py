@@ -13,7 +13,7 @@ from calibrate.rates_job import Here
 from conf.errors import UsageError
 from conf.load import load_cluster
 from tests.conftest import TinyRatesPlan
-from train_core.rates.folder import RatesFolder
+from train_core.rates.record import RatesFolder
 
 
 def silent(line: str) -> None:

@@ -24,7 +24,7 @@ from conf.experiment import Experiment
 from conf.load import settings_of
 from conf.tree import with_values
 from tests.composed import compose_tree
-from train_core.costs.scale import SCALE
+from train_core.costs.setting import SCALE
 
 
 class Measured(Protocol):

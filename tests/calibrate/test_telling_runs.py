@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.telling_runs import most_telling
+from calibrate.refit_cluster import most_telling
 
 
 def test_the_run_that_depends_most_on_what_is_uncertain_comes_first_and_none_comes_twice() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrate.value_source import source_after
+from calibrate.measured_changes import source_after
 
 
 def test_a_calibration_says_what_it_set_and_what_the_rest_stands_on() -> None:

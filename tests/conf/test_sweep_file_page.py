@@ -10,8 +10,7 @@ import yaml
 
 from conf.load import checked
 from conf.sweep_spec import PointSet
-from sweeps.points.axes import Point
-from sweeps.points.expansion import expand
+from sweeps.points.axes import Point, expand
 from tests.composed import compose_tree
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sweep-file.md"

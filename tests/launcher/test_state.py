@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from cli.commands.status.table import status_table
-from launcher.control.retries import RetryRule
+from launcher.control.attempts import RetryRule
 from launcher.state import reconcile
-from launcher.trainings.long_run import best_of
-from results.collect import collect
+from launcher.trainings import best_of
+from results.trial_rows import collect
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

@@ -9,7 +9,7 @@ import os
 import pandas
 import pytest
 
-from results.collect import collect
+from results.trial_rows import collect
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, experiment, finish, performance, trial, write_steps
 from train_core.measurement import Outcome, RankFailure

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.cluster import Cluster
-from conf.control import LauncherSpec
 from conf.schema import Frozen, Value
+from conf.settings import LauncherSpec
 from conf.sites import SlurmSpec
 from launcher.allocation.folder import live_allocation
 from launcher.allocation.nodes import own_allocation

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conf.control import UNLIMITED_BUDGET
+from conf.settings import UNLIMITED_BUDGET
 from conf.sites import SlurmSpec
 from launcher.control.advance import Conductor, Rules
 from launcher.control.budget import Budget

@@ -12,9 +12,7 @@ from conf.overrides import Overrides
 from conf.sites import SlurmSpec
 from launcher.cancel import cancel_training
 from launcher.state import reconcile
-from launcher.trainings.begun import LongRun, trainings_of
-from launcher.trainings.long_run import long_run, write_long_run
-from launcher.trainings.slurm import live_job, submit_long_run
+from launcher.trainings import LongRun, live_job, long_run, submit_long_run, trainings_of, write_long_run
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -20,8 +20,8 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.slurm.conftest import WaitUntil
-from train_core.attempt import Attempt, last_attempt
 from train_core.measurement import Outcome
+from train_core.trial_folder import Attempt, last_attempt
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.usefixtures("slurm_cluster")]
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.control.attempts import RetryRule
 from launcher.control.orders import retry_failed_trials
-from launcher.control.retries import RetryRule
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import INTERRUPTED, TrialReading
 from sweeps.sweep import Sweep

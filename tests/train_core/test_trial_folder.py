@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.steps import STEP
-from train_core.attempt import Attempt, AttemptOver
 from train_core.measurement import Outcome, RankFailure
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import Attempt, AttemptOver, TrialFolder
 
 FAILURE = RankFailure(rank=1, outcome=Outcome.FAILED, cause="its peer is gone", traceback="", time=1.0)
 

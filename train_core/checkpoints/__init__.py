@@ -2,11 +2,11 @@
 
 checkpoint           `Checkpoints`: saves and restores one rank's share
 checkpoint_folder    which checkpoints a folder holds, and which are whole; no torch
-what_to_read         which of them `checkpoint.load` means; `same_model` refuses one of another model, `same_training`
-                     one that `checkpoint.resume` cannot go on from
-pieces               what a rank has of the model's tensors; `host_copies` what it copies to write it later
+what_to_read         which of them `checkpoint.load` means; refuses one of another model, or that `checkpoint.resume`
+                     cannot go on from
 writer, reader       the files, with their checksums; `metadata` what lies where in them
-progress             how far a save is, for the clock; `not_written` why it failed; `writers_group` how writers talk
+progress             how far a save is, for the clock
+host_copies          what a rank writes: pieces of its tensors, copied to the host while the training goes on
 first_weights        Hugging Face weights in place of random ones, where `checkpoint.load` names some
 huggingface          Hugging Face's files; `huggingface_config` the config.json beside them
 export               a checkpoint as Hugging Face weights

@@ -7,21 +7,31 @@ the boxes that were written.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import resource
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from conf.errors import TrainingError
 from conf.experiment import Experiment
+from conf.model_spec import ModelSpec
 from conf.schema import Value
+from conf.units import GIBIBYTE
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
     Unreadable,
@@ -31,20 +41,17 @@ from train_core.checkpoints.checkpoint_folder import (
     last_to_go_on_from,
     publish,
 )
-from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for
+from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for, pieces_of
 from train_core.checkpoints.huggingface_config import is_weights
-from train_core.checkpoints.not_written import free_bytes, not_written
-from train_core.checkpoints.pieces import pieces_of
 from train_core.checkpoints.progress import Progress
-from train_core.checkpoints.reader import Reader, read
-from train_core.checkpoints.same_training import facts_of_training, how_it_goes_on
-from train_core.checkpoints.what_to_read import asked_for, said_by
+from train_core.checkpoints.reader import Reader, failure_of_a_rank, read
+from train_core.checkpoints.what_to_read import asked_for, facts_of_training, how_it_goes_on, said_by
 from train_core.checkpoints.writer import Writer
-from train_core.checkpoints.writers_group import group_of_writers
+from train_core.model.transformer import Transformer
 from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
-from train_core.parallel.replicas import Replicas
+from train_core.parallel.data_parallel import Replicas
 from train_core.process.first_rank import found_by_first
 from train_core.process.world import use_device
 
@@ -235,3 +242,84 @@ class Checkpoints:
         publish(self.folder, facts)
         # Only now, so that a kill at any moment leaves a whole checkpoint.
         delete_others(self.folder, facts.step, self.plan.keep_last)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+BYTES_A_PARAMETER = 12
+"""A weight and two moments in fp32."""
+
+
+def free_bytes(folder: Path) -> int:
+    """Room on the file system; a quota may leave less."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def not_written(
+    error: OSError | CheckpointException, rank: int, folder: Path, facts: Facts, free: int
+) -> BaseException:
+    """The exception to raise: a TrainingError where a file could not be written, which blames the rank that tried.
+
+    Args:
+        free: room that there was before.
+    """
+    if isinstance(error, OSError):
+        return _refusal(error, rank, folder, facts, free)
+    failures = sorted(error.failures.items(), key=lambda failure: failure[0])
+    for failed, (cause, _) in failures:
+        if isinstance(cause, OSError):
+            return _refusal(cause, failed, folder, facts, free)
+    failed, (cause, _) = failures[0]
+    return failure_of_a_rank(failed, cause)
+
+
+def _refusal(error: OSError, rank: int, folder: Path, facts: Facts, free: int) -> TrainingError:
+    problem = f"rank {rank} could not write the checkpoint of step {facts.step} to {folder}: {error}"
+    if error.errno not in FULL:
+        return TrainingError(problem, "Mend that, or choose another output_dir.", rank)
+    needed = BYTES_A_PARAMETER * _num_parameters(facts.model)
+    room = f"it takes about {needed / GIBIBYTE:.3g} GiB, and {free / GIBIBYTE:.3g} GiB were free"
+    return TrainingError(
+        f"{problem} ({room})",
+        "Make room there, and the same command goes on from the checkpoint before; or choose another output_dir.",
+        rank,
+    )
+
+
+def _num_parameters(model: ModelSpec) -> int:
+    with torch.device("meta"):
+        return sum(prod(parameter.shape) for parameter in Transformer(model).parameters())
+
+
+LAZILY = "TORCH_GLOO_LAZY_INIT"
+WRITING = timedelta(days=1)
+"""The time that torch lets a rank wait for others to write their share: a disk, however slow, is no reason to
+give up. The watchdog knows more; see `progress`."""
+
+OTHER_FILES = 1024
+"""So many files and sockets a rank may need besides."""
+
+
+def group_of_writers(num_ranks: int) -> dist.ProcessGroup:
+    """A group whose ranks connect when they first have something to say to each other.
+
+    Gloo otherwise connects every rank to every other, which on a thousand of them is more sockets than a process may
+    have. All writers talk with the first one, and else with a few.
+    """
+    allow_sockets(num_ranks)
+    chosen = os.environ.get(LAZILY)
+    os.environ.setdefault(LAZILY, "1")  # torch reads it when it makes a group, and knows no other way to be told
+    try:
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=WRITING)
+    finally:
+        # The groups of the training connect before the first step, so that none of its time goes into that.
+        if chosen is None:
+            del os.environ[LAZILY]
+    return group
+
+
+def allow_sockets(num_ranks: int) -> None:
+    """Raise this process's limit of open files, as far as the system lets it, to a socket for every rank."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = num_ranks + OTHER_FILES
+    if num_ranks > limit // 2:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(needed, most)), most))

@@ -6,7 +6,6 @@ work           what stages share, priced once per shard; `stages` that do the sa
 terms          where a step's seconds go and what a rank's bytes hold
 pass_seconds   what each stage takes for one micro-batch, chunk by chunk
 mixed          one pipeline over several types of devices; `block_rates`: what each type does in a step
-scale          constants that belong to no device, cluster or trainer
 
 Rooms, from the bottom up: `counts` (exact), `primitives` (one product, one collective), `layer`, `step`, `trainers`.
 """

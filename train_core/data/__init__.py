@@ -2,11 +2,8 @@
 
 tokens                   `prepare`: the tokens of an experiment, found or made once per job; no torch
 text, indexed_dataset    from text, and from Megatron-LM's datasets; no torch
-text_files, text_stream  which files a text is made of, and their content piece by piece; no torch
-tokenizer_file           what a training's checkpoints keep of its encoding; no torch
+text_files               which files a text is made of, and their content piece by piece; no torch
 byte_pairs               an encoding learnt from the training part of a text; no torch
-split                    what of a stream is trained on and what is held out; no torch
 token_file               a memory-mapped file of ids, whoever wrote it; no torch
 batches                  `Batches`: the same global batch in every layout
-permutation              the order of an epoch, computed index by index
 """

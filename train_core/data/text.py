@@ -24,11 +24,9 @@ from conf.errors import ConfigError
 from conf.model_spec import ModelSpec
 from conf.schema import DataSpec
 from train_core.data import byte_pairs
-from train_core.data.byte_pairs import BytePairs
-from train_core.data.text_files import TextFiles, text_files
-from train_core.data.text_stream import pieces
+from train_core.data.byte_pairs import BytePairs, learnt_beside
+from train_core.data.text_files import TextFiles, pieces, text_files
 from train_core.data.token_file import TokenFile
-from train_core.data.tokenizer_file import learnt_beside
 from train_core.whole_files import replacing, write_atomically
 
 NUM_BYTES = 256

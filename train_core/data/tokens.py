@@ -7,9 +7,8 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from train_core.data.indexed_dataset import prepare_indexed
-from train_core.data.split import Split, split
 from train_core.data.text import prepare_text
-from train_core.data.token_file import TokenFile
+from train_core.data.token_file import Split, TokenFile, split
 from train_core.trial_folder import TrialFolder
 
 PREPARE = {"text": prepare_text, "megatron": prepare_indexed}

@@ -5,6 +5,7 @@ before the rank starts.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -15,7 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from train_core.job.failures import ended_by_failure
-from train_core.job.terminal import send_warnings
 from train_core.measurement import Measurement, RankFailure, StepMetrics
 from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
 from train_core.process.torch_import import importing_torch
@@ -102,3 +102,26 @@ def _redirect_output(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+LOGGERS = ("train_core.checkpoints.checkpoint", "train_core.checkpoints.checkpoint_folder")
+"""The process that supervises warns of text and of weights itself, before a rank starts."""
+
+
+def send_warnings(tell: Callable[[str], None]) -> None:
+    """From now on these warnings of this process are told too, from whichever thread they come."""
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        # What writes to the log as long as there is no other handler: from here on there is one.
+        if logging.lastResort is not None and not logger.hasHandlers():
+            logger.addHandler(logging.lastResort)
+        logger.addHandler(_Teller(tell))
+
+
+class _Teller(logging.Handler):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.tell(record.getMessage())

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
 from conf.experiment import Experiment
-from train_core.attempt import Attempt
 from train_core.checkpoints.huggingface_config import warn_of_differences
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
@@ -19,7 +18,7 @@ from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.lock import hold_lock
 from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
 from train_core.process.torch_import import importing_torch
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import Attempt, TrialFolder
 
 
 def run_trial_here(

@@ -2,7 +2,6 @@
 
 transformer   `Transformer` and the modules that it is made of
 elementwise   what lies between matrix products, with backward passes that keep little
-rotary        the frequencies of rotary positions
 initialize    first weights from a seed and a parameter's name
 dropout       masks that follow from what they are for
 dtypes        torch's types by the names that a configuration uses

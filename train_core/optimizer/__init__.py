@@ -2,5 +2,4 @@
 
 optimizer    `Optimizer`: complete the gradients, clip their global norm, update, share the weights
 adam         AdamW on fp32 masters
-loss_scale   fp16's loss scale
 """

@@ -11,15 +11,11 @@ A reader's way through the folder, each module resting on those above it:
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     styles             the table of which modules a layout replaces, and by what
-    compile            torch's compiler over what lies between the products
-    pointwise          drops what norms and the activation made, and makes it again in backward
-    parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation
-    schedules          what a stage does in a step, as a list of actions
-    action_times       when each action begins and ends, from how long each takes
+    parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation;
+                       torch's compiler, and the recomputation of norms and activation
+    schedules          what a stage does in a step, as a list of actions, and when each begins and ends
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours
-    flat_parameters    a stage's parameters in a few flat buckets
-    boxes              where the elements of a flat shard lie in the model's parameters
-    replicas           what the optimizer and the checkpoints see of the data axis
+    flat_parameters    a stage's parameters in a few flat buckets, and where a shard's elements lie in them
     data_parallel      ZeRO-0 to 2: sums gradients over the replicas while backward runs, shares out the update
     fully_sharded      ZeRO-3, by torch's FSDP2
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +24,11 @@ from torch import Tensor
 from conf.experiment import Experiment
 from train_core.bucket_rules import Treatment
 from train_core.model.dtypes import DTYPES
-from train_core.parallel.boxes import Box, boxes_of
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard
-from train_core.parallel.flat_parameters import Bucket, flatten
+from train_core.parallel.flat_parameters import Box, Bucket, boxes_of, flatten
 from train_core.parallel.main_gradient import attach, has_wide_products
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
-from train_core.parallel.replicas import Replicas
 
 
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
@@ -244,3 +243,58 @@ class ShardReduction(Reduction):
     def finish(self) -> Tensor:
         self._collect()
         return self.shard
+
+
+class Replicas(Protocol):
+    """This rank's part of what the replicas update together, as a list of flat parts.
+
+    Parts are the rank's shard of every bucket (`data_parallel`), or its rows of every parameter (`fully_sharded`).
+    All lists that the methods return have one entry for each part, in the same order.
+
+    Attributes:
+        is_sharded: each replica updates another part.
+        treatments: how the parameters of each part are treated.
+    """
+
+    is_sharded: bool
+    treatments: list[Treatment]
+
+    def own_weights(self) -> list[Tensor]:
+        """The weights that this rank updates, as views."""
+        ...
+
+    def zero_gradients(self) -> None:
+        """Begin a step: forget the gradients of the one before."""
+        ...
+
+    def reduced_gradients(self) -> list[Tensor]:
+        """The gradients of the weights that this rank updates, summed over the replicas."""
+        ...
+
+    def share_weights(self) -> None:
+        """Have every replica's weights made whole again after each has updated its own part."""
+        ...
+
+    def wait_for_weights(self) -> None:
+        """Wait until the weights may be read by others than the model's forward passes."""
+        ...
+
+    def after_evaluation(self) -> None:
+        """Let go what forward passes without backward passes have left."""
+        ...
+
+    def boxes(self) -> list[list[Box]]:
+        """The boxes of the model's parameters in which the elements of each part lie."""
+        ...
+
+    def boxes_to_write(self) -> list[list[Box]]:
+        """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
+        ...
+
+    def held_weights(self) -> list[Tensor]:
+        """All weights that this rank keeps between steps, for those who count memory."""
+        ...
+
+    def held_gradients(self) -> list[Tensor]:
+        """All gradients that this rank keeps between steps, for those who count memory."""
+        ...

@@ -6,12 +6,20 @@
 
 So every later pass over parameters (the sum over replicas, the norm, the update) is one operation or one collective on
 a bucket, never a loop over parameters. Which parameters share a bucket is said in `train_core.bucket_rules`.
+
+A checkpoint knows parameters by name and shape, and stores boxes of them; a rank holds a run of consecutive elements of
+a flat bucket. A run of a matrix is cut into at most three boxes (here elements 2 to 11 of three rows and five columns):
+
+    row 0    .  .  a  a  a      the end of a row
+    row 1    b  b  b  b  b      whole rows
+    row 2    c  c  .  .  .      the start of a row
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -20,7 +28,7 @@ from torch import Tensor, nn
 from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
 from train_core.parallel.collectives import Axis
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import Stage
+from train_core.parallel.parallelize import Placement, Stage
 
 
 class BucketMember(NamedTuple):
@@ -107,3 +115,75 @@ def _bucket(
         # The data is replaced and not the parameter, which modules and the tied head go on sharing.
         member.parameter.data = member.of(weights)
     return Bucket(treatment, tuple(members), weights, weights.new_zeros(length, dtype=gradient_dtype), replicas)
+
+
+class Box(NamedTuple):
+    """A box of a parameter of the whole model, whose elements lie in a flat tensor, one after the other.
+
+    Attributes:
+        name: the parameter's name in the whole model.
+        shape: the shape of the whole parameter.
+        offsets: the first index in each dim.
+        sizes: the extent in each dim.
+        start: where the first element lies in the flat tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    start: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The box in a flat tensor, as a view."""
+        return flat[self.start : self.start + prod(self.sizes)].view(self.sizes)
+
+
+def boxes_of(member: BucketMember, held: range, origin: int, stage: Stage, mesh: Mesh) -> Iterator[Box]:
+    """The boxes of a parameter's elements that are among the elements `held` of its bucket.
+
+    Args:
+        origin: the element of the bucket from which the boxes' starts are counted.
+    """
+    placement, shape = stage.placements[member.name], tuple(member.parameter.shape)
+    # Where a member lies outside `held`, `first` is not below `stop`, and the loop below yields nothing.
+    first = max(held.start, member.start)
+    stop = min(held.stop, member.start + member.parameter.numel())
+    start = first - origin
+    for offsets, sizes in row_boxes(shape, first - member.start, stop - member.start):
+        yield placed(placement, shape, offsets, sizes, start, mesh)
+        start += prod(sizes)
+
+
+def placed(
+    placement: Placement,
+    shape: Sequence[int],
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    start: int,
+    mesh: Mesh,
+) -> Box:
+    """A box of this rank's part, which has the given shape, as a box of the whole parameter."""
+    whole, first = list(shape), list(offsets)
+    # The ranks of an axis hold equal parts, so that sizes and offsets in the whole follow from this rank's own.
+    for name, dim in placement.splits.items():
+        axis = mesh.axis(name)
+        whole[dim] *= axis.size
+        first[dim] += shape[dim] * axis.rank
+    return Box(placement.name, tuple(whole), tuple(first), tuple(sizes), start)
+
+
+def row_boxes(shape: Sequence[int], first: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Offsets and sizes, in order, of the boxes that cover elements `first` up to `stop` of a vector or a matrix."""
+    if len(shape) == 1:
+        if first < stop:
+            yield (first,), (stop - first,)
+        return
+    _, width = shape
+    while first < stop:
+        row, column = divmod(first, width)
+        # Whole rows can be taken together only from a row's start. A run that begins inside a row first completes it.
+        rows = (stop - first) // width if column == 0 else 0
+        sizes = (rows, width) if rows else (1, min(width - column, stop - first))
+        yield (row, column), sizes
+        first += prod(sizes)

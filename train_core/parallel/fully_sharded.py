@@ -20,10 +20,9 @@ from torch.distributed.tensor import DTensor
 
 from conf.experiment import Experiment
 from train_core.model.dtypes import DTYPES
-from train_core.parallel.boxes import Box, placed
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
-from train_core.parallel.flat_parameters import treatment_of
+from train_core.parallel.flat_parameters import Box, placed, treatment_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage, fill
 

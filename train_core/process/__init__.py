@@ -10,5 +10,4 @@ torch_import  importing torch, which makes hundreds of thousands of them
 stop          signals that make a training save and stop
 lock          one process at a time works in a folder
 git_sha       which commit the running code is, and in which folder
-own_code      how a process of our own finds this very code
 """

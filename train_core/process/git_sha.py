@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -33,3 +34,13 @@ def trainer_code() -> str:
         if "costs" not in path.parts:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def variables_of(code: Path = ROOT) -> dict[str, str]:
+    """The variables by which a Python imports the packages in `code`, and others from where the user has them.
+
+    Our packages have common names: somebody's own `conf` may be in the current folder, which PYTHONSAFEPATH leaves out,
+    or in their PYTHONPATH, before which ours therefore comes.
+    """
+    path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

@@ -1,8 +1,7 @@
 """The real speed of a device and its links, measured by all ranks of a job at once: the input of a calibration.
 
-plan, record, folder   what is measured, what was found, where it lies on disk; no torch
+plan, record           what is measured, what was found, and where it lies on disk; no torch
 link_fit               a link's latency and bandwidth from measured times; no torch
 device                 one rank of a calibration; imports torch
-two_nodes              what two ranks on two nodes find out in seconds, for `trisweep doctor`; imports torch
 kernels, links         what it measures; `stopwatch` times it
 """

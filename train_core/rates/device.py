@@ -26,10 +26,9 @@ from train_core.process.world import (
     seat_from_launcher,
     usable_cores,
 )
-from train_core.rates.folder import RatesFolder
 from train_core.rates.kernels import attention_rates, kernel_seconds, memory_rates, product_rates
 from train_core.rates.links import link_times
-from train_core.rates.record import DeviceRates, LinkTime, RatesPlan
+from train_core.rates.record import DeviceRates, LinkTime, RatesFolder, RatesPlan
 from train_core.rates.stopwatch import Stopwatch
 
 

@@ -4,6 +4,5 @@ rehearse        `rehearse(experiment) -> Rehearsal`: every stage, in processes o
 counts          `Rehearsal`, `StageStep`, `StageBytes`: what was counted; no torch
 stage           one stage: a real `Trainer`, made of parts that need neither data nor other ranks
 observer        what its operations allocate, compute and send
-peak            the fullest moment of a step, and what memory holds in it
 micro_batches   how much of a step shows everything
 """

@@ -2,7 +2,5 @@
 
 train        `train(experiment, world, ...) -> Performance`, which every rank of a job calls
 trainer      `Trainer`: one rank's model, optimizer, pipeline and batches, put together; `Parts`, from which
-evaluation   the held-out loss
-determinism  deterministic kernels, where a training asks for them
 meter        step times, the peak that they are held against, and the `Performance` that follows
 """

@@ -23,8 +23,8 @@ from train_core.process.world import World, usable_cores
 from train_core.trial_folder import TrialFolder
 from train_core.watch.energy.meter import EnergyMeter
 from train_core.watch.recorded_step import LatestSteps, stage_timeline
+from train_core.watch.sampler import SystemSampler
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
-from train_core.watch.system.sampler import SystemSampler
 
 MEASURED = "measured"
 MATMUL_SECONDS = 0.5

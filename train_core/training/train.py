@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from conf.errors import TrainingError
 from conf.experiment import Experiment
-from train_core.data.tokenizer_file import keep_tokenizer
+from train_core.data.byte_pairs import keep_tokenizer
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
-from train_core.training.determinism import same_bits
-from train_core.training.evaluation import held_out_loss
 from train_core.training.meter import Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
@@ -26,6 +24,16 @@ from train_core.watch.traces import traced
 
 if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import deterministic
+
+from train_core.parallel.collectives import all_reduce
+from train_core.parallel.schedules import forward_only
 
 OnStep = Callable[[StepMetrics], None]
 
@@ -156,3 +164,50 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
 def _origin(trainer: Trainer, step: int, result: StepResult) -> Origin:
     again = partial(trainer.is_finite_again, step)
     return origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, result.own_share)
+
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+FIXED = ":4096:8"
+"""Eight buffers of 4 MiB. cuBLAS else shares its memory out among streams as they come, and sums in other orders.
+
+Source: cuBLAS documentation, "Results reproducibility".
+"""
+
+
+@contextmanager
+def same_bits(is_wanted: bool) -> Iterator[None]:
+    """Inside the block torch takes deterministic kernels, where that is wanted, and refuses operations without one.
+
+    To be entered before the first product on a GPU, after which cuBLAS no longer looks at its variable. CPUs compute
+    the same with and without.
+    """
+    if not is_wanted:
+        yield
+        return
+    os.environ.setdefault(CUBLAS_WORKSPACE, FIXED)
+    memory: Any = deterministic  # has its setting only since it was imported, which mypy does not see
+    fills = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling would be a pass over every new tensor, for those who read what they have not written.
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        memory.fill_uninitialized_memory = fills
+
+
+def held_out_loss(trainer: Trainer) -> float:
+    """Mean over `training.num_evaluation_batches` global batches, the same at every call. Every rank calls it."""
+    experiment, mesh = trainer.experiment, trainer.mesh
+    num_batches = experiment.training.num_evaluation_batches
+    actions = forward_only(experiment, experiment.num_micro_batches)
+    losses = torch.zeros((), device=trainer.pipeline.device)
+    with torch.no_grad():
+        for batch in range(num_batches):
+            losses += trainer.pipeline.run(actions, partial(trainer.batches.held_out_micro_batch, batch))
+    trainer.replicas.after_evaluation()  # else ZeRO-3 would keep weights for backward passes that do not come
+    # Every tensor rank of the last stage knows the loss; one of them reports it.
+    share = (losses if mesh.tensor.rank == 0 else losses * 0).double()
+    num_summands = num_batches * experiment.num_micro_batches * mesh.replicas.size
+    return float(all_reduce(share, mesh.world).wait()) / num_summands  # the only wait for the device

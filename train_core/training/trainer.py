@@ -19,11 +19,10 @@ from train_core.data.token_file import TokenFile
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import Optimizer, StepResult
-from train_core.parallel.data_parallel import replicas_of
+from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.parallel.pipeline_parallel import TRANSFERS, MicroBatch, PipelineExecutor, Transfers
-from train_core.parallel.replicas import Replicas
 from train_core.parallel.schedules import actions_of
 from train_core.process.world import World
 

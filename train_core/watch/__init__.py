@@ -1,13 +1,11 @@
 """Watching a training: where a step's time goes, who holds the others up, and what goes wrong in silence.
 
 watchdog, hang   end a job that hangs, and say which rank the others wait for
-stacks           where the threads of a rank stand
 step_terms       where a rank's step goes, and who straggles
 recorded_step    when each pass of the pipeline ran, in one of the timed steps
 agreement        replicas that no longer hold the same bits
 nonfinite        where the first value that is not finite comes from
-transient        which ranks such a value may have come from when it does not come again
 energy           what energy the devices take, by counters
-system           how busy the devices are, and what else the training takes, every few seconds
+sampler          how busy the devices are, and what else the training takes, every few seconds
 traces           torch's profiler around chosen steps
 """

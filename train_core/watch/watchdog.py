@@ -12,15 +12,16 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from types import FrameType
 
 from train_core.measurement import Fault, Outcome, RankFailure, Standing
 from train_core.process.world import World, use_device
 from train_core.trial_folder import TrialFolder
 from train_core.watch.hang import Hang, explain
-from train_core.watch.stacks import stacks_of_work
 
 LOOKS_PER_LIMIT = 8
 """A hang is noticed at most an eighth of the limit late, and looking costs next to nothing."""
@@ -148,3 +149,31 @@ class Watchdog(threading.Thread):
             fault=Fault.HANG,
             node=self.world.node_of(hang.blamed),
         )
+
+
+WORK = ("/train_core/", "/torch/autograd/")
+MAX_CALLS = 12
+"""Of every thread but the training's own, whose whole stack is shown."""
+
+
+def stacks_of_work(training: int) -> str:
+    """The stack of the training thread, and of every other thread that is inside the trainer or torch's autograd.
+
+    On a GPU backward passes run on threads of autograd's own, and the training thread only waits for them.
+
+    Args:
+        training: the identifier of the training thread.
+    """
+    frames = sys._current_frames()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stack = "".join(traceback.format_stack(frames.pop(training))) if training in frames else ""
+    frames.pop(threading.get_ident(), None)  # whoever asks is a watchdog, which is always inside the trainer
+    for ident, frame in frames.items():
+        if _is_at_work(frame):
+            calls = traceback.format_stack(frame)[-MAX_CALLS:]
+            stack += f"Its thread {names.get(ident, 'of autograd')} stands here:\n{''.join(calls)}"
+    return stack
+
+
+def _is_at_work(frame: FrameType) -> bool:
+    return any(part in call.f_code.co_filename for call, _ in traceback.walk_stack(frame) for part in WORK)

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from calibrate.calibration import Draft
-from calibrate.cluster_change import dotted
+from calibrate.cluster_file import dotted
 from cli.output.console import console, shown_path
 from conf.folders import options
 

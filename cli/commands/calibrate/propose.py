@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from calibrate.refit_cluster import FinishedTrial
-from calibrate.telling_runs import telling_runs
+from calibrate.refit_cluster import FinishedTrial, telling_runs
 from cli.commands.calibrate.output import plain_table, shown
 from cli.output.console import console
 from conf.errors import UsageError

@@ -12,12 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrate.calibration import checked_output, draft, stamp_of
-from calibrate.cluster_change import Change
-from calibrate.cluster_file import require_writable
+from calibrate.cluster_file import Change, require_writable
+from calibrate.measured_changes import source_after
 from calibrate.measured_sweep import measured_sweep
 from calibrate.measured_table import measured_table
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
-from calibrate.value_source import source_after
 from cli.commands.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
 from cli.output.console import console
 from conf.cluster_spec import ClusterSpec

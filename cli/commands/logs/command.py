@@ -34,7 +34,7 @@ Rank = Annotated[int | None, typer.Option(help="The log of this rank; else of th
 def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Rank = None) -> None:
     """Print what a trial has printed; which trial and which file goes to stderr."""
     from cli.commands.logs.follow import follow_log, print_log
-    from sweeps.watch.log_choice import most_interesting, reading_called
+    from sweeps.log_choice import most_interesting, reading_called
 
     trial, overrides = _trial_and_overrides(words or [])
     readings = _readings(started_sweep(name, overrides)[0])
@@ -64,7 +64,7 @@ def _names_a_trial(word: Override) -> bool:
 def _readings(folder: SweepFolder) -> list[Reading]:
     """Every trial and training of the sweep; Slurm is asked only about the one that is followed."""
     from launcher.state import look_here
-    from launcher.trainings.begun import trainings_of
+    from launcher.trainings import trainings_of
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(folder)

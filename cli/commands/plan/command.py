@@ -133,8 +133,7 @@ def _asked(name: str | None, overrides: Sequence[str], as_program: str | None, a
 
 def _with_usual_values(asked: Composition, options: SearchOptions) -> Composition:
     """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
-    from sweeps.planner.request import offers
-    from sweeps.planner.usual import usual_overrides
+    from sweeps.planner.request import offers, usual_overrides
 
     clusters = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else options.clusters
     added = usual_overrides(asked, clusters)
@@ -216,7 +215,7 @@ def print_plan(record: SweepRecord, asked: Composition) -> None:
 def print_space(asked: Composition, record: SweepRecord) -> None:
     """Print the size of the space that a search chooses from; nothing where all points are listed."""
     from sweeps.points.plan import chooses_layouts, part_of
-    from sweeps.search.axes.space_size import space_size
+    from sweeps.search.axes.draws import space_size
 
     search, part = asked.settings.search, part_of(asked, record.spec, proxy=False)
     if not search.proposes:

@@ -15,10 +15,9 @@ from conf.load import Composition, compose
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.blocks import searched_values
-from sweeps.planner.choice import MOST_SEARCHED_WHOLE
+from sweeps.planner.choice import MOST_SEARCHED_WHOLE, judge
 from sweeps.planner.objectives import steps_for, tokens_per_step
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
-from sweeps.planner.rivals import judge
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation

@@ -12,8 +12,8 @@ import typer
 from cli.output.console import console, print_json, print_unwrapped
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Choice, Objective, Training
+from sweeps.planner.choice import Judged
 from sweeps.planner.request import Request
-from sweeps.planner.rivals import Judged
 
 if TYPE_CHECKING:
     from sweeps.planner.explain import Explanation

@@ -113,18 +113,18 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
 
 def _asked_part(sweep: Sweep, asked: Composition | None) -> Sweep:
     """The sweep, or the part of it that the overrides restrict it to."""
-    from sweeps.later_command.restriction import restriction_of
+    from sweeps.later_command import restriction_of
 
     restriction = restriction_of(asked, proxy=sweep.record.mode == "proxy") if asked else None
     return restriction.part(sweep) if restriction else sweep
 
 
 def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
-    from results.collect import collect
     from results.documents import report_document
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
     from results.terminal.tables import ranked_table, sought_table
+    from results.trial_rows import collect
     from sweeps.chains import points_of
     from sweeps.repeats.ranking import ranking_of
 

@@ -52,7 +52,7 @@ def _require_no_json(as_json: bool) -> None:
 def _standing(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
     from launcher.state import reconcile
-    from launcher.trainings.begun import trainings_of
+    from launcher.trainings import trainings_of
     from sweeps.reading import TrialReading
 
     trainings = [run.read() for run in trainings_of(stored.folder.path.parent, stored.record.name)]
@@ -72,7 +72,7 @@ def _history(stored: Sweep) -> History:
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
     from cli.commands.status.sweep_state import state_lines
     from cli.commands.status.table import status_table
-    from launcher.control.retries import bad_nodes
+    from launcher.control.attempts import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width, by_loss="loss" in stored.record.objective))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cli.output.progress import LiveProgress, PlainProgress, outcome_counts
 from launcher.folder_lock import holder
-from launcher.trainings.begun import trainings_of
+from launcher.trainings import trainings_of
 from launcher.watch import SlurmWatch
 from sweeps.folder.history import History
 from sweeps.reading import Reading

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from launcher.control.advance import Rules
     from launcher.control.orders import SweepOrders
     from launcher.where import SweepPlace
-    from sweeps.later_command.restriction import Restriction
+    from sweeps.later_command import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder, SweepRecord
 
@@ -136,7 +136,7 @@ def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
 
 def _planned(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
     """The record of the whole sweep, and which part of it the command names."""
-    from sweeps.later_command.restriction import restriction_of
+    from sweeps.later_command import restriction_of
     from sweeps.points.plan import plan_sweep
     from train_core.process.git_sha import git_sha
 

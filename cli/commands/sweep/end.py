@@ -22,7 +22,7 @@ def end_command(sweep: Sweep, place: SweepPlace) -> None:
     Raises:
         typer.Exit: no point of the sweep has a measurement.
     """
-    from cli.output.worth_showing import is_troubled
+    from cli.output.progress import is_troubled
     from launcher.where import slurm_answers
 
     states = sweep.read()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cli.output.console import console, counted
 
 if TYPE_CHECKING:
-    from sweeps.later_command.restriction import Restriction
+    from sweeps.later_command import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord
 

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 from conf.experiment import Experiment
 from train_core.costs import Implementation
 from train_core.costs.pass_seconds import PassSeconds, StageTimes, stage_times
-from train_core.parallel.action_times import TimedAction, action_times
-from train_core.parallel.schedules import Action, actions_of
+from train_core.parallel.schedules import Action, TimedAction, action_times, actions_of
 
 Kind = Literal["forward", "backward", "weight gradient", "communication", "optimizer", "slowest device", "bubble"]
 WORK: tuple[Kind, ...] = ("forward", "backward", "weight gradient", "optimizer")

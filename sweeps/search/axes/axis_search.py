@@ -2,7 +2,9 @@
 
 A draw that is not legal, does not fit on paper, breaks a constraint or was tried before is drawn again. So every job
 goes to a new point that should run. Points that the sweep's file lists come first.
-"""
+
+Where seeds differ, a single training says little; the best points get another seed. A point whose first seed is poor is
+not worth the others."""
 
 from __future__ import annotations
 
@@ -13,16 +15,22 @@ from itertools import islice
 import numpy as np
 
 from conf.errors import ConfigError
-from conf.sweep_spec import SearchPlan
+from conf.sweep_spec import Objective, SearchPlan
 from conf.tree import Tree
-from sweeps.points.axes import AxisSpace, Point
-from sweeps.points.expansion import spaces_of, stated_points
+from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
+from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
-from sweeps.search.axes.best_points import best_points
 from sweeps.search.axes.draws import Draws, RandomDraws, draw_point, grid_points
-from sweeps.search.axes.more_seeds import further_seeds
-from sweeps.search.axes.seen_points import IN_FLIGHT, PointKey, SeenPoint, point_key, seen_points
+from sweeps.search.axes.seen_points import (
+    IN_FLIGHT,
+    PointKey,
+    SeenPoint,
+    best_points,
+    point_key,
+    seen_points,
+    with_seed,
+)
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
 from sweeps.search.searcher import Answer, Proposal, Pruning
@@ -204,3 +212,39 @@ def _require_valid_values(tree: Tree, spaces: Sequence[AxisSpace]) -> None:
             for row in dimension.rows or () if axis is None else ((axis.low,), (axis.high,)):
                 if not dimension.needs:  # else its values are known only together with others
                     trial_of(tree, space.resolve(dimension, row, {}), "")
+
+
+FEWEST_POINTS = 4
+"""Before so many points have ended, half of them is no measure of what is poor."""
+
+
+def further_seeds(
+    seen: Sequence[SeenPoint], objectives: Sequence[Objective], num_seeds: int, tree: Tree, *, is_last: bool
+) -> list[Proposal]:
+    """The next seed of each point that deserves it, best point first.
+
+    Args:
+        is_last: no further points will come, so that few ended ones are measure enough.
+    """
+    ended = [each for each in seen if each.costs is not None]
+    if num_seeds == 1 or (len(ended) < FEWEST_POINTS and not is_last):
+        return []
+    better = _better_half(ended)
+    waiting = [each for each in better if len(each.readings) < num_seeds and not each.is_in_flight]
+    return [
+        Proposal(
+            with_seed(each.point, len(each.readings), tree),
+            f"seed {len(each.readings) + 1} of {num_seeds}: the mean so far is among the better half",
+        )
+        for each in waiting
+    ]
+
+
+def _better_half(ended: Sequence[SeenPoint]) -> list[SeenPoint]:
+    """The better half, best first; of several objectives the front first, then the front of the others."""
+    left, ranked = list(ended), list[SeenPoint]()
+    while left:
+        best = front([each.costs or () for each in left])
+        ranked += [left[number] for number in best]
+        left = [each for number, each in enumerate(left) if number not in best]
+    return ranked[: (len(ranked) + 1) // 2]

@@ -3,8 +3,6 @@
 bayes        which plan comes next
 candidates   the plans among which it chooses; `priced` as the surrogate sees them, `observed` the trials so far
 surrogate    how far each plan's step is from the prediction; `memory_fit` whether it fits
-outlook      what is expected of every candidate, in what the `objective` counts
-pruning      which running trials are clearly slower than the best
+outlook      what is expected of every candidate, in what the objective counts
 lessons      what the trials have shown about the prediction, in sentences
-normal       the normal distribution on arrays
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, inf
+from math import exp, inf, log, log1p
 
 import numpy as np
 
@@ -18,13 +18,12 @@ from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.lessons import lessons
 from sweeps.search.layouts.memory_fit import MemoryFit
-from sweeps.search.layouts.objective import seconds_to_cost
-from sweeps.search.layouts.observed import IN_FLIGHT, Observed, Observer
+from sweeps.search.layouts.observed import IN_FLIGHT, Observed, Observer, timed_seconds
 from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
-from sweeps.search.layouts.priced import join_plans
-from sweeps.search.layouts.pruning import clearly_slower
+from sweeps.search.layouts.priced import join_plans, seconds_to_cost
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
 from train_core.costs.setting import Floats, Integers
+from train_core.measurement import Outcome
 
 SURE_TO_FIT = 0.95  # the probability that is asked of a plan while nothing was measured
 LIKELY_TO_RUN = 0.5  # likewise
@@ -149,3 +148,41 @@ class Bayes(Search):
 
 def _any_in_flight(trials: Sequence[TrialReading]) -> bool:
     return any(reading.outcome in IN_FLIGHT for reading in trials)
+
+
+FEWEST_STEPS = 2  # timed steps before a trial is judged
+CLEARLY = 0.10  # several times what measurements of one plan differ by
+
+
+def clearly_slower(observed: Observed, to_cost: Floats) -> list[Pruning]:
+    """Running trials of which even the fastest timed step costs more than the best by that share.
+
+    Args:
+        to_cost: what to add to the logarithm of a step's seconds to have that of its cost, of each trial.
+    """
+    costs = np.log(observed.seconds) + to_cost
+    ended = [number for number, one in enumerate(observed.readings) if one.outcome is Outcome.COMPLETED]
+    if not ended:
+        return []
+    best = min(ended, key=lambda number: float(costs[number]))
+    found = [_judge(observed, number, float(costs[best] - to_cost[number])) for number in observed.running]
+    return [pruning for pruning in found if pruning is not None]
+
+
+def _judge(observed: Observed, number: int, best_log_seconds: float) -> Pruning | None:
+    """The trial's pruning, if its steps are clearly slower than the best's.
+
+    Args:
+        best_log_seconds: logarithm of the seconds with which this trial would be as good as the best.
+    """
+    reading = observed.readings[number]
+    steps = timed_seconds(reading)
+    # Everything else is stated against the baseline, and a trial at its last step saves nothing.
+    if reading.trial.is_baseline or len(steps) < FEWEST_STEPS or reading.steps[-1].step >= reading.steps[-1].num_steps:
+        return None
+    # The fastest step is taken, because whatever disturbs a step can only make it longer.
+    behind = log(min(steps)) - best_log_seconds
+    if behind <= log1p(CLEARLY):
+        return None
+    because = f"its {len(steps)} timed steps are {exp(behind) - 1:.0%} slower than the best or more"
+    return Pruning(reading.trial.trial_id, because)

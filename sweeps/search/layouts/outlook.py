@@ -7,8 +7,7 @@ from math import inf
 
 import numpy as np
 
-from sweeps.search.layouts.memory_fit import MemoryFit
-from sweeps.search.layouts.normal import expected_improvement
+from sweeps.search.layouts.memory_fit import MemoryFit, expected_improvement
 from sweeps.search.layouts.observed import NOISE
 from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from conf.cluster_spec import ClusterSpec
-from sweeps.planner.tally import concatenate_plans
+from conf.errors import ConfigError
+from conf.sweep_spec import Objective, is_of_time
+from sweeps.planner.search import concatenate_plans
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns
@@ -149,3 +151,30 @@ def _constants() -> Iterator[tuple[str, Alteration]]:
 
 CONSTANTS: Mapping[str, Alteration] = dict(_constants())
 """Constants of a cluster file, each as the change that makes what depends on it dearer by a factor."""
+
+
+PER_TOKEN: tuple[Objective, ...] = ("throughput", "dollars", "energy")
+"""On one cluster these rank plans alike: each token costs as much as the devices that it keeps busy."""
+
+
+def seconds_to_cost(objective: Objective, priced: Priced) -> Floats:
+    """Return what to add to the logarithm of a step's seconds to have the logarithm of the cost, (n,)."""
+    if objective not in PER_TOKEN:
+        return np.zeros(len(priced))
+    shift: Floats = np.log(priced.plans.world_size) - np.log(priced.flops)
+    return shift
+
+
+def require_layouts_decide(objectives: tuple[Objective, ...]) -> Objective:
+    """The one objective of a search of layouts.
+
+    Raises:
+        ConfigError: it is several, or one that does not follow from the layout.
+    """
+    if len(objectives) > 1:
+        problem, remedy = "names several objectives, and this search seeks one", "Name one, or use search=pareto."
+        raise ConfigError("search.objective", list(objectives), problem, remedy)
+    if not is_of_time(objectives[0]):
+        problem, remedy = "does not follow from a layout, which is what search=bayes chooses", "Use search=random."
+        raise ConfigError("search.objective", objectives[0], problem, remedy)
+    return objectives[0]

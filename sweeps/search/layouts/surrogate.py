@@ -55,7 +55,7 @@ KINDS = {
     "sequence_parallel": 2,
 }
 """Knobs without an order, and how many values each has."""
-MOST_MICRO_BATCH = 10**9  # sweeps.planner.limits refuses larger batches
+MOST_MICRO_BATCH = 10**9  # sweeps.planner.space refuses larger batches
 PARTS = {term: of for term, of in PREDICTED_TERMS.items() if term != MEASURED_TERMS[WORLD]}
 """The predicted terms of each part that a measured breakdown tells apart. What is left of it, waiting for all ranks, is
 of several terms."""

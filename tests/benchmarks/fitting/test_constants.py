@@ -7,7 +7,7 @@ import pytest
 from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
 from benchmarks.fitting.written_constants import places_of, shown, with_number
 from benchmarks.measured_rows import measured_rows, published_rows, series_weights
-from calibrate.measured_runs import PricedRuns
+from calibrate.refit_cluster import PricedRuns
 from conf.folders import options
 from tests.composed import load, load_cluster
 from train_core.costs.setting import Setting

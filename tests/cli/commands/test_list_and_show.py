@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conf.catalogue import first_sentence
-from conf.folders import CONF_DIR, groups, options
+from conf.folders import CONF_DIR, first_sentence, groups, options
 from tests.cli.conftest import Command
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.logs.growing_file import GrowingFile
+from cli.commands.logs.follow import GrowingFile
 from tests.cli.conftest import Command
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.control import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
 from conf.schema import Value
+from conf.settings import UNLIMITED_BUDGET, BudgetSpec
 from launcher.control.advance import Conductor, Rules
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on

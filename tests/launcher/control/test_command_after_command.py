@@ -26,8 +26,8 @@ from launcher.control.rules import rules_for
 from launcher.control.workplace import Workplace
 from launcher.folder_lock import lock_folder
 from launcher.sweep import begin_sweep
-from results.collect import collect
 from results.mlflow.sweep_content import sweep_runs
+from results.trial_rows import collect
 from sweeps.points.plan import plan_sweep
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.control import UNLIMITED_BUDGET
 from conf.schema import Value
+from conf.settings import UNLIMITED_BUDGET
 from conf.stage_spec import StageSpec
 from conf.trainer_spec import MetricsSpec
 from launcher.control.advance import Rules

@@ -12,8 +12,7 @@ from cli.commands.status.table import status_table
 from conf.errors import UsageError
 from conf.overrides import Overrides
 from launcher.cancel import cancel_training
-from launcher.trainings.begun import LongRun, training_of, trainings_of
-from launcher.trainings.long_run import long_run, write_long_run
+from launcher.trainings import LongRun, long_run, training_of, trainings_of, write_long_run
 from sweeps.reading import STOPPED
 from sweeps.trial import SweepFolder
 from tests import steps

@@ -16,8 +16,7 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from launcher.job import goes_on
 from launcher.slurm.sbatch import require_time_to_save
-from launcher.trainings.long_run import best_of, long_run, write_extension, write_long_run
-from launcher.trainings.slurm import LiveJob, keep_others_out
+from launcher.trainings import LiveJob, best_of, keep_others_out, long_run, write_extension, write_long_run
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output.state_table import state_table
-from results.collect import collect
 from results.knobs.table import measured_table
 from results.terminal.tables import by_prediction, plan_table, ranked_table
-from results.trial_rows import repeat_columns
-from sweeps.steadiness import TWO_SPEEDS
+from results.trial_rows import collect, repeat_columns
+from sweeps.repeats.ranking import TWO_SPEEDS
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS

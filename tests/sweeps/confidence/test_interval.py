@@ -11,9 +11,16 @@ from conf.experiment import Experiment
 from conf.load import settings_of
 from conf.tree import with_values
 from sweeps.confidence import interval_of
-from sweeps.confidence.interval import half_width, interval_around, outside_of
-from sweeps.confidence.validated import VALIDATED, load_validated, yaml_text
-from sweeps.confidence.width import FEW_IS_WIDER, width_of
+from sweeps.confidence.interval import (
+    FEW_IS_WIDER,
+    VALIDATED,
+    half_width,
+    interval_around,
+    load_validated,
+    outside_of,
+    width_of,
+    yaml_text,
+)
 from tests.composed import compose_tree
 from train_core.costs import IMPLEMENTATIONS, estimate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeps.later_command.restriction import restriction_of
+from sweeps.later_command import restriction_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import composed

@@ -11,7 +11,7 @@ import pytest
 from conf.schema import Value
 from launcher.control.rules import rules_for
 from sweeps.folder.journal import Asked, Begun, Journal
-from sweeps.later_command.union import union
+from sweeps.later_command import union
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import ASKED_EARLIER
 from sweeps.sweep import Sweep

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sweeps.planner.blocks import blocks_of, families
-from sweeps.planner.bounds import Bounds
 from sweeps.planner.choice import Choice, best_of, choose
 from sweeps.planner.objectives import Objective, Training
+from sweeps.planner.promising import Bounds
 from sweeps.planner.request import request
 from sweeps.planner.search import search_space, tables_of
 from sweeps.planner.space import Space

@@ -17,11 +17,10 @@ from conf.setup import Setup
 from sweeps.planner.blocks import blocks
 from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
-from sweeps.planner.search import search_space
+from sweeps.planner.search import Found, search_space
 from sweeps.planner.space import FEWEST_TOKENS_PER_RANK, RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
 from sweeps.planner.spreads import chunk_numbers
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers, strategies_of
-from sweeps.planner.tally import Found
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
 from train_core.costs.counts.computable import largest_micro_batch_size

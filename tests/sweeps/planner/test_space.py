@@ -8,13 +8,13 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.knobs import RECOMPUTES, SCHEDULES
 from sweeps.planner.blocks import PlanGrid, blocks
-from sweeps.planner.divisors import divisors
 from sweeps.planner.explain import priceable
 from sweeps.planner.request import request
 from sweeps.planner.space import (
     SEARCHED_SCHEDULES,
     Sizes,
     Space,
+    divisors,
     micro_batch_sizes,
     pipeline_parallel_sizes,
     placings,

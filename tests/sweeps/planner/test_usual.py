@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.planner.request import request
-from sweeps.planner.usual import usual_overrides
+from sweeps.planner.request import request, usual_overrides
 from tests.composed import composed
 
 ON_GPUS = ("model=gpt-175b", "cluster=selene")

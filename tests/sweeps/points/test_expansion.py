@@ -10,7 +10,7 @@ from conf.errors import ConfigError
 from conf.load import checked
 from conf.schema import Value
 from conf.sweep_spec import PointSet
-from sweeps.points.expansion import expand, stated_points
+from sweeps.points.axes import expand, stated_points
 from tests.composed import compose_tree
 
 GRID = checked(

@@ -11,11 +11,10 @@ import pytest
 
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatInterval, with_own_steps
-from sweeps.repeats.outliers import far_from_prediction
 from sweeps.repeats.points import measured_points, places, rivals_of
-from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, disturbances, ranking_of
+from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances, ranking_of
+from sweeps.repeats.rounds import far_from_prediction
 from sweeps.search.searcher import Answer
-from sweeps.steadiness import TWO_SPEEDS
 from tests.results.conftest import performance, trial
 from tests.steps import STEP
 from tests.sweeps.repeats.test_rounds import Measured, asked, proposed, reading, run

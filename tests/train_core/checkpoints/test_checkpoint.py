@@ -15,8 +15,7 @@ import torch
 
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.checkpoints.checkpoint import Checkpoints
-from train_core.checkpoints.writers_group import LAZILY, allow_sockets, group_of_writers
+from train_core.checkpoints.checkpoint import LAZILY, Checkpoints, allow_sockets, group_of_writers
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.trainer import Trainer

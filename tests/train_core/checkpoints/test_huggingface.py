@@ -23,7 +23,7 @@ from train_core.checkpoints.export import checkpoint_in, export
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
 from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences
-from train_core.data.tokenizer_file import bytes_tokenizer
+from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer

@@ -10,7 +10,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.model_spec import ModelSpec
 from tests.composed import load
-from train_core.checkpoints.same_model import require_same_shapes, require_same_spec
+from train_core.checkpoints.what_to_read import require_same_shapes, require_same_spec
 
 AT = Path("checkpoints/step-000007")
 

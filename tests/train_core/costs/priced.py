@@ -13,8 +13,7 @@ from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.layer.shard import Shard
 from train_core.costs.price import Prices, price
-from train_core.costs.scale import Scale
-from train_core.costs.setting import Plans, Setting
+from train_core.costs.setting import Plans, Scale, Setting
 from train_core.costs.stages import each_stage, spread_stages
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.stage_memory import group_memory

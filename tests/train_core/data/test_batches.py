@@ -16,8 +16,7 @@ from conf.errors import ConfigError
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Coordinates, Layout
-from train_core.data.batches import Batches, open_windows
-from train_core.data.permutation import permuted
+from train_core.data.batches import Batches, open_windows, permuted
 from train_core.data.tokens import prepare, split_of
 from train_core.parallel.mesh import build_mesh
 from train_core.process.world import World

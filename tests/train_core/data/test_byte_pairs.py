@@ -11,7 +11,7 @@ import pytest
 
 from train_core.data import byte_pairs
 from train_core.data.byte_pairs import BytePairs, Pieces
-from train_core.data.text_stream import blocks
+from train_core.data.text_files import blocks
 
 LINE = "the same words again and again\n"
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.train_core.conftest import ExperimentOf
-from train_core.data.tokenizer_file import keep_tokenizer
+from train_core.data.byte_pairs import keep_tokenizer
 from train_core.data.tokens import prepare
 
 TEXT = "Größe zählt, meistens: 3 · 4 = 12.\n\tand again, and again\n" * 40

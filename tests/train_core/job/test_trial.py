@@ -473,7 +473,7 @@ def test_a_job_that_is_started_once_more_keeps_the_measurement_it_left(
 OUTLIVED = """
 import sys
 from pathlib import Path
-from train_core.attempt import Attempt
+from train_core.trial_folder import Attempt
 from train_core.job.trial import run_trial_as_rank
 
 folder = Path(sys.argv[1])

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.parallel.pointwise import DroppedOutput
+from train_core.parallel.parallelize import DroppedOutput
 from train_core.process.world import World
-from train_core.training.evaluation import held_out_loss
+from train_core.training.train import held_out_loss
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 

@@ -38,13 +38,12 @@ from train_core.costs.work import work_of
 from train_core.model import elementwise
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import DeviceClock
-from train_core.parallel.data_parallel import FlatReplicas, replicas_of
+from train_core.parallel.data_parallel import FlatReplicas, Replicas, replicas_of
 from train_core.parallel.fully_sharded import FullySharded
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
-from train_core.parallel.replicas import Replicas
 from train_core.process.world import World
-from train_core.training.evaluation import held_out_loss
+from train_core.training.train import held_out_loss
 from train_core.training.trainer import Trainer, TrainerParts
 
 AMPERE, VOLTA = (8, 0), (7, 0)

@@ -21,7 +21,7 @@ from torch import Tensor
 from conf.experiment import Experiment
 from conf.model_spec import ModelSpec
 from conf.schema import TrainingPlan
-from train_core.data.permutation import mixed, permuted
+from train_core.data.batches import mixed, permuted
 from train_core.model.initialize import initial_value
 
 Weights = dict[str, Tensor]

@@ -15,8 +15,7 @@ from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import StepMetrics
 from train_core.process.world import World
-from train_core.training.determinism import CUBLAS_WORKSPACE, same_bits
-from train_core.training.train import train
+from train_core.training.train import CUBLAS_WORKSPACE, same_bits, train
 
 
 def settings_of_torch() -> tuple[bool, bool, str | None]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from train_core.watch.stacks import MAX_CALLS, stacks_of_work
+from train_core.watch.watchdog import MAX_CALLS, stacks_of_work
 
 STARTED_BY_AUTOGRAD = """
 def backward(depth):

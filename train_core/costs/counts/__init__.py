@@ -1,6 +1,5 @@
 """The counts that are exact, with no constant of any device.
 
-matrices      the matrices of a layer, from which all else is counted
 parameters    how many parameters the model has, in all and on one rank
 flops         what a step needs (model FLOPs), and what the hardware does (with recomputation)
 buckets       the flat buckets in which this trainer keeps a rank's parameters

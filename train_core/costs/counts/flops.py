@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.model_spec import ModelSpec
 from conf.schema import Recompute
-from train_core.costs.counts.matrices import attention_matrices, feed_forward_matrices
+from train_core.costs.counts.parameters import attention_matrices, feed_forward_matrices
 
 FLOPS_FORMULA = "matmul-full-square-v1"
 """Id of the convention below: matrix products only, attention scores counted in full (not halved for causality).

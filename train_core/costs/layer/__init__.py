@@ -5,11 +5,10 @@ Read `shard`, then `layer_costs`, which calls all others:
 shard            the choices on which a layer's time and memory depend, and the sizes that follow from them
 layer_costs      time and memory of one layer: everything below, put together
 
-Seconds: `layer_time` adds up products, what lies between them and collectives; `attention_time` is the core of
-attention, `experts` a layer with experts, `context` what context parallelism adds, `head_time` the output projection
-and its loss. `host_time` is what launching takes, `tensor_overlap` what runs beside products, `narrow_casts` what fp8
-costs beside them, `selected_time` and `pointwise` what recomputation repeats.
+Seconds: `layer_time` adds up products, what lies between them and collectives, what runs beside
+products, and what recomputation repeats; `context` is the core of attention, over context ranks too, `experts` a layer
+with experts, `head_time` the output projection and its loss, `narrow_casts` what fp8 costs beside products.
 
-Bytes: `layer_bytes` is what a layer keeps for backward, `trainer_bytes` in what each trainer differs from that, and
+Bytes: `layer_bytes` is what a layer keeps for backward, and in what each trainer differs from that;
 `end_bytes` what the last stage holds beside its layers.
 """

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conf.model_spec import ExpertsSpec
-from train_core.costs.counts.matrices import Matrix, feed_forward_matrices
-from train_core.costs.layer.host_time import waiting_seconds
-from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
+from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
+from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import Number, matmul_seconds, memory_bound_seconds

@@ -1,4 +1,9 @@
-"""Bytes that one layer keeps for backward, and holds while it runs backward, for one micro-batch on one rank."""
+"""Bytes that one layer keeps for backward, and holds while it runs backward, for one micro-batch on one rank.
+
+With `recompute: pointwise`, the results of norms and of the activation are not kept: each is dropped once the product
+that it goes into is done, and made again from the operation's own input, which is kept anyway, when that product's
+backward pass begins. No product and no collective runs again. Megatron-Core does the same for its recompute modules
+`layernorm` and the activation."""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ import numpy as np
 from conf.model_spec import ModelSpec
 from train_core.attention_rules import flash_runs
 from train_core.costs.layer.narrow_casts import kept_difference
-from train_core.costs.layer.pointwise import activated_bytes, dropped_bytes, norm_output_bytes
 from train_core.costs.layer.shard import (
     FULL,
     NONE,
@@ -20,8 +24,8 @@ from train_core.costs.layer.shard import (
     scores_of,
     tokens_of,
 )
-from train_core.costs.layer.trainer_bytes import rotated_bytes, selected_bytes
-from train_core.costs.setting import Integers, Setting
+from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.setting import Floats, Integers, Setting
 
 
 def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
@@ -111,3 +115,61 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     before = hidden + np.where(is_pointwise, norm_output_bytes(setting, shard), -inside)
     fullest: Integers = np.maximum(inside + activated + made * down, before + made * up)
     return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)
+
+
+def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
+    """Queries and keys from before they were turned by their positions.
+
+    Values are a view of what the product of all three made, and attention keeps them, so that the whole of it stays.
+    """
+    model = setting.model
+    if not setting.implementation.rotated_copies or model.family != "llama":
+        return 0
+    made = (model.query_size + model.key_value_size) // shard.tensor_parallel_size
+    if model.latent_attention is not None:
+        # Whole heads are put together anew; values stay a view of what made them and the keys' part without positions.
+        rotary = model.num_attention_heads * model.latent_attention.rotary_head_size
+        made = (model.key_value_size - rotary) // shard.tensor_parallel_size
+    return tokens_of(setting, shard) * made * setting.dtype_bytes
+
+
+def selected_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Count what torchtitan's selection of operators keeps: attention's output and every second matrix product's.
+
+    Of the seven products of a gated layer (queries, keys, values, attention's output, gate, up, down) these are the
+    queries, the values, the gate and the way down, whose output nothing needs in backward, so that compiled layers do
+    not keep it. Source: torchtitan, activation checkpointing with `selective` and option `op`.
+    """
+    model, width, t = setting.model, setting.dtype_bytes, shard.tensor_parallel_size
+    heads = model.num_attention_heads // t * setting.implementation.log_sum_exp_bytes
+    outputs = (2 * model.query_size + model.key_value_size + model.ffn_hidden_size) // t * width
+    layer_input = held_tokens_of(setting, shard) * model.hidden_size * width
+    unused = model.hidden_size * width if setting.implementation.keeps_unused_outputs and model.gated_mlp else 0
+    return layer_input + tokens_of(setting, shard) * (outputs + heads + unused)
+
+
+NUM_NORMS = 2
+
+
+def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
+    """Seconds of the two norms and the activation, each of which reads its input and writes its output."""
+    norms = NUM_NORMS * 2 * norm_output_bytes(setting, shard)
+    activation = (3 if setting.model.gated_mlp else 2) * activated_bytes(setting, shard)
+    seconds = memory_bound_seconds(setting, (norms + activation) * setting.implementation.memory_traffic, NUM_NORMS + 1)
+    return np.where(shard.recompute == POINTWISE, seconds, 0.0)
+
+
+def dropped_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of the outputs that a layer then does not keep."""
+    return NUM_NORMS * norm_output_bytes(setting, shard) + activated_bytes(setting, shard)
+
+
+def norm_output_bytes(setting: Setting, shard: Shard) -> Integers:
+    held: Integers = held_tokens_of(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
+    return held
+
+
+def activated_bytes(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of the activation's output."""
+    features: Integers = setting.model.ffn_hidden_size // shard.tensor_parallel_size
+    return tokens_of(setting, shard) * features * setting.dtype_bytes

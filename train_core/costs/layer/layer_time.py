@@ -1,4 +1,9 @@
-"""Seconds of one transformer layer for one micro-batch on one rank: products, what lies between them, collectives."""
+"""Seconds of one transformer layer for one micro-batch on one rank: products, what lies between them, collectives.
+
+Collectives of the tensor axis hide beside products: forward, the gather of an input runs beside the product that takes
+it, and the scatter of a result beside the product that makes it. Backward, gathers run beside the products for input
+gradients, and scatters beside those for weight gradients. Sources: Transformer Engine's user buffers; torch's fused
+`all_gather_matmul` and `matmul_reduce_scatter`."""
 
 from __future__ import annotations
 
@@ -6,8 +11,16 @@ import numpy as np
 
 from conf.model_spec import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
-from train_core.costs.layer.shard import FULL, SELECTIVE, Shard, held_tokens_of, num_gathered, products_of, tokens_of
-from train_core.costs.layer.tensor_overlap import pipelined_seconds, runs_beside_products
+from train_core.costs.layer.shard import (
+    FULL,
+    SELECTIVE,
+    Shard,
+    held_tokens_of,
+    num_gathered,
+    paired_products_of,
+    products_of,
+    tokens_of,
+)
 from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, pass_seconds, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_share, recipe_of
@@ -121,3 +134,63 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     shown_forward, shown_backward = pipelined_seconds(setting, shard, gather, scatter, hiding)
     is_sharded = shard.sequence_parallel
     return np.where(is_sharded, shown_forward, forward), np.where(is_sharded, shown_backward, backward)
+
+
+def selected_seconds(setting: Setting, shard: Shard) -> Floats:
+    """Computation of a layer's forward pass that is repeated, 0 for plans that do not select.
+
+    Kept are attention's output and those of every second product: queries, values, and the gate or the way up. Keys,
+    attention's projection and the other half of a gated way up are made again, with all that lies between. Nothing
+    needs the output of the way down, so that compiled layers do not make it again.
+    """
+    model, tokens, recipe = setting.model, tokens_of(setting, shard), recipe_of(setting)
+    keys = model.key_value_size / (model.query_size + 2 * model.key_value_size)
+    # Of latent attention, whose products outnumber heads' kinds, half of the ways down and up are taken to be kept.
+    attention = (keys, 1.0) if model.latent_attention is None else (0.5, 0.5, 0.5, 1.0)
+    again = (*attention, 0.5 if model.gated_mlp else 0.0, 0.0)
+    repeated = between_forward(setting, shard)
+    # Layers with experts need not have a feed-forward layer beside them.
+    for share, (n, k) in zip(again, products_of(setting, shard), strict=False):
+        if share:
+            repeated = repeated + share * matmul_seconds(setting, tokens, n, k, recipe=recipe)
+    return np.where(shard.recompute == SELECTIVE, repeated, 0.0)
+
+
+def runs_beside_products(setting: Setting, shard: Shard) -> bool:
+    """True if collectives of any plan run beside products: with sequence parallelism, on a GPU, if the trainer can."""
+    can = setting.implementation.tensor_overlap > 0 and setting.cluster.device.kind == "gpu"
+    return can and bool(np.any(shard.sequence_parallel))
+
+
+def pipelined_seconds(
+    setting: Setting, shard: Shard, gather: Floats, scatter: Floats, weight_gradients: list[Floats]
+) -> tuple[Floats, Floats]:
+    """Return the seconds of a layer's collectives that show, forward and backward with the repeated forward.
+
+    Args:
+        gather, scatter: seconds of one of either, alone.
+        weight_gradients: of the two products that are split by columns.
+    """
+    tokens, recipe = tokens_of(setting, shard), recipe_of(setting)
+    sizes = paired_products_of(setting, shard)
+    forward: Floats = np.asarray(0.0)
+    backward: Floats = np.asarray(0.0)
+    for index, (n, k) in enumerate(sizes):
+        collective = gather if index % 2 == 0 else scatter
+        forward = forward + _beside(setting, collective, matmul_seconds(setting, tokens, n, k, recipe=recipe))
+        backward = backward + _beside(setting, gather, matmul_seconds(setting, tokens, k, n, recipe=recipe))
+    for gradient in weight_gradients:
+        backward = backward + _beside(setting, scatter, gradient)
+    return forward, backward + np.where(shard.recompute == FULL, forward, 0.0) + _gathered_again(setting, shard, gather)
+
+
+def _gathered_again(setting: Setting, shard: Shard, gather: Floats) -> Floats | float:
+    """Gathers of the two products that a selection of operators makes again; what was scattered it keeps."""
+    if not setting.implementation.selective_operators:
+        return 0.0
+    return np.where(shard.recompute == SELECTIVE, 2.0 * setting.own_scale.shown * gather, 0.0)
+
+
+def _beside(setting: Setting, comm: Floats, product: Floats) -> Floats:
+    """Seconds that show of a collective in pieces beside its product."""
+    return shown_seconds(setting, comm, product, setting.implementation.tensor_overlap)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conf.knobs import RECOMPUTES
-from train_core.costs.counts.matrices import Matrix, attention_matrices, feed_forward_matrices
+from train_core.costs.counts.parameters import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Booleans, Integers, Setting
 
 NONE, SELECTIVE, FULL, POINTWISE = (RECOMPUTES.index(name) for name in ("none", "selective", "full", "pointwise"))

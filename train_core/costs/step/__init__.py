@@ -5,14 +5,11 @@ after the last micro-batch. The other modules are its terms, in the order in whi
 
 priced_stage      a stage of many plans while it is priced: its layers' sums, what a rank of it holds and owns
 schedule          how long a pipeline takes for all micro-batches, from what each of its stages takes for one
-placement         how far apart in the order of devices those ranks are that talk to each other
-replicas          which ranks hold the same weights; `sharing`: among how many of them ZeRO shares out
-sharded_seconds   what ZeRO-2 and ZeRO-3 do for every micro-batch; `shard_copies`: their copies on the device
-update_bytes      what the optimizer's update moves through memory
+replicas          which ranks hold the same weights, and among how many of them ZeRO shares out
+sharded_seconds   what ZeRO-2 and ZeRO-3 do for every micro-batch, and their copies on the device
 
 Then memory:
 
-stage_memory      what one rank of each stage holds at the fullest moment; `uneven_chunks`: what interleaving adds to it
-whole_under_zero  what a rank holds whole for a while although ZeRO shares it out
+stage_memory      what one rank of each stage holds at the fullest moment, and what interleaving adds to it
 sharded_memory    the same for this trainer's ZeRO-3, which torch carries out layer by layer
 """

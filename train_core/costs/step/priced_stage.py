@@ -12,8 +12,7 @@ import numpy as np
 from train_core.costs.counts.parameters import final_norm_parameters
 from train_core.costs.setting import Integers, Plans, Setting, by_distinct
 from train_core.costs.stages import StageGroup, recomputed_layers
-from train_core.costs.step.replicas import expert_replicas
-from train_core.costs.step.sharing import num_shards, within_group
+from train_core.costs.step.replicas import expert_replicas, num_shards, within_group
 from train_core.costs.work import Work, recompute_by_layer
 
 

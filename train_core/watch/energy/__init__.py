@@ -3,6 +3,5 @@
 counter   one counter, and how it is followed when it starts again from zero
 nvml      an NVIDIA GPU
 amd       a GCD of an AMD card, whose counter is the card's
-rapl      the sockets and the memory of a host
 meter     all counters of a rank over the timed steps, and the sum over all ranks
 """

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from cli.commands.status.watch import watch
-from cli.output.worth_showing import worth_showing
+from cli.output.progress import worth_showing
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.results.conftest import experiment, performance

@@ -7,7 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.experiment import Experiment
 from sweeps.search.axes.axis_search import AxisSearch
-from sweeps.search.listed import Listed
+from sweeps.search.searcher import Listed
 from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of
 
 SMALL = "+sweep.axes={batch.micro_batch_size:[1,2,4],parallel.recompute:[none,full],parallel.world_size:[1,3]}"

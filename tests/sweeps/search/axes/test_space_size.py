@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sweeps.points.plan import part_of
-from sweeps.search.axes.space_size import space_size
+from sweeps.search.axes.draws import space_size
 from tests.composed import composed
 
 

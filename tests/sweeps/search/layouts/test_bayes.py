@@ -6,7 +6,7 @@ import pytest
 
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.search.choice import search_for
-from sweeps.search.listed import Listed
+from sweeps.search.searcher import Listed
 from sweeps.trial import Trial
 from tests.composed import composed
 from tests.sweeps.search.conftest import SWEEP, Replay

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sweeps.replay.machine import InventedMachine
-from sweeps.search.layouts.normal import cumulative, expected_improvement
+from sweeps.search.layouts.memory_fit import cumulative, expected_improvement
 from sweeps.search.layouts.priced import Priced
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate
 from tests.sweeps.search.conftest import Replay

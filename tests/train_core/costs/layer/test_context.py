@@ -15,11 +15,16 @@ from tests.train_core.costs.priced import (
     with_links,
     with_trainer,
 )
-from train_core.costs.layer.attention_time import core_forward
-from train_core.costs.layer.context import block_seconds, buffer_bytes, core_seconds, exchange_seconds, exchanged_bytes
+from train_core.costs.layer.context import (
+    block_seconds,
+    buffer_bytes,
+    core_forward,
+    core_seconds,
+    exchange_seconds,
+    exchanged_bytes,
+)
 from train_core.costs.layer.layer_costs import layer_costs
-from train_core.costs.scale import SCALE
-from train_core.costs.setting import Setting
+from train_core.costs.setting import SCALE, Setting
 
 S, GROUPS, HEAD, WIDTH = 8192, 8, 128, 2  # of Llama 3.1 70B in bf16
 

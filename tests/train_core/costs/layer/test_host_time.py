@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, shard_of, with_model, with_trainer
-from train_core.costs.layer.host_time import REPEATED_SECONDS, has_fused_softmax, launch_seconds, waiting_seconds
-from train_core.costs.layer.layer_costs import layer_costs
+from train_core.costs.layer.layer_costs import (
+    REPEATED_SECONDS,
+    has_fused_softmax,
+    launch_seconds,
+    layer_costs,
+    waiting_seconds,
+)
 from train_core.costs.setting import Setting
 
 LAUNCH, CALL = 1e-5, 1e-4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency, with_model, with_trainer
-from train_core.costs.layer.attention_time import core_forward
+from train_core.costs.layer.context import core_forward
 from train_core.costs.layer.layer_bytes import kept_bytes
 from train_core.costs.layer.shard import paired_products_of, products_of
 from train_core.costs.setting import Integers, Setting

@@ -7,7 +7,7 @@ import pytest
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency
 from train_core.costs.layer.context import core_seconds
 from train_core.costs.layer.layer_costs import layer_costs
-from train_core.costs.layer.selected_time import selected_seconds
+from train_core.costs.layer.layer_time import selected_seconds
 from train_core.costs.setting import Setting
 
 

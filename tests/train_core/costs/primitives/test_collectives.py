@@ -21,8 +21,7 @@ from train_core.costs.primitives.collectives import (
     shown_seconds,
     transfer_seconds,
 )
-from train_core.costs.scale import Scale
-from train_core.costs.setting import Setting
+from train_core.costs.setting import Scale, Setting
 
 GIGA = 1e9
 

@@ -20,8 +20,16 @@ from tests.train_core.costs.priced import (
 )
 from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, transfer_seconds
 from train_core.costs.setting import Setting
-from train_core.costs.step.placement import RankGroup, pipeline_extent, replica_group, same_shard_group, stage_stride
-from train_core.costs.step.replicas import across_groups_seconds, expert_replicas, replica_seconds
+from train_core.costs.step.replicas import (
+    RankGroup,
+    across_groups_seconds,
+    expert_replicas,
+    pipeline_extent,
+    replica_group,
+    replica_seconds,
+    same_shard_group,
+    stage_stride,
+)
 from train_core.costs.step.step_time import hop_seconds
 from train_core.costs.work import work_of
 

@@ -11,8 +11,7 @@ import pytest
 from tests.train_core.costs.priced import plan_of, seconds, setting_of, stage_memories
 from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds
 from train_core.costs.setting import Setting
-from train_core.costs.step.replicas import across_groups_seconds, replica_seconds
-from train_core.costs.step.sharing import num_shards
+from train_core.costs.step.replicas import across_groups_seconds, num_shards, replica_seconds
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from hypothesis import strategies as some
 from conf.chunks import chunk_layers, group_sizes
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import INTERLEAVED
-from train_core.costs.step.stage_memory import chunks_in_flight
-from train_core.costs.step.uneven_chunks import heavier_in_flight, losses_of_smaller_groups
+from train_core.costs.step.stage_memory import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
 from train_core.parallel.schedules import interleaved
 
 

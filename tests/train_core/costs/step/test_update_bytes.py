@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs.estimate import plans_of, setting_of
-from train_core.costs.step.update_bytes import update_bytes
+from train_core.costs.step.step_time import update_bytes
 from train_core.parallel.data_parallel import ShardReduction
 from train_core.process.world import World
 from train_core.training.trainer import Trainer

@@ -14,8 +14,7 @@ from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter
 from train_core.watch.energy.counter import EnergyCounter
-from train_core.watch.energy.meter import EnergyMeter, EnergyOfJob, PartPower
-from train_core.watch.energy.rapl import rapl_counters
+from train_core.watch.energy.meter import EnergyMeter, EnergyOfJob, PartPower, rapl_counters
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.train_core.watch.energy.hosts import RANGE_JOULES, two_sockets
 from train_core.watch.energy.counter import FollowedCounter
-from train_core.watch.energy.rapl import rapl_counters
+from train_core.watch.energy.meter import rapl_counters
 
 
 def test_sockets_and_their_memory_are_counted_and_nothing_twice(tmp_path: Path) -> None:

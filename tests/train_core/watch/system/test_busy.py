@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.train_core.watch.nvml_library import KNOWN, WITHOUT_ENERGY, FakeLibrary
-from train_core.watch.system.busy import amd_busy_percent, busy_percent_of, nvml_busy_percent
+from train_core.watch.sampler import amd_busy_percent, busy_percent_of, nvml_busy_percent
 
 
 def test_an_nvidia_gpu_tells_how_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from train_core.process.world import World
 from train_core.training.meter import Meter
 from train_core.watch.energy.counter import EnergyCounter
 from train_core.watch.energy.meter import EnergyMeter
-from train_core.watch.system.sampler import NOT_DUE, SAMPLE_SECONDS, SystemSampler
+from train_core.watch.sampler import NOT_DUE, SAMPLE_SECONDS, SystemSampler
 
 CPU = torch.device("cpu")
 NAN = math.nan

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +20,9 @@ from train_core.measurement import SystemUse
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
 from train_core.process.world import World
-from train_core.watch.energy.meter import EnergyMeter
-from train_core.watch.system.busy import busy_percent_of
+from train_core.watch.energy.amd import amd_gpus
+from train_core.watch.energy.meter import EnergyMeter, pci_address
+from train_core.watch.energy.nvml import nvml_handle
 
 SAMPLE_SECONDS = 2.0
 """Steps that are shorter than this are sampled together."""
@@ -110,3 +113,43 @@ def _known(value: float) -> float | None:
 def _nan_first(value: float) -> float:
     """So that one rank of which nothing is known leaves the maximum unknown."""
     return math.inf if math.isnan(value) else value
+
+
+Percent = Callable[[], float | None]
+
+
+def busy_percent_of(device: torch.device) -> Percent | None:
+    """The reader of the device's use; None where there is none, as on a CPU, which other programs use too."""
+    if device.type == "cpu":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is None:
+        return nvml_busy_percent(str(getattr(properties, "uuid", "")))
+    return amd_busy_percent(pci_address(properties) or "")
+
+
+def nvml_busy_percent(uuid: str) -> Percent | None:
+    """Of the NVIDIA GPU with this UUID, whatever CUDA_VISIBLE_DEVICES hides. A slice of a GPU (MIG) has no figure."""
+    found = nvml_handle(uuid)
+    return None if found is None else partial(_nvml_percent, *found)
+
+
+def amd_busy_percent(pci_address: str) -> Percent | None:
+    """Of the GCD at this address on the PCI bus."""
+    amdsmi, gpus = amd_gpus()
+    handle = gpus.get(pci_address.lower())
+    return None if handle is None else partial(_amd_percent, amdsmi, handle)
+
+
+def _nvml_percent(pynvml: Any, handle: Any) -> float | None:
+    try:
+        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError:
+        return None
+
+
+def _amd_percent(amdsmi: Any, handle: Any) -> float | None:
+    try:
+        return float(amdsmi.amdsmi_get_gpu_activity(handle)["gfx_activity"])
+    except (amdsmi.AmdSmiException, ValueError):  # it may also show the text N/A
+        return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from conf.errors import UsageError
-from sweeps.folder.logs import LOG_SUFFIXES
+from sweeps.folder.submission import LOG_SUFFIXES
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeps.reading import DECIDING, TrialReading
+from sweeps.reading import DECIDING, Reading, TrialReading
 from sweeps.sweep import Sweep
+from train_core.measurement import Outcome
 
 TICK_NS = 2_000_000_000
 """The coarsest clock of a file system that is still in use (FAT's). Two changes within one tick have the same time."""
@@ -77,3 +78,27 @@ def _sight(path: str | Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino
+
+
+def age_seconds(reading: Reading, now: float) -> float | None:
+    """Seconds for which it has waited, or has run; of one that has ended, for which it ran. None before submission.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    if reading.measurement is not None:
+        return max(0.0, reading.measurement.ended - reading.measurement.started)
+    if reading.submission is None:
+        return None
+    begun = reading.submission.submitted
+    if reading.outcome is Outcome.RUNNING:
+        begun = max(begun, _attempt_began(reading))
+    return max(0.0, now - begun)
+
+
+def _attempt_began(reading: Reading) -> float:
+    """Return when Slurm last started the job, in the file system's time; 0.0 if no rank has taken the folder."""
+    try:
+        return reading.folder.claim.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 from conf.errors import ConfigError, UsageError
 from conf.experiment import Experiment
 from conf.load import checked, compose
 from conf.overrides import Overrides
+from conf.sites import SlurmSpec
 from conf.sweep_spec import Objective, is_of_time
 from conf.tree import part_at, with_values
-from launcher.trainings.begun import TRAININGS, Best, LongRun, read_stored
-from launcher.trainings.slurm import keep_others_out
+from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.slurm.executor import SlurmExecutor, require_sbatch
+from launcher.slurm.own_jobs import standings
+from launcher.slurm.query import SlurmSilent
+from launcher.slurm.sbatch import require_time_to_save
+from launcher.snapshot import snapshot_code
 from sweeps.chains import points_of
+from sweeps.folder.submission import read_submission, shape_of, write_submission
 from sweeps.points.objectives import cost, predicted_value
-from sweeps.reading import TrialReading
+from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
@@ -184,3 +194,150 @@ def _require_of_training(overrides: Overrides) -> None:
         if changes_cluster or override.group not in PLACE_GROUPS | Experiment.model_fields.keys():
             problem = "has no effect on a training, which takes its cluster from the sweep"
             raise ConfigError(override.key, override.value, problem, "Leave it out, or give it to `trisweep sweep`.")
+
+
+TRAININGS = "train"
+"""The folder of all trainings, beside those of the sweeps."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The plan to train.
+
+    Attributes:
+        is_measured: by the sweep; else only predicted.
+        flops_per_second_per_device: model FLOP/s, measured or predicted.
+    """
+
+    trial: Trial
+    is_measured: bool
+    flops_per_second_per_device: float
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """A training folder that holds its experiment.
+
+    Attributes:
+        source: the trial of the sweep that its plan was taken from.
+        best: None where the folder was there already, and its plan stays.
+        schedules: for every time that it was extended, the number of steps that its schedule had before, and the step
+            that it had come to.
+        extends: whether more steps are asked for than its folder says.
+    """
+
+    folder: TrialFolder
+    experiment: Experiment
+    source: str
+    best: Best | None
+    schedules: tuple[tuple[int, int], ...] = ()
+    extends: bool = False
+
+    def read(self) -> Reading:
+        """Read how the training stands now."""
+        return Reading(folder=self.folder, experiment=self.experiment)
+
+
+class TrainingOrigin(NamedTuple):
+    """The sweep and the plan from which a training was begun, as its folder says."""
+
+    run: LongRun
+    sweep: str
+    overrides: list[str]
+
+
+def read_stored(folder: TrialFolder) -> TrainingOrigin | None:
+    """Read what a training's folder says of it; None if the folder holds no training begun from a sweep."""
+    try:
+        stored = json.loads(folder.trial.read_bytes())
+        schedules = tuple((int(steps), int(done)) for steps, done in stored.get("schedules", ()))
+        run = LongRun(folder, folder.read_experiment(), str(stored["from_trial"]), None, schedules)
+        return TrainingOrigin(run, str(stored["sweep"]), list(stored["overrides"]))
+    except (OSError, ValueError, KeyError, TypeError):  # pydantic's complaint is a ValueError
+        return None
+
+
+def trainings_of(output_dir: Path, sweep: str) -> list[LongRun]:
+    """Every training that was begun from the sweep, wherever it was measured, by name."""
+    folders = [TrialFolder(path) for path in sorted((output_dir / TRAININGS).glob("*"))]
+    trainings = [read_stored(folder) for folder in folders]
+    return [stored.run for stored in trainings if stored is not None and stored.sweep == sweep]
+
+
+def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
+    """The training of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    trainings = {run.folder.path.name: run for run in trainings_of(output_dir, sweep)}
+    if name not in trainings:
+        others = f"Known are {', '.join(trainings)}." if trainings else "There is none."
+        raise UsageError(f"No training {name} was begun from sweep {sweep} in {output_dir / TRAININGS}", others)
+    return trainings[name]
+
+
+class LiveJob(NamedTuple):
+    """The job that trains in a folder; `state` is Slurm's word for how it stands."""
+
+    job_id: str
+    state: str
+
+    def in_the_way(self, folder: TrialFolder) -> UsageError:
+        """Return the error that says why another trainer cannot work in its folder now."""
+        problem = f"Job {self.job_id} ({self.state}) trains in {folder.path}"
+        return UsageError(problem, f"Wait for it, or end it with `scancel {self.job_id}`.")
+
+
+def live_job(folder: TrialFolder) -> LiveJob | None:
+    """The job that trains in this folder, queued or running; None where there is none.
+
+    Raises:
+        UsageError: Slurm does not answer, or cannot know the last job here, so that a second one might join it.
+    """
+    submission = read_submission(folder)
+    if submission is None or submission.executor != "slurm":
+        return None
+    try:
+        (job,) = standings([submission])
+    except SlurmSilent:
+        raise UsageError(f"Slurm does not say how job {submission.job_id} stands", "Try again in a minute.") from None
+    if job.elsewhere:
+        raise UsageError(f"{folder.path} has a job already, and {job.elsewhere}", "Give this command there.")
+    if job.submission != submission:
+        write_submission(folder, job.submission)
+    number = job.submission.job_id
+    return LiveJob(number, job.state.name) if number and job.state is not None and job.state.is_live else None
+
+
+@contextmanager
+def keep_others_out(folder: TrialFolder) -> Iterator[LiveJob | None]:
+    """Keep others from starting a trainer in this folder, until there is a job to be seen or training here has ended.
+
+    Yields:
+        The job that trains in the folder already.
+
+    Raises:
+        UsageError: another process starts one, or trains on this machine; or Slurm does not answer.
+    """
+    with hold_lock(folder.starting_lock):
+        yield live_job(folder)
+
+
+def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
+    """Submit and return the job's id; what a failed attempt left is forgotten, its checkpoints are not.
+
+    Raises:
+        UsageError: there is no sbatch here, or Slurm refuses the request.
+        ConfigError: the time limit is too short.
+    """
+    require_time_to_save(slurm)
+    require_sbatch()
+    folder = run.folder
+    # Read before the measurement is removed, which tells whether the last attempt lost its node. It is removed because
+    # Slurm is asked only about jobs that have left none.
+    attempt = run.read().next_attempt
+    folder.measurement.unlink(missing_ok=True)
+    code, logs = snapshot_code(folder.code.absolute()), folder.submitit.absolute()
+    executor = SlurmExecutor(slurm, f"trisweep-{folder.path.name}", code, logs, requeues=True)
+    return executor.submit(RUN_IN_SLURM, [FolderWork(folder, attempt)], shape_of(run.experiment))
