@@ -48,7 +48,7 @@ def places_of(values: Values) -> Iterator[Place]:
     chips = options("efficiency")
     for each in fitted_constants():
         if each.group == SCALE:
-            yield Place(COSTS / "scale.py", each.field, values[each.name])
+            yield Place(COSTS / "setting.py", each.field, values[each.name])
         elif each.group not in (GPUS, OTHERS, NETWORK, *chips):
             module = each.group.replace("-", "_")
             yield Place(COSTS / "trainers" / f"{module}.py", each.field, values[each.name])

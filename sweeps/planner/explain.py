@@ -12,7 +12,7 @@ from conf.setup import Setup
 from conf.trainer_limits import limits_of, require_runnable
 from conf.units import GIBIBYTE
 from sweeps.planner.neighbours import neighbours
-from sweeps.planner.request import padded_for
+from sweeps.planner.space import padded_for
 from sweeps.planner.strategy import Strategy
 from train_core.costs import Estimate, Implementation, estimate
 from train_core.costs.trainers.trisweep import TRISWEEP

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
-from typing import Any, TypeVar
+from typing import Any
 
 from conf.cluster_spec import ClusterSpec, DeviceSpec
 from conf.errors import ConfigError, InfeasiblePlan
@@ -22,15 +21,14 @@ from conf.load import Composition, load_cluster, settings_of
 from conf.model_spec import ModelSpec
 from conf.overrides import Overrides, written
 from conf.plan_checks import require_recipe
-from conf.remedies import padded_vocabulary
 from conf.schema import Value
 from conf.settings import Settings
-from conf.setup_parts import KEY, SetupParts, is_count, named_blocks, written_blocks
+from conf.setup_parts import KEY, is_count, named_blocks, written_blocks
 from conf.sweep_spec import SweepSpec
 from conf.tree import part_at, value_at, with_values
 from conf.units import GIBIBYTE, MEBIBYTE
 from sweeps.planner.runnable import require_run
-from sweeps.planner.space import Space, require_searchable, shared_tensor_sizes
+from sweeps.planner.space import Space, padded_model, require_searchable, shared_tensor_sizes
 from sweeps.planner.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
@@ -366,24 +364,6 @@ def headroom_bytes(text: str, device: DeviceSpec) -> int:
         problem = f"leaves nothing of the {device.memory_bytes / GIBIBYTE:.1f} GiB of {device.name}"
         raise ConfigError("headroom", text, problem, "Leave less free.")
     return amount
-
-
-Holder = TypeVar("Holder", bound=SetupParts)
-VOCABULARY_KEY = "model.vocab_size"
-
-
-def padded_model(model: ModelSpec, tensor_parallel_sizes: Iterable[int]) -> ModelSpec:
-    """The model with so many rows that each of these sizes divides them; itself if they do already."""
-    sizes = [size for size in tensor_parallel_sizes if size > 0]
-    if all(model.vocab_size % size == 0 for size in sizes):
-        return model
-    return model.model_copy(update={"vocab_size": padded_vocabulary(model.vocab_size, lcm(*sizes))})
-
-
-def padded_for(parts: Holder, tensor_parallel_size: int) -> Holder:
-    """The parts with the model as a plan of this tensor-parallel size needs it."""
-    model = padded_model(parts.model, [tensor_parallel_size])
-    return parts if model is parts.model else parts.model_copy(update={"model": model})
 
 
 TOKENS = 3 * 2**20

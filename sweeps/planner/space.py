@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
-from math import gcd, isqrt
+from math import gcd, isqrt, lcm
 from typing import NamedTuple, TypeVar
 
 from conf.errors import ConfigError
 from conf.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.model_spec import ModelSpec
+from conf.remedies import padded_vocabulary
 from conf.schema import BatchPlan
+from conf.setup_parts import SetupParts
 from conf.trainer_limits import LAYER_SPLIT
 from conf.trainer_spec import TRISWEEP
 from sweeps.planner.runnable import runs
@@ -36,6 +38,7 @@ Memory is predicted with an error of 6 % in the mean, so that less is no reason 
 STATE_BYTES_PER_PARAMETER = 12
 """Master weights and both moments of Adam in fp32."""
 Value = TypeVar("Value", bound=KnobValue)
+Holder = TypeVar("Holder", bound=SetupParts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,3 +318,17 @@ def require_few_types(clusters: list[str]) -> None:
     if len(clusters) > MOST_TYPES:
         problem = f"names {len(clusters)} types of devices, and a search of one job goes through {MOST_TYPES} at most"
         raise ConfigError("mixed", ",".join(clusters), problem, "Leave the slowest or the smallest out.")
+
+
+def padded_model(model: ModelSpec, tensor_parallel_sizes: Iterable[int]) -> ModelSpec:
+    """The model with so many rows that each of these sizes divides them; itself if they do already."""
+    sizes = [size for size in tensor_parallel_sizes if size > 0]
+    if all(model.vocab_size % size == 0 for size in sizes):
+        return model
+    return model.model_copy(update={"vocab_size": padded_vocabulary(model.vocab_size, lcm(*sizes))})
+
+
+def padded_for(parts: Holder, tensor_parallel_size: int) -> Holder:
+    """The parts with the model as a plan of this tensor-parallel size needs it."""
+    model = padded_model(parts.model, [tensor_parallel_size])
+    return parts if model is parts.model else parts.model_copy(update={"model": model})

@@ -7,7 +7,8 @@ import re
 from sweeps.table.cells import FLAGS, Row, choice_of, flag_of, text_of
 from sweeps.table.precision import is_narrow
 from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.trainers.fsdp import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
+from train_core.costs.trainers.fsdp import FSDP
+from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
 SPELLINGS = {
     **{name: name for name in IMPLEMENTATIONS},

@@ -13,7 +13,7 @@ from train_core.costs.layer.end_bytes import end_bytes
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Setting
-from train_core.costs.trainers.fsdp import TORCHTITAN_EAGER
+from train_core.costs.trainers.torchtitan import TORCHTITAN_EAGER
 
 TOKENS, H, Q, KV, F = 2 * 8192, 4096, 4096, 1024, 14336  # of Llama 3.1 8B, with two sequences
 TWO = shard_of(1, 2)
