@@ -3,7 +3,7 @@
 Read in this order:
 
 request      from overrides to the spaces that are searched: usual batch and precision, memory left free
-space        the values of each knob, given those before it; padding; `spreads` of layers over stages; what is `runnable`
+space        the values of each knob, given those before it, padding; `spreads` of layers over stages; `runnable` plans
 blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
 search       one space whole: what fits, the fastest, and the best of each family
 promising    many spaces at once: bounds tell which families need not be priced
