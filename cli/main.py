@@ -21,6 +21,7 @@ from cli.commands import (
     doctor,
     estimate,
     export,
+    metrics,
     pause,
     rehearse,
     reindex,
@@ -72,6 +73,7 @@ _add(train.train, context_settings={"ignore_unknown_options": True})
 _add(sweep.sweep)
 _add(status.status)
 _add(logs.logs)
+_add(metrics.metrics)
 _add(advance.advance)
 _add(pause.pause)
 _add(pause.resume)

@@ -126,12 +126,15 @@ class TrackingSpec(Frozen):
         uri: of the database (`postgresql://user@host/name`) or the server (`https://host`); null for `sqlite`.
         experiment: MLflow's name for all runs together.
         live_seconds: how often a sweep that runs brings MLflow up to date; null does so only at its end.
+        also: what else is written whenever MLflow is: `tensorboard`, event files below `tensorboard/` in each sweep's
+            folder.
     """
 
     kind: Literal["sqlite", "database", "server"]
     uri: str | None
     experiment: str
     live_seconds: Positive | None = 30.0
+    also: Annotated[tuple[Literal["tensorboard"], ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _server_has_uri(self) -> TrackingSpec:
@@ -146,6 +149,15 @@ class TrackingSpec(Frozen):
         return self.model_copy(update={"uri": self.uri and without_credentials(self.uri)})
 
     def signed_in_as(self, configured: TrackingSpec) -> TrackingSpec:
-        """A store read from a record, with the credentials of the configuration if that names the same store."""
-        same = configured.without_credentials().model_copy(update={"live_seconds": self.live_seconds}) == self
-        return configured if same else self
+        """A store read from a record, with the credentials of the configuration if that names the same store.
+
+        What either wants written beside it is written.
+        """
+        same = configured.store_identity == self.store_identity
+        also = tuple(dict.fromkeys((*self.also, *configured.also)))
+        return (configured if same else self).model_copy(update={"also": also})
+
+    @property
+    def store_identity(self) -> tuple[str, str | None, str]:
+        """What two settings of one store share."""
+        return self.kind, self.uri and without_credentials(self.uri), self.experiment

@@ -8,6 +8,7 @@ footprint          energy, money and carbon of a training
 accuracy           errors of predictions; `score`: those of a table, whose measurements `measured` reads
 scaling            efficiency on more devices; `scaling_study`: of one layout on several numbers of them
 units              numbers as people read them
+tensorboard        event files beside MLflow; `prometheus`: gauges for node_exporter
 
 Rooms: `report` (page, Markdown, CSV), `mlflow` (runs and UI), `search` (answers of the planner), `knobs` (which knob
 mattered), `terminal` (tables).

@@ -32,6 +32,7 @@ from results.mlflow.sweep_content import sweep_runs
 from results.mlflow.trial_content import training_run
 from results.mlflow.views import keep_view
 from results.mlflow.writer import RunWriter
+from results.tensorboard import TENSORBOARD, require_trackers, write_events
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
@@ -78,12 +79,13 @@ def import_sweep(
     with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         sweep_id = _tracking_id(sweep.folder.tracking_id, tracking)
         last = _last_import(sweep, tracking, output_dir, sweep_id)
-        if last and not anew and (parent := last.parent_if_all_stored()):
+        if last and not anew and _has_events(tracking, sweep.folder.path) and (parent := last.parent_if_all_stored()):
             return _summary_of_no_change(parent, 1 + len(sweep.record.trials), tracking, output_dir)
         results = read(sweep)
         contents = sweep_runs(sweep.record, results, report_digest(sweep.folder))
         done = None if anew else _nothing_to_do(contents, tracking, output_dir, sweep_id)
         done = done or _write(sweep, results, contents, _writer(tracking, output_dir, sweep_id, anew=anew))
+        _write_events(contents, tracking, sweep.folder.path)
         if last:
             flush(database_path(output_dir))
             last.remember(results, contents)
@@ -134,10 +136,22 @@ def import_training(
     with _lock_store(output_dir), _explain_failures(tracking, output_dir):
         content = training_run(record, training, from_trial)
         training_id = _tracking_id(training.folder.tracking_id, tracking)
+        _write_events([content], tracking, training.folder.path)
         if not anew and (unchanged := _nothing_to_do([content], tracking, output_dir, training_id)):
             return unchanged
         writer = _writer(tracking, output_dir, training_id, anew=anew)
         return _summary(writer, writer.write(content, None, partial(log_trial_files, reading=training)))
+
+
+def _write_events(contents: Sequence[RunContent], tracking: TrackingSpec, folder: Path) -> None:
+    if TENSORBOARD in tracking.also:
+        require_trackers(tracking)
+        write_events(contents, folder)
+
+
+def _has_events(tracking: TrackingSpec, folder: Path) -> bool:
+    """False where event files are wanted and none are there, as when somebody asks for them after the sweep."""
+    return TENSORBOARD not in tracking.also or (folder / TENSORBOARD).exists()
 
 
 def _view_name(record: SweepRecord) -> str:

@@ -31,11 +31,11 @@ class UnfinishedSweeps:
                 continue  # the sweep's report says what is wrong
 
     def _import(self, sweep: Sweep) -> None:
-        if sweep.record.tracking.signed_in_as(self.store) != self.store:
+        if sweep.record.tracking.store_identity != self.store.store_identity:
             return
         if sweep.folder.path in self._followed or not self._had_ended(sweep):
             self._followed.add(sweep.folder.path)
-            import_sweep(sweep, self.store, self.root)
+            import_sweep(sweep, sweep.record.tracking.signed_in_as(self.store), self.root)
 
     def _had_ended(self, sweep: Sweep) -> bool:
         seen = glance_at(sweep).summary

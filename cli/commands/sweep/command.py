@@ -71,6 +71,7 @@ def sweep(
     from launcher.provenance import keep_configuration
     from launcher.sweep import prepare_tokens
     from launcher.where import choose_place
+    from results.tensorboard import require_trackers
     from sweeps.sweep import Sweep
 
     if fail_fast is not None:
@@ -84,6 +85,7 @@ def sweep(
     if is_replayed(place):
         print_replay(place, as_json=as_json)
         return
+    require_trackers(place.settings.tracking)
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     record, restriction = _planned(place)
     if dry_run:

@@ -1,0 +1,63 @@
+"""`trisweep metrics`: how all sweeps stand, in Prometheus' text format."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.command_line.arguments import OverrideTexts, composed
+from cli.output.console import complaints
+from conf.credentials import hide_credentials
+from conf.errors import TrisweepError, UsageError
+
+if TYPE_CHECKING:
+    from launcher.slurm.answers import Patience
+    from results.prometheus import SweepState
+    from sweeps.trial import SweepFolder
+
+Out = Annotated[
+    Path | None,
+    typer.Option(help="A file of the folder that node_exporter's textfile collector reads; it must end in .prom."),
+]
+
+
+def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
+    """Print how all sweeps of output_dir stand as gauges of Prometheus, or write them into a file that it reads."""
+    from conf.private_files import shared_as_usual
+    from launcher.slurm.answers import Patience
+    from results.prometheus import gauges_text, write_gauges
+    from sweeps.trial import SweepFolder
+
+    if out is not None and out.suffix != ".prom":
+        raise UsageError(f"--out = '{out}': node_exporter reads only files that end in .prom", f"Give {out.stem}.prom.")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"--out = '{out}': there is no folder {out.parent}", "Name the one that node_exporter reads.")
+    settings = composed(None, overrides).settings
+    patience = Patience(settings.slurm.poll_seconds)
+    folders = SweepFolder.started_in(Path(settings.output_dir).absolute(), "*")
+    states = [state for folder in sorted(folders, key=lambda each: each.path) if (state := _state(folder, patience))]
+    num_unreadable = len(folders) - len(states)
+    if out is None:
+        sys.stdout.write(gauges_text(states, num_unreadable=num_unreadable))
+        return
+    with shared_as_usual():  # node_exporter is another user; a file that is there keeps who may read it
+        out.touch()
+        write_gauges(out, states, num_unreadable=num_unreadable)
+
+
+def _state(folder: SweepFolder, patience: Patience) -> SweepState | None:
+    """How the sweep stands; of one that cannot be read, nothing but a word on stderr, as the others must be seen."""
+    from launcher.state import reconcile
+    from results.prometheus import SweepState
+    from sweeps.folder.history import History
+    from sweeps.sweep import Sweep
+
+    try:
+        sweep = Sweep.stored_in(folder)
+        return SweepState(sweep, reconcile(sweep.read(), patience), History.kept_in(folder))
+    except (TrisweepError, OSError) as error:
+        complaints.print(hide_credentials(f"{folder.path.name} is left out: {error}"), markup=False)
+        return None

@@ -1,0 +1,133 @@
+"""How sweeps stand, as gauges in the text format of Prometheus: for sites that watch their jobs with it.
+
+node_exporter's textfile collector reads such a file from a folder. A trial has gauges of its own only while it runs, so
+that their number stays that of the jobs, however much a sweep has measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from sweeps.folder.history import History
+from sweeps.glance import age_seconds
+from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_reading
+from sweeps.sweep import Sweep
+from train_core.measurement import Outcome
+from train_core.whole_files import write_atomically
+
+PREFIX = "trisweep_"
+GAUGES = {
+    "unreadable_sweeps": "Sweeps of the output folder whose record cannot be read, and which are missing here.",
+    "trials": "Trials of a sweep in each state.",
+    "ended": "1 once a sweep has ended or was cancelled; 0 while it waits, runs or is paused.",
+    "spent_device_seconds": "Device-seconds of trials that have ended.",
+    "best_step_seconds": "Measured seconds of an optimizer step of the trial that is best by the sweep's objective.",
+    "best_tokens_per_second": "Measured tokens a second of the trial that is best by the sweep's objective.",
+    "best_model_flops_per_second_per_device": "Measured model FLOP/s of each device of that trial.",
+    "trial_step": "The last optimizer step of a trial that runs.",
+    "trial_steps": "Optimizer steps that a trial that runs takes in all.",
+    "trial_loss": "Loss of the last step of a trial that runs.",
+    "trial_step_seconds": "Seconds of the last step of a trial that runs.",
+    "trial_age_seconds": "Seconds since a trial that runs was started.",
+}
+
+
+class Sample(NamedTuple):
+    """One value of one gauge."""
+
+    gauge: str
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A sweep, and how its trials stood when it was read."""
+
+    sweep: Sweep
+    trials: Sequence[TrialReading]
+    history: History
+
+    @property
+    def has_ended(self) -> bool:
+        """True where all that was asked for has ended; a search that may ask for more has not."""
+        if self.history.is_cancelled:
+            return True
+        all_over = all(_is_over(trial.outcome) for trial in self.trials)
+        return all_over and (not self.history.asked or bool(self.history.finished))
+
+    def samples(self) -> Iterator[Sample]:
+        """The values of the sweep, of its best trial, and of those that run."""
+        of_sweep = {"sweep": self.sweep.folder.path.name}
+        counts = Counter(trial.outcome.value if trial.outcome else "LEFT_OUT" for trial in self.trials)
+        for outcome, number in counts.items():
+            yield Sample("trials", of_sweep | {"outcome": outcome}, number)
+        yield Sample("ended", of_sweep, self.has_ended)
+        yield Sample("spent_device_seconds", of_sweep, self.history.device_seconds)
+        best = best_reading(self.sweep.record, self.trials)
+        if best is not None and (measured := best.performance) is not None:
+            of_best = of_sweep | {"trial": best.name}
+            yield Sample("best_step_seconds", of_best, measured.step_seconds)
+            yield Sample("best_tokens_per_second", of_best, measured.tokens_per_second)
+            yield Sample("best_model_flops_per_second_per_device", of_best, measured.model_flops_per_second_per_device)
+        for trial in self.trials:
+            if trial.outcome is Outcome.RUNNING:
+                yield from _running(trial, of_sweep | {"trial": trial.name})
+
+
+def write_gauges(path: Path, states: Sequence[SweepState], *, num_unreadable: int) -> None:
+    """Write the file as a whole, so that nobody reads half of one."""
+    write_atomically(path, gauges_text(states, num_unreadable=num_unreadable))
+
+
+def gauges_text(states: Sequence[SweepState], *, num_unreadable: int) -> str:
+    """The gauges of these sweeps in Prometheus' text format.
+
+    Args:
+        num_unreadable: how many sweeps could not be read.
+    """
+    registry = CollectorRegistry()
+    samples = [Sample("unreadable_sweeps", {}, num_unreadable)]
+    registry.register(_Gauges([*samples, *(sample for state in states for sample in state.samples())]))
+    return generate_latest(registry).decode()
+
+
+class _Gauges(Collector):
+    """The samples by gauge, as the library asks for them."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for gauge, says in GAUGES.items():
+            if of_gauge := [sample for sample in self._samples if sample.gauge == gauge]:
+                family = GaugeMetricFamily(PREFIX + gauge, says, labels=list(of_gauge[0].labels))
+                for sample in of_gauge:
+                    family.add_metric(list(sample.labels.values()), sample.value)
+                yield family
+
+
+def _is_over(outcome: Outcome | None) -> bool:
+    return outcome is None or outcome.is_final or outcome is Outcome.INFEASIBLE
+
+
+def _running(trial: TrialReading, labels: dict[str, str]) -> Iterator[Sample]:
+    age = age_seconds(trial, time.time())
+    if age is not None:
+        yield Sample("trial_age_seconds", labels, age)
+    if trial.steps:
+        last = trial.steps[-1]
+        yield Sample("trial_step", labels, last.step)
+        yield Sample("trial_steps", labels, last.num_steps)
+        yield Sample("trial_loss", labels, last.loss)
+        yield Sample("trial_step_seconds", labels, last.step_seconds)

@@ -1,0 +1,106 @@
+"""Event files for TensorBoard beside MLflow, for who sets `tracking.also=[tensorboard]`.
+
+A trial is a folder below `tensorboard/` in its sweep's, so that `tensorboard --logdir runs/SWEEP/tensorboard` shows all
+trials of the sweep: the metrics of its steps, those of the trial as a whole at its last step, and its parameters in the
+page HPARAMS. They are what MLflow holds, under the same names. Nothing is read back: the folders stay the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.sites import TrackingSpec
+from results.mlflow.run_content import LoggedMetric, RunContent
+from train_core.whole_files import write_atomically
+
+TENSORBOARD = "tensorboard"
+"""Its name in `tracking.also`, and the folder of its files in that of the sweep."""
+WRITTEN = "written.json"
+"""What a trial's event files hold: the attempt, its last step, and the digest of the content."""
+
+MILLISECONDS = 1000
+
+
+def require_trackers(tracking: TrackingSpec) -> None:
+    """Refuse what could not be written once the trials have run.
+
+    Raises:
+        ConfigError: a package that `tracking.also` needs is not installed.
+    """
+    if TENSORBOARD in tracking.also and find_spec(TENSORBOARD) is None:
+        problem = "the package tensorboard is not installed"
+        raise ConfigError("tracking.also", [TENSORBOARD], problem, "Run pip install tensorboard, or leave it out.")
+
+
+def write_events(contents: Sequence[RunContent], folder: Path) -> None:
+    """Bring the event files of all runs up to date; those of runs that have not changed are left alone.
+
+    Args:
+        contents: of a sweep's runs, or of one training; a run without steps, such as the sweep's own, gets no file.
+        folder: of the sweep or of the training.
+    """
+    for content in contents:
+        if content.steps.lines:
+            trial, _, _ = content.key.partition("/")
+            _write_run(content, folder / TENSORBOARD / trial)
+
+
+def _write_run(content: RunContent, folder: Path) -> None:
+    """Add a file with what is new; of a trial that started over, or whose note is damaged, all is written anew."""
+    written = _written(folder)
+    if written.get("digest") == content.digest:
+        return
+    if written.get("attempt") not in ("", content.attempt) and folder.exists():
+        shutil.rmtree(folder)
+        written = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_file(content, int(written.get("last_step", 0)), folder)
+    state = {"attempt": content.attempt, "last_step": content.last_step, "digest": content.digest}
+    write_atomically(folder / WRITTEN, json.dumps(state))
+
+
+def _written(folder: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((folder / WRITTEN).read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _write_file(content: RunContent, last_step: int, folder: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    try:
+        began = content.start_ms / MILLISECONDS
+        parameters = hparams_pb(content.params, trial_id=content.key, start_time_secs=began)
+        writer.add_event(Event(wall_time=began, summary=parameters))
+        for metric in _metrics_at_steps(content, last_step):
+            writer.add_event(_scalar_event(metric))
+    finally:
+        writer.close()
+
+
+def _metrics_at_steps(content: RunContent, last_step: int) -> Iterator[LoggedMetric]:
+    """The steps that are new, and, once the trial has ended, what is known of it as a whole, where its curves end."""
+    for metric in content.metrics_after(last_step):
+        if metric.step:
+            yield metric
+        elif content.end_ms is not None:
+            yield metric._replace(step=content.last_step)
+
+
+def _scalar_event(metric: LoggedMetric) -> Any:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    value = Summary.Value(tag=metric.key, simple_value=metric.value)
+    return Event(wall_time=metric.timestamp_ms / MILLISECONDS, step=metric.step, summary=Summary(value=[value]))

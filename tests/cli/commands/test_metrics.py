@@ -1,0 +1,51 @@
+"""`trisweep metrics`: a file for node_exporter, and event files for TensorBoard from the report."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+def test_the_file_is_for_others_to_read_and_a_damaged_sweep_is_counted(
+    finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    damaged = tmp_path / "runs" / "damaged-local"
+    damaged.mkdir()
+    (damaged / "sweep.json").write_text("{")
+    done = trisweep("metrics", "--out", "sweeps.prom", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "damaged-local is left out" in " ".join(done.stderr.split())
+    file = tmp_path / "sweeps.prom"
+    assert 'trisweep_trials{outcome="COMPLETED",sweep="smoke-local"} 5.0' in file.read_text()
+    assert "trisweep_unreadable_sweeps 1.0" in file.read_text()
+    assert file.stat().st_mode & stat.S_IROTH
+
+
+@pytest.mark.parametrize("file", ["sweeps.txt", "absent/sweeps.prom"])
+def test_a_file_that_nothing_would_read_is_refused(file: str, tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("metrics", "--out", file, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"--out = '{file}'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_writes_event_files_of_a_sweep_that_was_run_without_them(
+    finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    done = trisweep("report", "smoke", "tracking.also=[tensorboard]", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = list((tmp_path / "runs/smoke-local/tensorboard").glob("*/events.out.*"))
+    assert len(events) == 5, "one for each trial that ran"
+
+
+def test_another_tracker_is_refused(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("sweep", "smoke", "tracking.also=[wandb]", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "tracking.also" in done.stderr
