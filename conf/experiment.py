@@ -13,6 +13,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.expert_axis import check_own_experts
 from conf.model_spec import ModelSpec
 from conf.schema import (
     ROTARY_BASE,
@@ -105,6 +106,8 @@ def _leave_out_later_keys(content: dict[str, Any]) -> None:
         for name, field in spec.model_fields.items():
             if not field.is_required() and content[group].get(name) == field.default:
                 content[group].pop(name, None)
+    if content["model"].get("experts") and not content["model"]["experts"]["balance_loss"]:
+        del content["model"]["experts"]["balance_loss"]
 
 
 def _check_own_limits(experiment: Experiment) -> None:
@@ -201,6 +204,7 @@ def _check_command(experiment: Experiment) -> None:
 
 OWN_RUN_CHECKS = (
     _check_own_limits,
+    check_own_experts,
     _check_profile,
     _check_training,
     _check_watch,

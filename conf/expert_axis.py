@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.errors import InfeasiblePlan
-from conf.model_spec import ExpertsSpec
+from conf.model_spec import ExpertsSpec, ModelSpec
 from conf.remedies import largest_share
 from conf.setup_parts import SetupParts
 
@@ -94,6 +94,39 @@ def _check_order(setup: SetupParts) -> None:
             "Set parallel.pipeline_before_data=false, or choose expert_parallel_size x expert_tensor_parallel_size"
             f" = {ranks}.",
         )
+
+
+def require_own_experts(model: ModelSpec) -> None:
+    """Refuse a model whose experts this package's own trainer does not have.
+
+    Raises:
+        InfeasiblePlan: names the key, and what the trainer has.
+    """
+    if model.experts is None:
+        return
+    if not model.gated_mlp or model.family != "llama":
+        problem = "has experts without gates or with biases, which trainer trisweep does not run"
+        remedy = "Use model.family=llama with model.gated_mlp=true, or choose another trainer."
+        raise InfeasiblePlan("model.family", model.family, problem, remedy)
+    if (factor := model.experts.capacity_factor) is not None:
+        problem = "drops or pads tokens, and trainer trisweep sends every token to its experts"
+        raise InfeasiblePlan("model.experts.capacity_factor", factor, problem, "Use null, or choose another trainer.")
+
+
+def check_own_experts(setup: SetupParts) -> None:
+    """Refuse experts, and ways to spread them, that can be priced and that this package's own trainer does not have.
+
+    Raises:
+        InfeasiblePlan: as `require_own_experts`.
+    """
+    require_own_experts(setup.model)
+    parallel = setup.parallel
+    if setup.model.experts is None:
+        return
+    if parallel.tensor_parallel_size > 1 and not (parallel.sequence_parallel and _tensor_size(setup) == 1):
+        problem = "leaves whole experts to ranks with the same tokens, or splits them, in trainer trisweep"
+        remedy = f"Use parallel.sequence_parallel=true and {TENSOR_SIZE}=1, or parallel.tensor_parallel_size=1."
+        raise InfeasiblePlan("parallel.tensor_parallel_size", parallel.tensor_parallel_size, problem, remedy)
 
 
 def _tensor_size(setup: SetupParts) -> int:

@@ -55,6 +55,7 @@ class ExpertsSpec(Frozen):
             experts with fewer are padded. Null drops and pads none.
         imbalance: tokens of the rank whose experts take most, relative to an even share. Benchmarks force routing to be
             even, which is 1; how much more a training has, only its own logs say.
+        balance_loss: factor of the loss by which this package's own trainer keeps experts equally busy, such as 0.01.
     """
 
     num_experts: Count
@@ -64,6 +65,7 @@ class ExpertsSpec(Frozen):
     num_dense_layers: Annotated[int, Field(ge=0)] = 0
     capacity_factor: Positive | None = None
     imbalance: Annotated[float, Field(ge=1)] = 1.0
+    balance_loss: Annotated[float, Field(ge=0)] = 0.0
 
     @model_validator(mode="after")
     def _tokens_find_experts(self) -> ExpertsSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import Field, TypeAdapter
@@ -26,24 +26,43 @@ UNEQUAL_CHUNKS = "has_unequal_chunks"
 UNEVEN_GROUPS = "has_uneven_groups"
 
 
+class Beside(NamedTuple):
+    """What plans have beside the value that is asked about.
+
+    Attributes:
+        pipeline: several stages.
+        tensor: several tensor ranks.
+        experts: layers with experts.
+        recipe: that of narrow products.
+    """
+
+    pipeline: bool = False
+    tensor: bool = False
+    experts: bool = False
+    recipe: MatmulRecipe | None = None
+
+
+PLAIN = Beside()
+
+
 class DeclaredLimit(Limit):
     """Values of the plan that a trainer cannot run.
 
     Attributes:
         of: a dotted key, or a name of `FOLLOWS`; a group that may be null, such as `model.experts`, is null or `given`.
-        beside: in which plans alone this holds: those with several stages, with several tensor ranks, or with narrow
-            products of this recipe; null: in all.
+        beside: in which plans alone this holds: those with several stages, with several tensor ranks, with experts, or
+            with narrow products of this recipe; null: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """
 
-    beside: Literal["pipeline", "tensor"] | MatmulRecipe | None = None
+    beside: Literal["pipeline", "tensor", "experts"] | MatmulRecipe | None = None
     differs: bool = False
 
-    def holds(self, pipeline: bool, tensor: bool, recipe: MatmulRecipe | None) -> bool:
-        """True if this counts for plans with several stages, with several tensor ranks, and with such a recipe."""
-        circumstances = (None, "pipeline" if pipeline else None, "tensor" if tensor else None, recipe)
-        return self.beside in circumstances
+    def holds(self, beside: Beside) -> bool:
+        """True if this counts for plans of this kind."""
+        flags = {"pipeline": beside.pipeline, "tensor": beside.tensor, "experts": beside.experts}
+        return flags.get(self.beside or "", self.beside in (None, beside.recipe))
 
     def refusal(self, value: Value, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a value of a dotted key that the trainer does not run.
@@ -111,25 +130,10 @@ def limits_of_program(trainer: str) -> tuple[DeclaredLimit, ...]:
     return tuple(limit for limit in limits_of(trainer) if not limit.differs)
 
 
-def runs(
-    trainer: str,
-    name: str,
-    value: Value,
-    *,
-    pipeline: bool = False,
-    tensor: bool = False,
-    recipe: MatmulRecipe | None = None,
-) -> bool:
-    """True if plans with this value can be run.
-
-    Args:
-        name: a dotted key, or a name of `FOLLOWS`.
-        pipeline: ask about plans with several stages.
-        tensor: ask about plans with several tensor ranks.
-        recipe: of their narrow products.
-    """
+def runs(trainer: str, name: str, value: Value, beside: Beside = PLAIN) -> bool:
+    """True if plans of this kind can be run with this value of a dotted key, or of a name of `FOLLOWS`."""
     limits = (limit for limit in limits_of(trainer) if limit.of == name)
-    return not any(limit.meets(value) and limit.holds(pipeline, tensor, recipe) for limit in limits)
+    return not any(limit.meets(value) and limit.holds(beside) for limit in limits)
 
 
 def require_runnable(
@@ -148,8 +152,9 @@ def require_runnable(
     """
     parallel, recipe = setup.parallel, setup.precision.matmul_recipe
     pipeline, tensor = parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1
+    beside = Beside(pipeline, tensor, setup.model.experts is not None, recipe)
     for limit in limits:
-        if limit.holds(pipeline, tensor, recipe) and limit.meets(_value_at(setup, limit.of)):
+        if limit.holds(beside) and limit.meets(_value_at(setup, limit.of)):
             raise limit.refusal_of(setup, trainer, otherwise)
 
 

@@ -7,7 +7,7 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     training                               the trainer, its loop, what is measured of it
     checkpoints, data, watch               what a training saves, reads, and is watched by
     optimizer, process                     the update; the rank's process: its place, device and signals
-    parallel                               the four parallel axes
+    parallel                               the parallel axes
     model                                  the plain model
     costs, trial_folder                    the step on paper; a trial on disk
     attention_rules, bucket_rules,

@@ -34,6 +34,12 @@ AXES = Coordinates._fields
 REPLICAS = ("data", "context")
 """The axes whose ranks hold the same parameters and have other tokens, so that gradients are summed over them."""
 
+IN_STAGE = tuple(axis for axis in AXES if axis != "pipeline")
+
+EXPERT, EXPERT_REPLICAS = "expert", "expert_replicas"
+"""Two more axes, over the ranks of a stage whatever their other coordinates: those that share out the experts, and
+those that hold the same ones. Expert is the faster one: an expert group is of neighbours."""
+
 IN_REPLICA = tuple(axis for axis in AXES if axis != "data")
 """The axes whose ranks work on the same sequences, and give each other what they compute of them in every pass."""
 
@@ -46,9 +52,11 @@ WORLD, OPTIMIZER = "world", "optimizer"
 MEASURED_TERMS = {
     "tensor": "tensor_seconds",
     "context": "tensor_seconds",
+    EXPERT: "tensor_seconds",
     "pipeline": "pipeline_wait_seconds",
     ENDS: "pipeline_wait_seconds",
     "data": "data_seconds",
+    EXPERT_REPLICAS: "data_seconds",
     WORLD: "synchronization_seconds",
     OPTIMIZER: "optimizer_seconds",
 }
@@ -72,10 +80,12 @@ class Layout:
     Attributes:
         sizes: by axis; an axis that is not named has one rank.
         pipeline_is_ring: the last stage sends to the first, which has the next model chunk of the interleaved schedule.
+        expert_size: neighbouring ranks of a stage that share out the experts; None where the model has none.
     """
 
     sizes: Mapping[str, int]
     pipeline_is_ring: bool = False
+    expert_size: int | None = None
 
     @classmethod
     def of(cls, experiment: Experiment) -> Layout:
@@ -86,7 +96,8 @@ class Layout:
             "context": parallel.context_parallel_size,
             "tensor": parallel.tensor_parallel_size,
         }
-        return cls(sizes, pipeline_is_ring=parallel.virtual_pipeline_size > 1)
+        expert_size = parallel.expert_parallel_size if experiment.model.experts is not None else None
+        return cls(sizes, parallel.virtual_pipeline_size > 1, expert_size)
 
     @property
     def world_size(self) -> int:
@@ -115,6 +126,32 @@ class Layout:
         own = self.coordinates(rank)._asdict()
         choices = (range(self.size(axis)) if axis in axes else (own[axis],) for axis in AXES)
         return [self.rank(*coordinates) for coordinates in product(*choices)]
+
+    def expert_group(self, rank: int) -> list[int]:
+        """The ranks that together hold all experts of this one's stage, in the order of the experts."""
+        in_stage, size = self.ranks(rank, *IN_STAGE), self.expert_size or 1
+        first = in_stage.index(rank) // size * size
+        return in_stage[first : first + size]
+
+    def expert_replicas(self, rank: int) -> list[int]:
+        """The ranks of this one's stage that hold the same experts."""
+        in_stage, size = self.ranks(rank, *IN_STAGE), self.expert_size or 1
+        return in_stage[in_stage.index(rank) % size :: size]
+
+    def exchanging(self, rank: int) -> list[int]:
+        """The ranks whose passes hear of this one's: its replica, and those with which its ranks share out experts."""
+        found, new = set[int](), {rank}
+        while new:
+            found |= new
+            near = set[int]()
+            for other in new:
+                near |= {*self.ranks(other, *IN_REPLICA), *(self.expert_group(other) if self.expert_size else ())}
+            new = near - found
+        return sorted(found)
+
+    def summing(self, rank: int) -> list[int]:
+        """The ranks of this one's stage over which its gradients are summed."""
+        return self.ranks(rank, *(REPLICAS if self.expert_size is None else IN_STAGE))
 
     def ends(self, rank: int) -> list[int]:
         """The ranks of the first and the last stage that share this one's other coordinates, if it is one of them.

@@ -35,7 +35,7 @@ class Treatment(NamedTuple):
         decays: weight decay applies (to matrices, not to biases and norms).
         copied_over: the groups, such as `tensor` or `embedding`, whose ranks all hold the same values.
         summed_over: the groups over which their gradients have to be summed, apart from the replicas.
-        reduced_over: the axes along which their replicas lie.
+        reduced_over: the axes along which their replicas lie, the names of one group of the mesh.
     """
 
     decays: bool

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from conf.expert_axis import require_own_experts
 from conf.knobs import KNOB, KnobValue
-from conf.schema import Frozen, MatmulRecipe, Value
+from conf.schema import Frozen, Value
 from conf.settings import Settings
-from conf.trainer_limits import limits_of
+from conf.trainer_limits import PLAIN, Beside, limits_of
 from conf.trainer_limits import runs as trainer_runs
+from conf.trainer_spec import TRISWEEP
 from train_core.costs import Implementation
 
 
@@ -17,20 +19,11 @@ def runs(
     trainer: Implementation,
     knob: str,
     value: KnobValue,
-    *,
-    pipeline: bool = False,
-    tensor: bool = False,
-    recipe: MatmulRecipe | None = None,
+    beside: Beside = PLAIN,
 ) -> bool:
-    """True if the trainer runs plans in which the knob has this value.
-
-    Args:
-        pipeline: in plans with several stages.
-        tensor: in plans with several tensor ranks.
-        recipe: of their narrow products.
-    """
+    """True if the trainer runs plans of this kind in which the knob has this value."""
     # How layers are spread is a kind of its own, about which `layouts` asks.
-    return isinstance(value, tuple) or _allows(trainer.name, knob, value, pipeline, tensor, recipe)
+    return isinstance(value, tuple) or _allows(trainer.name, knob, value, beside)
 
 
 def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str, KnobValue]) -> None:
@@ -39,6 +32,8 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
     Raises:
         InfeasiblePlan: names the key, its value, and what the trainer lacks.
     """
+    if trainer.name == TRISWEEP.name:
+        require_own_experts(settings.model)
     keys = {KNOB[name].key: value for name, value in pinned.items() if not isinstance(value, tuple)}
     for limit in limits_of(trainer.name):
         group, _, name = limit.of.partition(".")
@@ -49,12 +44,12 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
             value = keys[limit.of]
         else:
             continue
-        in_all = limit.holds(pipeline=False, tensor=False, recipe=settings.precision.matmul_recipe)
-        if in_all and limit.meets(value):
+        beside = Beside(experts=settings.model.experts is not None, recipe=settings.precision.matmul_recipe)
+        if limit.holds(beside) and limit.meets(value):
             raise limit.refusal(value, trainer.name, "another --implementation")
 
 
 @lru_cache(maxsize=4096)  # asked for every block of a search
-def _allows(trainer: str, knob: str, value: Value, pipeline: bool, tensor: bool, recipe: MatmulRecipe | None) -> bool:
+def _allows(trainer: str, knob: str, value: Value, beside: Beside) -> bool:
     key = KNOB[knob].key if knob in KNOB else knob
-    return trainer_runs(trainer, key, value, pipeline=pipeline, tensor=tensor, recipe=recipe)
+    return trainer_runs(trainer, key, value, beside)

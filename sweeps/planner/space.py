@@ -15,7 +15,7 @@ from conf.model_spec import ModelSpec
 from conf.remedies import padded_vocabulary
 from conf.schema import BatchPlan
 from conf.setup_parts import SetupParts
-from conf.trainer_limits import LAYER_SPLIT
+from conf.trainer_limits import LAYER_SPLIT, Beside
 from conf.trainer_spec import TRISWEEP
 from sweeps.planner.runnable import runs
 from sweeps.planner.spreads import StageLayout, all_layouts
@@ -69,8 +69,9 @@ class Space:
     ) -> list[Value]:
         """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
         kept = values if knob not in self.pinned else [value for value in values if self.pinned[knob] == value]
-        trainer, recipe = self.setting.implementation, self.setting.matmul_recipe
-        return [value for value in kept if runs(trainer, knob, value, pipeline=pipeline, tensor=tensor, recipe=recipe)]
+        setting = self.setting
+        beside = Beside(pipeline, tensor, setting.model.experts is not None, setting.matmul_recipe)
+        return [value for value in kept if runs(setting.implementation, knob, value, beside)]
 
 
 class ShardChoice(NamedTuple):
@@ -111,7 +112,11 @@ def shared_tensor_sizes(space: Space) -> list[int]:
     split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
     one_node = space.world_size <= cluster.devices_per_node
     inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
-    return space.allowed_values("tensor_parallel_size", divisors(gcd(split, space.world_size, inside)))
+    sizes, setting = divisors(gcd(split, space.world_size, inside)), space.setting
+    is_own = setting.implementation.name == TRISWEEP.name
+    if model.experts is not None and is_own and setting.expert_tensor_parallel_size != 1:
+        sizes = [1]  # see `conf.expert_axis.check_own_experts`
+    return space.allowed_values("tensor_parallel_size", sizes)
 
 
 def tensor_parallel_sizes(space: Space) -> list[int]:

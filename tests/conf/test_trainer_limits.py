@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.experiment import Experiment
 from conf.setup import Setup
-from conf.trainer_limits import LAYER_SPLIT, limits_of, require_runnable, runs
+from conf.trainer_limits import LAYER_SPLIT, Beside, limits_of, require_runnable, runs
 from conf.trainer_spec import CostsOf
 from sweeps.planner.choice import choose
 from sweeps.planner.objectives import Training
@@ -17,8 +18,7 @@ from sweeps.planner.request import request
 from tests.composed import composed, load
 
 OWN_REFUSALS: dict[str, int | bool | str] = {
-    "parallel.expert_parallel_size": 2,
-    "parallel.expert_tensor_parallel_size": 1,
+    "parallel.expert_tensor_parallel_size": 2,
     "parallel.expert_dispatcher": "deepep",
     "parallel.zero_group_size": 2,
     "parallel.offload_optimizer": True,
@@ -120,6 +120,25 @@ def test_what_our_own_trainer_refuses_to_run_it_also_refuses_to_price(key: str) 
         load([*JOB, f"{key}={shown}"]).experiment()
 
 
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (("parallel.zero_stage=3",), "parallel.zero_stage = 3: is not run by trisweep"),
+        (("parallel.recompute=pointwise",), "parallel.recompute = 'pointwise': is not run by trisweep"),
+        (("model.experts.capacity_factor=1.25",), "model.experts.capacity_factor = 1.25: drops or pads tokens"),
+        (("model.gated_mlp=false",), "model.family = 'llama': has experts without gates"),
+        (("parallel.tensor_parallel_size=2",), "parallel.tensor_parallel_size = 2: leaves whole experts to ranks"),
+        (("parallel.expert_parallel_size=3",), "parallel.expert_parallel_size = 3: does not divide"),
+        (("model.experts.top_k=9",), "model.experts.top_k = 9: is more than model.experts.num_experts = 8"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_our_own_trainer_does_not_do_with_experts_is_refused(plan: tuple[str, ...], words: str) -> None:
+    job = ("model=moe-proxy", "cluster=local", "parallel.world_size=6", "batch.global_batch_size=12")
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load([*job, *plan]).experiment()
+
+
 def test_a_stored_experiment_of_our_own_trainer_is_held_against_the_same_list() -> None:
     stored = load(JOB).experiment().model_dump(mode="json")
     assert stored["trainer"] == {"kind": "trisweep"}
@@ -148,9 +167,9 @@ def test_a_program_refuses_in_the_same_words_as_the_trainer_whose_list_it_takes_
 
 def test_some_limits_hold_only_beside_a_pipeline_or_tensor_ranks() -> None:
     assert runs("megatron-core", "parallel.zero_stage", 3)
-    assert not runs("megatron-core", "parallel.zero_stage", 3, pipeline=True)
+    assert not runs("megatron-core", "parallel.zero_stage", 3, Beside(pipeline=True))
     assert runs("torchtitan", "parallel.sequence_parallel", False)
-    assert not runs("torchtitan", "parallel.sequence_parallel", False, tensor=True)
+    assert not runs("torchtitan", "parallel.sequence_parallel", False, Beside(tensor=True))
 
 
 def test_what_a_program_runs_otherwise_is_not_priced_and_runs_all_the_same() -> None:
@@ -164,8 +183,8 @@ def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_co
     assert "parallel.recompute = 'pointwise': is not run by megatron-core: with delayed scaling" in message
     price("megatron-core", AGAIN, "precision.matmul_recipe=mxfp8")
     price("megatron-core", AGAIN)
-    assert not runs("megatron-core", "parallel.recompute", "pointwise", recipe="fp8-delayed")
-    assert runs("megatron-core", "parallel.recompute", "full", recipe="fp8-delayed")
+    assert not runs("megatron-core", "parallel.recompute", "pointwise", Beside(recipe="fp8-delayed"))
+    assert runs("megatron-core", "parallel.recompute", "full", Beside(recipe="fp8-delayed"))
 
 
 def test_stages_of_unequal_layers_are_named_by_their_layers() -> None:
@@ -190,5 +209,5 @@ def test_in_which_layers_is_no_question_where_nothing_is_recomputed() -> None:
 
 def test_what_no_limit_names_is_allowed() -> None:
     assert runs("megatron-core", "parallel.context_parallel_size", 8)
-    assert runs("trisweep", "parallel.schedule", "zero-bubble", pipeline=True)
+    assert runs("trisweep", "parallel.schedule", "zero-bubble", Beside(pipeline=True))
     assert runs("torchtitan", LAYER_SPLIT, "ends")

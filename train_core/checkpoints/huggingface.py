@@ -120,7 +120,7 @@ def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None
     if source.rows == "same":
         return None
     if source.rows == "gate":
-        size = gate_block_size(spec)
+        size = gate_block_size(spec, spec.ffn_hidden_size)
         return [(1, size, spec.ffn_hidden_size // size)] * 2
     groups, size = spec.num_query_groups, spec.query_size // spec.num_attention_heads
     return [(count, size, groups) for count in (spec.num_attention_heads // groups, 1, 1)]

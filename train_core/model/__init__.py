@@ -1,6 +1,7 @@
 """The plain model, which does not know that it may run in parallel: its modules, its first weights, its dropout.
 
 transformer   `Transformer` and the modules that it is made of
+mixture       experts in the place of a feed-forward network, and the router that chooses among them
 elementwise   what lies between matrix products, with backward passes that keep little
 initialize    first weights from a seed and a parameter's name
 dropout       masks that follow from what they are for

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 STANDARD_DEVIATION = 0.02
-RESIDUAL_WEIGHTS = ("attention.projection.weight", "feed_forward.down.weight")
+RESIDUAL_WEIGHTS = (
+    "attention.projection.weight",
+    "feed_forward.down.weight",
+    "feed_forward.experts.down.weight",
+    "feed_forward.shared.down.weight",
+)
 
 
 def initial_value(name: str, shape: torch.Size, num_layers: int, seed: int, device: torch.device) -> Tensor:

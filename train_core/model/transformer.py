@@ -22,6 +22,7 @@ from conf.model_spec import ModelSpec, RotaryScaling
 from conf.schema import ROTARY_BASE
 from train_core.attention_rules import flash_runs
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
+from train_core.model.mixture import MixtureOfExperts
 
 AMPERE = (8, 0)
 """The capability, as torch tells it, of the first GPUs of NVIDIA that multiply bf16."""
@@ -138,9 +139,9 @@ class Attention(nn.Module):
 class FeedForwardActivation(nn.Module):
     """The operation between the two products: (s, b, f) -> (s, b, f), with a gate (s, b, 2f) -> (s, b, f)."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, width: int) -> None:
         super().__init__()
-        self.gated, self.block_size = spec.gated_mlp, gate_block_size(spec)
+        self.gated, self.block_size = spec.gated_mlp, gate_block_size(spec, width)
         self.function = GELU if spec.family == "gpt" else SILU
 
     def forward(self, x: Tensor) -> Tensor:
@@ -154,13 +155,13 @@ class FeedForward(nn.Module):
     the largest tensor-parallel size, so that a cut along them gives whole blocks.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, width: int | None = None) -> None:
+        """`width` is f; None for the model's own, and else that of an expert for all tokens."""
         super().__init__()
-        biased = spec.family == "gpt"
-        width = spec.ffn_hidden_size * (2 if spec.gated_mlp else 1)
-        self.up: nn.Module = nn.Linear(spec.hidden_size, width, bias=biased)
-        self.activation = FeedForwardActivation(spec)
-        self.down: nn.Module = nn.Linear(spec.ffn_hidden_size, spec.hidden_size, bias=biased)
+        biased, width = spec.family == "gpt", spec.ffn_hidden_size if width is None else width
+        self.up: nn.Module = nn.Linear(spec.hidden_size, width * (2 if spec.gated_mlp else 1), bias=biased)
+        self.activation = FeedForwardActivation(spec, width)
+        self.down: nn.Module = nn.Linear(width, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -168,28 +169,34 @@ class FeedForward(nn.Module):
         return out
 
 
-def gate_block_size(spec: ModelSpec) -> int:
-    """The number of rows of a gate that stand together.
+def gate_block_size(spec: ModelSpec, width: int) -> int:
+    """The number of rows of a gate that stand together, in a feed-forward layer of this width.
 
     Every tensor-parallel size divides both the query groups and the feed-forward layer, so it divides the blocks too.
     """
-    return spec.ffn_hidden_size // math.gcd(spec.num_query_groups, spec.ffn_hidden_size)
+    return width // math.gcd(spec.num_query_groups, width)
 
 
 class Layer(nn.Module):
     """One pre-norm transformer layer: (s, b, h) -> (s, b, h)."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, index: int = 0) -> None:
         super().__init__()
         self.attention_norm = norm_of(spec)
         self.attention = Attention(spec)
         self.feed_forward_norm = norm_of(spec)
-        self.feed_forward = FeedForward(spec)
+        self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return out
+
+
+def mixture_of(spec: ModelSpec) -> MixtureOfExperts:
+    assert spec.experts is not None
+    width = spec.experts.shared_ffn_hidden_size
+    return MixtureOfExperts(spec, FeedForward(spec, width) if width else None, PlaceForDropout())
 
 
 class CrossEntropy(nn.Module):
@@ -220,7 +227,7 @@ class Transformer(nn.Module):
         self.embedding: Embedding | None = embedding
         indices = range(spec.num_layers) if layers is None else layers
         # A dict and not a list: on every stage a layer keeps the name that it has in the whole model.
-        self.layers = nn.ModuleDict({str(index): Layer(spec) for index in indices})
+        self.layers = nn.ModuleDict({str(index): Layer(spec, index) for index in indices})
         self.final_norm: nn.Module | None = norm_of(spec)
         self.head: nn.Module | None = nn.Linear(spec.hidden_size, spec.vocab_size, bias=False)
         self.loss: nn.Module = CrossEntropy()

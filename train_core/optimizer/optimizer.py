@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conf.experiment import Experiment
 from conf.schema import PrecisionPlan, TrainingPlan
+from train_core.bucket_rules import Treatment
 from train_core.optimizer.adam import AdamState
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.data_parallel import Replicas
@@ -142,7 +143,7 @@ class Optimizer:
     def _over_the_world(self, gradients: list[Tensor], loss_share: Tensor) -> tuple[float, float]:
         """Mean loss and gradient norm of the whole job, in one collective and one wait for the device."""
         counted = [
-            _norm(gradient)
+            self._counted_norm(treatment, gradient)
             for treatment, gradient in zip(self.replicas.treatments, gradients, strict=True)
             if self.mesh.counts(treatment)
         ]
@@ -153,6 +154,12 @@ class Optimizer:
         loss, squares = all_reduce(shares, self.mesh.world).wait().tolist()
         holders = 1 if self.replicas.is_sharded else self.mesh.replicas.size  # so many replicas counted the same values
         return loss, math.sqrt(squares / holders) / self.loss_scale.scale
+
+    def _counted_norm(self, treatment: Treatment, gradient: Tensor) -> Tensor:
+        """The norm of a part, so large that its square counts once after the division by the number of replicas."""
+        norm, holders = _norm(gradient), self.mesh.axis(*treatment.reduced_over).size
+        usual = self.mesh.replicas.size
+        return norm if self.replicas.is_sharded or holders == usual else norm * math.sqrt(usual / holders)
 
     def _clip_factor(self, gradient_norm: float) -> float:
         limit = self.plan.clip_gradient_norm

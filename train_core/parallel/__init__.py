@@ -1,4 +1,4 @@
-"""The four parallel axes: the mesh, what is split over it, the schedules, ZeRO.
+"""The parallel axes: the mesh, what is split over it, the schedules, ZeRO.
 
 A reader's way through the folder, each module resting on those above it:
 
@@ -10,6 +10,7 @@ A reader's way through the folder, each module resting on those above it:
     context_parallel   attention to the tokens of all context ranks
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
+    expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
     styles             the table of which modules a layout replaces, and by what
     parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation;
                        torch's compiler, and the recomputation of norms and activation

@@ -108,6 +108,22 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
     return _started("reduce_scatter", partial(scatter_into, into, tensor), tensor, into, axis, combine)
 
 
+def all_to_all(tensor: Tensor, rows: list[list[int]], axis: Axis) -> Pending:
+    """Start sending rows of dim 0 to the ranks of the axis, in rank order, and getting theirs in that order.
+
+    Args:
+        rows: those that rank i sends to rank j, as `rows[i][j]`, the same on all ranks.
+    """
+    if axis.size == 1:
+        return Pending(tensor)
+    received, most = [of_rank[axis.rank] for of_rank in rows], max(map(sum, rows))
+    into, tensor = tensor.new_empty(sum(received), *tensor.shape[1:]), tensor.contiguous()
+    exchange = partial(dist.all_to_all_single, into, tensor, received, rows[axis.rank])
+    if axis.memory is not None and tensor.size(0) < most:  # all ranks show tensors of one shape
+        tensor = torch.cat((tensor, tensor.new_empty(most - tensor.size(0), *tensor.shape[1:])))
+    return _started("all_to_all", exchange, tensor, into, axis, partial(_own_rows, out=into, rows=rows, rank=axis.rank))
+
+
 def pass_on(tensor: Tensor, axis: Axis) -> Pending:
     """Start sending `tensor` to the next rank, from the last to the first, and receiving what the rank before sends."""
     assert axis.group is not None
@@ -154,6 +170,12 @@ def _sum(shown: Sequence[Tensor], out: Tensor) -> None:
 
 def _sum_of_shares(shown: Sequence[Tensor], out: Tensor, axis: Axis) -> None:
     _sum([shard(tensor, axis) for tensor in shown], out)
+
+
+def _own_rows(shown: Sequence[Tensor], out: Tensor, rows: list[list[int]], rank: int) -> None:
+    starts = (sum(of_rank[:rank]) for of_rank in rows)
+    parts = zip(shown, starts, rows, strict=True)
+    torch.cat([tensor.narrow(0, start, of_rank[rank]) for tensor, start, of_rank in parts], out=out)
 
 
 def shard(tensor: Tensor, axis: Axis, dim: int = 0) -> Tensor:

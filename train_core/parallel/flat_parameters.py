@@ -84,7 +84,7 @@ def flatten(
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
     """The treatment of one of this rank's parameters, alike on all ranks that hold it."""
     placement = stage.placements[name]
-    return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over)
+    return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over)
 
 
 def _num_uses(stage: Stage) -> dict[int, int]:

@@ -178,15 +178,39 @@ def add_product(
     buffer = _opened(weight)
     if buffer is None:
         return left @ right
+    _add_to(buffer, left, right, is_wide=_is_wide(weight))
+    _added(weight)
+    return None
+
+
+def add_expert_products(weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int]) -> Tensor | None:
+    """The gradients of matrices (E out, in) that stand one below the other, from (n, out) and (n, in).
+
+    They are never put off: rows would have to be kept as long, and the exchanges hide no product.
+
+    Args:
+        sizes: rows of each matrix, in order.
+    """
+    buffer = _opened(weight)
+    into, is_wide = (torch.zeros_like(weight), False) if buffer is None else (buffer, _is_wide(weight))
+    matrices = into.view(len(sizes), -1, into.size(1))
+    for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
+        if left.size(0):
+            _add_to(matrix, left.t(), right, is_wide=is_wide)
+    if buffer is None:
+        return into
+    _added(weight)
+    return None
+
+
+def _add_to(buffer: Tensor, left: Tensor, right: Tensor, *, is_wide: bool) -> None:
     if buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
-    elif _is_wide(weight):
+    elif is_wide:
         _add_wide_product(buffer, left, right)
     else:
         # Rounds the product to its own type first. To widen its factors would take a CPU five times as long.
         buffer.add_(left @ right)
-    _added(weight)
-    return None
 
 
 def has_wide_products(dtype: torch.dtype, device: torch.device) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from train_core.axes import AXES, ENDS, REPLICAS, WORLD, Layout
+from train_core.axes import AXES, ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS, WORLD, Layout
 from train_core.bucket_rules import Treatment
 from train_core.parallel.clock import CHANNEL, GROUP, Clock, Line
 from train_core.parallel.collectives import Axis
@@ -88,6 +88,11 @@ class Mesh:
         return self.axis(*REPLICAS)
 
     @property
+    def replicas_of_kinds(self) -> list[tuple[str, ...]]:
+        """The names of the groups that hold the same parameters: of all but experts, and of experts where there are."""
+        return [axes for axes in (REPLICAS, (EXPERT_REPLICAS,)) if axes in self.axes]
+
+    @property
     def is_first_stage(self) -> bool:
         return self.pipeline.rank == 0
 
@@ -114,10 +119,14 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
     # Every rank makes its groups in this order; see above why that matters.
     for names in GROUPS:
         axes[names] = _axis(names[0], layout.ranks(rank, *names), rank, clock, timeout)
-    for name in INSIDE_LAYERS:
+    inside = {name: layout.ranks(rank, name) for name in INSIDE_LAYERS}
+    if layout.expert_size is not None:
+        inside[EXPERT] = layout.expert_group(rank)
+        axes[EXPERT,] = _axis(EXPERT, inside[EXPERT], rank, clock, timeout)
+        axes[EXPERT_REPLICAS,] = _axis(EXPERT_REPLICAS, layout.expert_replicas(rank), rank, clock, timeout)
+    for name, ranks in inside.items():
         if (group := axes[name,].group) is not None:
-            memory = SharedMemory.of(layout.ranks(rank, name), rank, group, timeout)
-            axes[name,] = replace(axes[name,], memory=memory)
+            axes[name,] = replace(axes[name,], memory=SharedMemory.of(ranks, rank, group, timeout))
     # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
     ends = _axis(ENDS, layout.ends(rank), rank, clock, timeout, even_alone=len(stages) > 1)
     axes[ENDS,] = ends if ends.size > 1 else Axis()

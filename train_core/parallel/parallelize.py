@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 from conf.errors import ConfigError
 from conf.experiment import Experiment
 from conf.schema import ParallelPlan
-from train_core.axes import ENDS
+from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
 from train_core.model.dropout import (
     SEEDED_ATTENTION,
     Dropping,
@@ -43,7 +43,7 @@ from train_core.model.dropout import (
 )
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
-from train_core.model.transformer import Layer, Transformer, rotary_table_of, takes_groups
+from train_core.model.transformer import FeedForward, Layer, Transformer, rotary_table_of, takes_groups
 from train_core.parallel.collectives import shard
 from train_core.parallel.context_parallel import ContextAttention, own_tokens
 from train_core.parallel.mesh import Mesh
@@ -65,12 +65,14 @@ class Placement:
         splits: the dim that is split over each axis, without the axes whose ranks all hold it whole.
         copied_over: the groups whose ranks all hold it; `train_core.axes.ENDS` is one of them.
         summed_over: the groups of whose ranks each has only a summand of its gradient, apart from the replicas.
+        reduced_over: the axes along which its replicas lie.
     """
 
     name: str
     splits: Mapping[str, int] = field(default_factory=dict)
     copied_over: tuple[str, ...] = ()
     summed_over: tuple[str, ...] = ()
+    reduced_over: tuple[str, ...] = REPLICAS
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ def _placement(name: str, model: Transformer, mesh: Mesh, sequence: bool) -> Pla
     module_name, _, leaf = name.rpartition(".")
     style, is_tied = style_of(module_name), model.spec.tied_embeddings and name in (TIED_HEAD, TIED_EMBEDDING)
     splits = style.splits.get(leaf, {}) if style is not None else {}
+    if EXPERT in splits:  # whatever their other coordinates, the ranks with the same experts are replicas of them
+        return Placement(name, splits, reduced_over=(EXPERT_REPLICAS,))
     # A tied embedding is on the first and on the last stage, each of which has a summand of its gradient.
     at_both_ends = (ENDS,) if is_tied and mesh.axis(ENDS).size > 1 else ()
     # What is not split is on every tensor rank, of which each sees other tokens under sequence parallelism.
@@ -303,6 +307,7 @@ def _missing_cpp_compiler() -> str | None:
 def drop_pointwise_outputs(layer: Layer) -> None:
     """Let the three products that follow a norm or the activation keep a recipe of their input instead of it."""
     feed_forward = layer.feed_forward
+    assert isinstance(feed_forward, FeedForward), "pointwise recomputation is refused where there are experts"
     pairs = (
         (layer.attention_norm, layer.attention.qkv),
         (layer.feed_forward_norm, feed_forward.up),

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train_core.model.mixture import Balance
 from train_core.parallel.collectives import Pending
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.main_gradient import DeferredProduct, add_products, deferred_products
@@ -84,6 +85,7 @@ class PipelineExecutor:
     ) -> None:
         """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
         self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
+        self.balances = [module for chunk in stage.chunks for module in chunk.modules() if isinstance(module, Balance)]
         self.activation_shape, self.dtype, self.transfers = tuple(activation_shape), dtype, transfers
         self.device = next(self.chunks[0].parameters()).device
         # By micro-batch and chunk: input and output of a forward pass until its backward pass, and products put off.
@@ -105,6 +107,8 @@ class PipelineExecutor:
         """
         # Summed on the device, because reading a loss in between would make the host wait for it.
         losses = torch.zeros((), device=self.device)
+        for balance in self.balances:
+            balance.gradient_scale = gradient_scale
         # Micro-batches whose weight gradients have an action of their own, which backward therefore leaves out.
         split = {action[1:] for action in actions if action.kind == "weight"}
         first_backward = next((action for action in actions if action.kind == "backward"), None)

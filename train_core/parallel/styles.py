@@ -13,9 +13,12 @@ from typing import NamedTuple
 from torch import nn
 
 from conf.schema import ParallelPlan
+from train_core.axes import EXPERT
 from train_core.model.dropout import Dropping
+from train_core.model.mixture import Balance
 from train_core.parallel.collectives import Axis
 from train_core.parallel.context_parallel import ContextAttention
+from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -80,9 +83,15 @@ def _core(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Modul
     return place.dropping.scores(place.name, axis.rank) or whole
 
 
+def _balance(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Module:
+    assert isinstance(whole, Balance)
+    return shared_balance(whole, axis, context, sequence=place.sequence)
+
+
 COLUMN = Style(_split(ColumnParallelLinear), {"weight": {"tensor": 0}, "bias": {"tensor": 0}})
 ROW = Style(_split(RowParallelLinear), {"weight": {"tensor": 1}})
 DROPOUT = Style(_dropout)
+EXPERT_WEIGHTS = Style(lambda whole, axis, place: own_weights(whole, axis), {"weight": {EXPERT: 0}}, (EXPERT,))
 STYLES: dict[str, Style] = {
     "embedding.tokens": Style(_split(VocabularyParallelEmbedding), {"weight": {"tensor": 0}}),
     "embedding.positions": Style(_positions, axes=("tensor", "context")),
@@ -94,6 +103,12 @@ STYLES: dict[str, Style] = {
     "feed_forward.up": COLUMN,
     "feed_forward.down": ROW,
     "feed_forward.dropout": DROPOUT,
+    "feed_forward.router.balance": Style(_balance, axes=("tensor", "context")),
+    "feed_forward.experts": Style(lambda whole, axis, place: ExpertParallel(whole, axis), axes=(EXPERT,)),
+    "feed_forward.experts.up": EXPERT_WEIGHTS,
+    "feed_forward.experts.down": EXPERT_WEIGHTS,
+    "feed_forward.shared.up": COLUMN,
+    "feed_forward.shared.down": ROW,
     "head": COLUMN,
     "loss": Style(_split(VocabularyParallelCrossEntropy)),
 }

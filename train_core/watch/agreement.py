@@ -51,13 +51,21 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
     sums = torch.stack([checksum(parameter) for _, parameter in named])  # (parameters)
     names = [name for name, _ in named]
     whole = [index for index, name in enumerate(names) if "tensor" in stage.placements[name].copied_over]
-    over_data = _difference(names, _gathered(sums, mesh.replicas), mesh.replicas)
-    over_tensor = _difference([names[index] for index in whole], _gathered(sums[whole], mesh.tensor), mesh.tensor)
+    # Experts have other replicas than the rest; where there are none, that list is empty on every rank alike.
+    groups = {axes: list[int]() for axes in mesh.replicas_of_kinds}
+    for index, name in enumerate(names):
+        groups[stage.placements[name].reduced_over].append(index)
+    compared = [*((mesh.axis(*axes), indices) for axes, indices in groups.items()), (mesh.tensor, whole)]
+    differences = (
+        _difference([names[index] for index in indices], _gathered(sums[indices], axis), axis)
+        for axis, indices in compared
+        if indices
+    )
     # Told to all before anybody raises, because whoever raised alone would leave the others waiting. And what one group
     # cannot tell, such as which of its two ranks is wrong, may follow from what another has found.
-    told = gather_objects([found for found in (over_data, over_tensor) if found is not None], mesh.world)
-    if differences := sorted({found for of_rank in told for found in of_rank}, key=_by_weight):
-        raise _diverged(differences, step)
+    told = gather_objects([found for found in differences if found is not None], mesh.world)
+    if found_anywhere := sorted({found for of_rank in told for found in of_rank}, key=_by_weight):
+        raise _diverged(found_anywhere, step)
 
 
 def checksum(values: Tensor) -> Tensor:

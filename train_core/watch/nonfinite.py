@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.axes import ENDS, IN_REPLICA, REPLICAS, Layout
+from train_core.axes import ENDS, Layout
 from train_core.optimizer.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
 from train_core.parallel.main_gradient import looked_at
@@ -110,8 +110,7 @@ def _lasting(findings: list[Finding], layout: Layout) -> Origin:
 
 def _is_independent(finding: Finding, first: Finding, layout: Layout) -> bool:
     """True if another replica found it by itself: until gradients are summed, replicas give each other nothing."""
-    in_replica = layout.ranks(first.rank, *IN_REPLICA)
-    is_elsewhere = finding.rank not in in_replica
+    is_elsewhere = finding.rank not in layout.exchanging(first.rank)
     return finding.phase == first.phase and finding.micro_batch != ALL_MICRO_BATCHES and is_elsewhere
 
 
@@ -216,7 +215,7 @@ def suspects(layout: Layout, shares: Sequence[OwnShare]) -> list[int]:
     everybody = list(range(layout.world_size))
     # A loss is a sum over nothing but one replica's own passes, through all of its stages.
     if wrong := [rank for rank in everybody if not shares[rank].loss]:
-        return sorted({other for rank in wrong for other in layout.ranks(rank, *IN_REPLICA)})
+        return sorted({other for rank in wrong for other in layout.exchanging(rank)})
     found = _of_gradients(layout, [rank for rank in everybody if not shares[rank].gradient])
     return found or _of_sums(layout, shares) or everybody
 
@@ -227,10 +226,12 @@ def _of_gradients(layout: Layout, bad: list[int]) -> list[int]:
     With several chunks on a rank that may be any stage, as a share does not say of which chunk it is.
     """
     if layout.pipeline_is_ring:
-        return sorted({other for rank in bad for other in layout.ranks(rank, "pipeline", *REPLICAS)})
+        return sorted(
+            {other for rank in bad for stage in layout.ranks(rank, "pipeline") for other in layout.summing(stage)}
+        )
     last = max((layout.coordinates(rank).pipeline for rank in bad), default=0)
     first_hit = [rank for rank in bad if layout.coordinates(rank).pipeline == last]
-    return sorted({other for rank in first_hit for other in layout.ranks(rank, *REPLICAS)})
+    return sorted({other for rank in first_hit for other in layout.summing(rank)})
 
 
 def _of_sums(layout: Layout, shares: Sequence[OwnShare]) -> list[int]:
@@ -239,5 +240,5 @@ def _of_sums(layout: Layout, shares: Sequence[OwnShare]) -> list[int]:
     for rank, share in enumerate(shares):
         for group in share.sums:
             summed = layout.ends(rank) if group == ENDS else layout.ranks(rank, group)
-            found |= {replica for other in summed for replica in layout.ranks(other, *REPLICAS)}
+            found |= {replica for other in summed for replica in layout.summing(other)}
     return sorted(found)

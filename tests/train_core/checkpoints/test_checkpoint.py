@@ -15,6 +15,7 @@ import torch
 
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.training.layouts import MIXTURE
 from train_core.checkpoints.checkpoint import LAZILY, Checkpoints, allow_sockets, group_of_writers
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
@@ -109,6 +110,31 @@ def test_any_layout_reads_what_any_other_wrote(
         for key, tensor in saved.items():
             np.testing.assert_array_equal(loaded[key], tensor, err_msg=f"{key} as {read}")
     assert answers[0]["weights"] == answers[2]["weights"], "replicas hold other weights"
+
+
+SPREAD_EXPERTS = layout(2, 2, 2, 2, sequence_parallel=True, expert_parallel_size=4, expert_tensor_parallel_size=1)
+EXPERT_READERS = [
+    layout(1, 1, 1),
+    layout(1, 1, 2, zero_stage=1, expert_parallel_size=2),
+    layout(1, 2, 2, schedule="zero-bubble", layers_per_stage=[5, 3], expert_parallel_size=2),
+]
+
+
+def test_experts_are_read_by_any_number_of_ranks_that_share_them_out(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    values = MODEL | MIXTURE | {"batch.micro_batch_size": 1}
+    wrote = experiment_of(values | SPREAD_EXPERTS)
+    saved = whole(worlds(8).run(save_after, wrote, tmp_path, 2))
+    assert not any(np.isnan(tensor).any() for tensor in saved.values())
+    load = {"checkpoint.load": str(tmp_path / "checkpoints")}
+    for read in EXPERT_READERS:
+        loaded = whole(
+            worlds(read["parallel.world_size"]).run(load_from, experiment_of(values | read | load), tmp_path)
+        )
+        assert loaded.keys() == saved.keys()
+        for key, tensor in saved.items():
+            np.testing.assert_array_equal(loaded[key], tensor, err_msg=f"{key} as {read}")
 
 
 def test_the_thread_that_writes_uses_the_gpu_of_its_rank(

@@ -34,6 +34,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 BIASED_LLAMA = FAMILIES["llama"] | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3}
 """As Qwen2 is, whose rows of biases are cut as those of the weights are."""
+MIXTURE = FAMILIES["llama"] | {
+    "model.experts": {
+        "num_experts": 8,
+        "top_k": 2,
+        "ffn_hidden_size": 48,
+        "shared_ffn_hidden_size": 64,
+        "num_dense_layers": 1,
+        "balance_loss": 0.05,
+    }
+}
+"""The first layer is dense, and the others have an expert for all tokens beside the eight."""
 RECOMPUTATIONS = (("none", 1), ("selective", 1), ("full", 1), ("pointwise", 1), ("full", 2))
 Choice = tuple[tuple[str, int], str]
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
@@ -54,6 +65,7 @@ class Layout(NamedTuple):
     layers_per_stage: tuple[int, ...] | None = None
     context: int = 1
     context_exchange: str = "ring"
+    expert: int = 1
 
     @property
     def num_ranks(self) -> int:
@@ -84,7 +96,7 @@ class Layout(NamedTuple):
 
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
-        family = BIASED_LLAMA if self.family == "qwen2" else FAMILIES[self.family]
+        family = {"qwen2": BIASED_LLAMA, "mixture": MIXTURE}.get(self.family) or FAMILIES[self.family]
         return {"model.num_layers": self.num_layers} | family | groups
 
     def values(self, dtype: str = "fp32") -> dict[str, Any]:
@@ -99,6 +111,8 @@ class Layout(NamedTuple):
                 "parallel.pipeline_parallel_size": self.pipeline,
                 "parallel.context_parallel_size": self.context,
                 "parallel.context_exchange": self.context_exchange,
+                "parallel.expert_parallel_size": self.expert,
+                "parallel.expert_tensor_parallel_size": 1 if self.family == "mixture" else None,
                 "parallel.virtual_pipeline_size": self.num_chunks,
                 "parallel.schedule": self.schedule,
                 "parallel.layers_per_stage": self.layers_per_stage,

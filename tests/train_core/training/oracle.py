@@ -70,9 +70,9 @@ def loss_and_gradients(parts: Sequence[Tensor], weights: Weights, model: ModelSp
     loss, gradients = 0.0, {name: torch.zeros_like(weight) for name, weight in weights.items()}
     num_sequences = sum(len(part) for part in parts)
     for part in parts:
-        share = mean_loss(part[:, :-1], part[:, 1:], weights, model) * len(part) / num_sequences
-        of_part = torch.autograd.grad(share, list(weights.values()))
-        loss += float(share.detach())
+        share, balance = losses_of(part[:, :-1], part[:, 1:], weights, model)
+        of_part = torch.autograd.grad((share + balance) * len(part) / num_sequences, list(weights.values()))
+        loss += float(share.detach()) * len(part) / num_sequences
         gradients = {name: gradients[name] + gradient for name, gradient in zip(weights, of_part, strict=True)}
     return loss, gradients
 
@@ -152,9 +152,11 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         "feed_forward.up": (ffn * (2 if model.gated_mlp else 1), hidden),
         "feed_forward.down": (hidden, ffn),
     }
-    layer: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in products.items()}
-    layer |= {f"{name}_norm.weight": (hidden,) for name in ("attention", "feed_forward")}
-    shapes = {f"layers.{index}.{name}": shape for index in range(model.num_layers) for name, shape in layer.items()}
+    norms = {f"{name}_norm": (hidden,) for name in ("attention", "feed_forward")}
+    dense: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in (products | norms).items()}
+    sparse = with_experts(dense, model) if model.experts is not None else dense
+    layers = [dense if index < model.num_dense_layers else sparse for index in range(model.num_layers)]
+    shapes = {f"layers.{index}.{name}": shape for index, layer in enumerate(layers) for name, shape in layer.items()}
     shapes["final_norm.weight"] = (hidden,)
     if has_biases:
         shapes |= {name.replace("weight", "bias"): shape[:1] for name, shape in shapes.items()}
@@ -163,18 +165,67 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes if model.tied_embeddings else shapes | {"head.weight": (model.vocab_size, hidden)}
 
 
-def mean_loss(tokens: Tensor, targets: Tensor, weights: Mapping[str, Tensor], model: ModelSpec) -> Tensor:
-    """Token ids (b, s) and the ids that follow them to the mean cross-entropy."""
+def with_experts(dense: Mapping[str, tuple[int, ...]], model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The parameters of a layer that has experts in the place of its feed-forward network."""
+    experts = model.experts
+    assert experts is not None
+    count, width, shared = experts.num_experts, experts.ffn_hidden_size, experts.shared_ffn_hidden_size
+    layer = {name: shape for name, shape in dense.items() if not name.startswith("feed_forward.")}
+    layer["feed_forward.router.weight"] = (count, model.hidden_size)
+    layer["feed_forward.experts.up.weight"] = (count * 2 * width, model.hidden_size)
+    layer["feed_forward.experts.down.weight"] = (count * model.hidden_size, width)
+    if shared:
+        layer["feed_forward.shared.up.weight"] = (2 * shared, model.hidden_size)
+        layer["feed_forward.shared.down.weight"] = (model.hidden_size, shared)
+    return layer
+
+
+def losses_of(
+    tokens: Tensor, targets: Tensor, weights: Mapping[str, Tensor], model: ModelSpec
+) -> tuple[Tensor, Tensor]:
+    """Token ids (b, s) and the ids that follow them to the mean cross-entropy, and to what balances experts."""
     x = weights["embedding.tokens.weight"][tokens]
+    balance = torch.zeros((), dtype=x.dtype)
     if model.family == "gpt":
         x = x + weights["embedding.positions.weight"]
     for index in range(model.num_layers):
         layer = f"layers.{index}"
         x = x + attention(norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)
-        x = x + feed_forward(norm(x, weights, f"{layer}.feed_forward_norm"), weights, f"{layer}.feed_forward", model)
+        normed, network = norm(x, weights, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward"
+        if index < model.num_dense_layers:
+            x = x + feed_forward(normed, weights, network, model, model.ffn_hidden_size)
+        else:
+            out, of_layer = mixture(normed, weights, network, model)
+            x, balance = x + out, balance + of_layer
     head = weights["embedding.tokens.weight" if model.tied_embeddings else "head.weight"]
     log_probabilities = (norm(x, weights, "final_norm") @ head.T).log_softmax(-1)
-    return -log_probabilities.gather(-1, targets[..., None]).mean()
+    return -log_probabilities.gather(-1, targets[..., None]).mean(), balance
+
+
+def mixture(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> tuple[Tensor, Tensor]:
+    """(b, s, h) through every expert, each times its weight, which is 0 for those that a token does not choose.
+
+    Returns:
+        What comes out, and the balance loss: the mean over sequences of E times the sum over experts of the share of
+        choices that fell on one, times its mean probability (arXiv 2412.19437, equations 17 to 20).
+    """
+    experts = model.experts
+    assert experts is not None
+    count, k = experts.num_experts, experts.top_k
+    probabilities = (x @ weights[f"{prefix}.router.weight"].T).softmax(-1)
+    least = probabilities.detach().sort(-1, descending=True).values[..., k - 1 : k]
+    is_chosen = probabilities.detach() >= least
+    chosen = probabilities * is_chosen
+    scales = chosen / chosen.sum(-1, keepdim=True)
+    ups, downs = (weights[f"{prefix}.experts.{name}.weight"].chunk(count) for name in ("up", "down"))
+    out = torch.zeros_like(x)
+    for expert, (up, down) in enumerate(zip(ups, downs, strict=True)):
+        gate, value = (x @ up.T).chunk(2, -1)
+        out = out + scales[..., expert, None] * ((silu(gate) * value) @ down.T)
+    if experts.shared_ffn_hidden_size:
+        out = out + feed_forward(x, weights, f"{prefix}.shared", model, experts.shared_ffn_hidden_size)
+    shares = is_chosen.to(x.dtype).mean(1) / k
+    return out, experts.balance_loss * count * (shares * probabilities.mean(1)).sum(-1).mean()
 
 
 def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
@@ -202,11 +253,11 @@ def turned(x: Tensor, base: float) -> Tensor:
     return torch.cat((number.real, number.imag), -1)
 
 
-def feed_forward(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
+def feed_forward(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec, width: int) -> Tensor:
     activation = gelu if model.family == "gpt" else silu
     x = linear(x, weights, f"{prefix}.up")
     if model.gated_mlp:  # rows of gate and input take turns, in as many blocks as the most tensor ranks
-        num_blocks = math.gcd(model.num_query_groups, model.ffn_hidden_size)
+        num_blocks = math.gcd(model.num_query_groups, width)
         gate, x = x.unflatten(-1, (num_blocks, 2, -1)).unbind(-2)
         x = (activation(gate) * x).flatten(-2)
     else:

@@ -22,6 +22,8 @@ Values = dict[str, Any]
 MOST_RANKS = 8
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 RECOMPUTATIONS = ("none", "selective", "full", "pointwise")
+EXPERTS_OF_FOUR = 3
+"""Of each four cases, the one whose model has experts, where its layout lets it."""
 TEXT = Path(__file__).parents[3] / "LICENSE"
 
 
@@ -62,6 +64,7 @@ class Case(NamedTuple):
             f"pp{parallel.pipeline_parallel_size}",
             f"dp{experiment.data_parallel_size}",
             f"cp{parallel.context_parallel_size}",
+            f"ep{parallel.expert_parallel_size}" if experiment.model.experts is not None else "",
             parallel.schedule,
             f"zero{parallel.zero_stage}",
             "sequence" if parallel.sequence_parallel else "",
@@ -78,6 +81,8 @@ def case_of(number: int) -> Case:
     for num_refused in count():
         values = _layout(random, kind) | _batch(random, kind) | _data(random, kind) | _training(random)
         values |= _model(random, kind, has_sequence_shards=values["parallel.sequence_parallel"])
+        if number % 4 == EXPERTS_OF_FOUR:
+            values |= _experts(random, kind)
         try:
             experiment = settings_of(with_values(tree, values)).experiment()
         except ConfigError:
@@ -105,6 +110,31 @@ def _layout(random: Random, kind: Kind) -> Values:
         "parallel.zero_stage": random.choice((0, 1, 2) if kind.pipeline > 1 else (0, 1, 2, 3)),
         "parallel.recompute": random.choice(RECOMPUTATIONS),
         "parallel.recompute_every": random.randint(1, 3),
+    }
+
+
+def _experts(random: Random, kind: Kind) -> Values:
+    """Experts in the later layers of a Llama, spread over some of the ranks of a stage."""
+    num_ranks = kind.tensor * kind.data * kind.context
+    size = random.choice([size for size in range(1, num_ranks + 1) if num_ranks % size == 0])
+    num_experts = size * random.randint(1, max(1, 8 // size))
+    return {
+        "model.family": "llama",
+        "model.gated_mlp": True,
+        "parallel.expert_parallel_size": size,
+        "parallel.expert_tensor_parallel_size": 1,
+        "parallel.sequence_parallel": kind.tensor > 1,
+        "parallel.zero_stage": random.randrange(3),
+        "parallel.recompute": random.choice(("none", "selective", "full")),
+        "model.head_size": random.choice((2, 4, 6)),
+        "model.experts": {
+            "num_experts": num_experts,
+            "top_k": random.randint(1, min(3, num_experts)),
+            "ffn_hidden_size": random.randint(3, 24),
+            "shared_ffn_hidden_size": kind.tensor * random.choice((0, 0, 5)),
+            "num_dense_layers": random.choice((0, 0, 1)),
+            "balance_loss": random.choice((0.0, 0.01, 0.1)),
+        },
     }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from conf.errors import TrainingError
 from conf.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.training.layouts import MIXTURE
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
@@ -91,6 +92,20 @@ def test_the_rank_with_a_flipped_bit_is_named_by_all_and_two_that_differ_accuse_
     assert "ranks 2-3 differ over the data axis, first in" in words["pp2 dp2"]
     assert "(which of them is wrong cannot be told). Suspect a device or link of ranks 2-3: " in words["pp2 dp2"]
     assert blamed == {"dp4": 2, "tp2 dp2": 2, "tp4": 2, "pp2 dp2": None}
+
+
+def test_experts_are_compared_among_the_ranks_that_hold_the_same_ones(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    name = "layers.1.feed_forward.experts.up.weight"
+    values = (
+        FOUR | MIXTURE | {"parallel.world_size": 8, "batch.global_batch_size": 8, "parallel.expert_parallel_size": 2}
+    )
+    told, *others = worlds(8).run(compared, [experiment_of(values)], tmp_path, 2, name)
+    assert all(other == told for other in others)
+    ((words, blamed),) = told
+    assert f"rank 2 differs from ranks 0, 4, 6 over the expert_replicas axis, first in {name}" in words
+    assert blamed == 2
 
 
 def test_a_training_compares_its_replicas_when_told_to(

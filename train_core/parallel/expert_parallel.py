@@ -1,0 +1,144 @@
+"""Expert parallelism: the ranks of an axis share out the experts, and tokens travel to theirs and back.
+
+The axis lies over neighbouring ranks of a stage, whichever axes these are: all have other tokens (under sequence
+parallelism tensor ranks do too). The ranks that hold the same experts are replicas of them, over which their gradients
+are summed. Here four ranks of a stage and two groups of experts:
+
+    rank               0       1       2       3
+    expert group     [ 0  <->  0 ]   [ 1  <->  1 ]        tokens travel inside [ ]
+    holds experts     0-3     4-7     0-3     4-7         0 and 2 are replicas of 0-3, 1 and 3 of 4-7
+
+A pass through the experts, of rank 0 (rows are sorted by expert, so that what goes to a rank stands together):
+
+    rows of its tokens  | e0 e1 e2 e3 | e4 e5 e6 e7 |   --all-to-all-->   | e0..e3 of rank 0 | e0..e3 of rank 1 |
+    sorted by expert    | e0 e0 | e1 e1 | e2 e2 | e3 e3 |   --products-->  back the same way
+
+How many rows go where is known to the host only when the router has chosen: it waits once for each layer and pass.
+Source: arXiv 2101.03961, section 2.2; arXiv 2211.15841, which drops no token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from train_core.model.elementwise import SILU, gated
+from train_core.model.mixture import Balance, Experts, ExpertWeights
+from train_core.parallel.collectives import Axis, all_gather, all_reduce, all_to_all, shard
+from train_core.parallel.main_gradient import add_expert_products
+
+Rows = list[list[int]]
+"""How many rows each rank of the axis sends to each: `rows[i][j]` from rank i to rank j."""
+
+
+class _Exchange(Function):
+    """Rows to the ranks that they are for; backward, their gradients return."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
+        ctx.rows, ctx.axis = rows, axis
+        return all_to_all(tensor, rows, axis).wait()
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        return all_to_all(grad_out, _returning(ctx.rows), ctx.axis).wait(), None, None
+
+
+def _returning(rows: Rows) -> Rows:
+    return [list(to_rank) for to_rank in zip(*rows, strict=True)]
+
+
+class _ExpertProducts(Function):
+    """Rows (n, in) that are sorted by expert, times the matrix (out, in) of each -> (n, out).
+
+    It keeps its weight as `ctx.weight`, for the reason that `tensor_parallel` gives.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
+        ctx.weight, ctx.sizes = weight, sizes
+        ctx.save_for_backward(rows)
+        return _each_product(rows, weight, sizes, transposed=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        (rows,) = ctx.saved_tensors
+        grad_rows = _each_product(grad_out, ctx.weight, ctx.sizes, transposed=False)
+        return grad_rows, add_expert_products(ctx.weight, grad_out, rows, ctx.sizes), None
+
+
+def _each_product(rows: Tensor, weight: Tensor, sizes: list[int], *, transposed: bool) -> Tensor:
+    matrices = weight.view(len(sizes), -1, weight.size(1))
+    if transposed:
+        matrices = matrices.transpose(1, 2)
+    out = rows.new_empty(rows.size(0), matrices.size(2))
+    for part, matrix, into in zip(rows.split(sizes), matrices, out.split(sizes), strict=True):
+        torch.mm(part, matrix, out=into)
+    return out
+
+
+class ExpertParallel(nn.Module):
+    """Holds this rank's experts: rows (n, h) sorted by expert, and how many each expert of all gets -> (n, h)."""
+
+    def __init__(self, whole: Experts, axis: Axis) -> None:
+        super().__init__()
+        self.axis, self.width, self.num_own = axis, whole.width, whole.num_experts // axis.size
+        self.up, self.down = whole.up, whole.down  # which `own_weights` replaces
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        # Of all ranks, because in the end each has to know from whom how much comes, and sums of them are few numbers.
+        told = all_gather(counts[None], self.axis).wait()
+        each = told.tolist()
+        going = [[sum(part) for part in _parts(of_rank, self.num_own)] for of_rank in each]
+        coming = [_parts(of_rank, self.num_own)[self.axis.rank] for of_rank in each]  # by rank, and own expert
+        # What comes is sorted by rank and then by expert, and is to be sorted by expert alone.
+        own = told.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
+        expert = torch.arange(self.num_own, device=rows.device).repeat(self.axis.size)
+        order = expert.repeat_interleave(own, output_size=sum(map(sum, coming))).argsort(stable=True)
+        sizes = [sum(of_expert) for of_expert in zip(*coming, strict=True)]
+        out = self._through_own(_exchanged(rows, going, self.axis)[order], sizes)
+        back = torch.empty_like(out).index_copy(0, order, out)
+        return _exchanged(back, _returning(going), self.axis)
+
+    def _through_own(self, rows: Tensor, sizes: list[int]) -> Tensor:
+        hidden = gated(_multiplied(rows, self.up.weight, sizes), self.width, SILU)
+        return _multiplied(hidden, self.down.weight, sizes)
+
+
+def _parts(values: list[int], length: int) -> list[list[int]]:
+    return [values[start : start + length] for start in range(0, len(values), length)]
+
+
+def _exchanged(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
+    if axis.size == 1:
+        return tensor
+    out: Tensor = _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _multiplied(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
+    out: Tensor = _ExpertProducts.apply(rows, weight, sizes)  # type: ignore[no-untyped-call]
+    return out
+
+
+def own_weights(whole: ExpertWeights, axis: Axis) -> ExpertWeights:
+    """The matrices of this rank's experts."""
+    return ExpertWeights(shard(whole.weight.detach(), axis))
+
+
+def shared_balance(whole: Balance, tensor: Axis, context: Axis, *, sequence: bool) -> Balance:
+    """The balance of a router whose sequences are spread over these axes, the first only under sequence parallelism."""
+    sharing = [axis for axis in (tensor if sequence else Axis(), context) if axis.size > 1]
+
+    def over_sequence(counts: Tensor) -> Tensor:
+        for axis in sharing:
+            counts = all_reduce(counts, axis).wait()
+        return counts
+
+    whole.over_sequence = over_sequence
+    whole.num_in_loss = tensor.size if sequence else 1
+    whole.num_parts = whole.num_in_loss * context.size
+    return whole
