@@ -6,10 +6,13 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", "cli")
 
 
+@pytest.mark.slow
 def test_class_names_are_unique() -> None:
     places = defaultdict[str, list[str]](list)
     for package in PRODUCT:

@@ -31,6 +31,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
     assert {path.parent for path in FILES} == {path.parent for path in INITS}
 
 
+@pytest.mark.slow
 def test_no_module_imports_what_another_keeps_to_itself() -> None:
     """A name or module with a leading underscore belongs to its own module alone."""
     assert [f"{relative(path)}: {name}" for path in FILES for name in _private_imports(path)] == []

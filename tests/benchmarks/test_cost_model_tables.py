@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from benchmarks.cost_model_tables import PAGE, TABLES, with_tables
 from conf.folders import options
 from tests.composed import load_cluster
 from train_core.costs import IMPLEMENTATIONS
 
 
+@pytest.mark.slow
 def test_the_tables_in_the_tree_are_what_the_files_say_today() -> None:
     text = PAGE.read_text()
     assert text == with_tables(text), "run `python -m benchmarks.cost_model_tables` and commit docs/cost-model.md"
@@ -19,6 +22,7 @@ def test_every_table_has_its_place_on_the_page() -> None:
     assert set(re.findall(r"<!-- (\w+): written by", PAGE.read_text())) == set(TABLES)
 
 
+@pytest.mark.slow
 def test_a_changed_constant_changes_the_page() -> None:
     """Written over what stood between the comments, and nothing else."""
     text = PAGE.read_text()

@@ -12,6 +12,7 @@ def wrong(replays: list[Replay]) -> int:
     return sum(not each.is_right for each in replays)
 
 
+@pytest.mark.slow
 def test_few_verdicts_are_wrong_and_some_name_a_point() -> None:
     replays = [replayed(seed, 0.15) for seed in range(40)]
     assert wrong(replays) <= 2

@@ -13,10 +13,12 @@ from benchmarks.levels import LEVELS
 from benchmarks.measured_rows import published_rows
 
 
+@pytest.mark.slow
 def test_rows_of_the_forward_test_are_in_no_fit() -> None:
     assert not any(place.startswith(PUBLISHED_3.name) for place in published_rows())
 
 
+@pytest.mark.slow
 def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() -> None:
     then, today = forward_results()
     assert (then.level, today.level) == (AS_IT_HAPPENED, WITH_TODAYS_WIDTHS)

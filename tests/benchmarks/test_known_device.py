@@ -8,6 +8,7 @@ from benchmarks.known_device import FoundDevice, cluster_of
 from conf.units import GIBIBYTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gibibytes", "num_multiprocessors", "cluster"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 
+import pytest
+
 from benchmarks.published_rows import PUBLISHED
 from conf.folders import options
 from sweeps.table.clusters import cluster_of
@@ -39,6 +41,7 @@ def test_what_a_row_says_of_its_nodes_makes_the_cluster_that_it_names() -> None:
         ]
 
 
+@pytest.mark.slow
 def test_every_row_of_todays_tables_is_priced_but_two_that_waited_for_every_kernel() -> None:
     reasons = [row.reason or "" for row in price(read_table(PUBLISHED_2).records) if row.prediction is None]
     assert len(reasons) == 2

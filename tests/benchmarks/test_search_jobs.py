@@ -54,6 +54,7 @@ def test_a_search_that_found_nothing_counts_as_infinitely_many_jobs() -> None:
     assert median_of([1, None, None]) == np.inf
 
 
+@pytest.mark.slow
 def test_a_published_sweep_is_searched_among_its_own_rows() -> None:
     rows = max(sections().values(), key=lambda some: len(some.rows))
     played = play_rows(rows)

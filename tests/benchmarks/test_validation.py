@@ -31,6 +31,7 @@ def sets() -> dict[str, RowSet]:
     return row_sets()
 
 
+@pytest.mark.slow
 def test_the_page_in_the_tree_is_what_the_model_says_today(found: Validation) -> None:
     """Words exactly, numbers to half a percent: the last digit may differ between machines."""
     kept, today = PAGE.read_text(), page(found)
@@ -39,6 +40,7 @@ def test_the_page_in_the_tree_is_what_the_model_says_today(found: Validation) ->
     assert numbers[0] == pytest.approx(numbers[1], rel=5e-3, abs=0.11), "run `make bench`"
 
 
+@pytest.mark.slow
 def test_what_is_left_out_was_written_by_the_model_of_today(found: Validation) -> None:
     """A cheap check of a fit that takes minutes: the predictions that it wrote beside what was left out still hold."""
     tested = [row for table in found.tables for row in table.rows]
@@ -47,10 +49,12 @@ def test_what_is_left_out_was_written_by_the_model_of_today(found: Validation) -
     assert wrote == pytest.approx(today, rel=0.01), "run `python -m benchmarks.fitting --write`"
 
 
+@pytest.mark.slow
 def test_the_page_says_in_its_first_line_that_it_is_generated() -> None:
     assert PAGE.read_text().splitlines()[0] == "<!-- Written by `python -m benchmarks.validate`; do not edit. -->"
 
 
+@pytest.mark.slow
 def test_every_measured_row_is_in_a_table_and_every_other_is_counted_with_its_reason(found: Validation) -> None:
     priced = published_rows()
     measured = measured_rows(priced)
@@ -61,6 +65,7 @@ def test_every_measured_row_is_in_a_table_and_every_other_is_counted_with_its_re
     assert all(f"| {table.name} |" in said for table in found.tables)
 
 
+@pytest.mark.slow
 def test_the_first_screen_says_how_far_predictions_are_off_and_where_not_to_rely_on_them(found: Validation) -> None:
     first, rest = page(found).split("## By trainer")
     for said in ("A step's time is off by", "Do not rely on it", "Its interval of 80 %", "Five runs of your own"):
@@ -70,6 +75,7 @@ def test_the_first_screen_says_how_far_predictions_are_off_and_where_not_to_rely
     assert "| megatron-core |" in rest
 
 
+@pytest.mark.slow
 def test_recalled_rows_are_not_in_the_table_and_every_row_names_its_source() -> None:
     with PUBLISHED.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -77,6 +83,7 @@ def test_recalled_rows_are_not_in_the_table_and_every_row_names_its_source() -> 
     assert all(row["source"] and row["table"] and row["set"] for row in rows)
 
 
+@pytest.mark.slow
 def test_validation_sets_have_the_rows_of_their_sources(sets: dict[str, RowSet]) -> None:
     sizes = {name: len(rows.priced) for name, rows in sets.items()}
     assert (sizes["sc21-table-1"], sizes["sc21-table-2"], sizes["bloom"], sizes["frontier-memory"]) == (10, 12, 81, 16)
@@ -84,6 +91,7 @@ def test_validation_sets_have_the_rows_of_their_sources(sets: dict[str, RowSet])
         assert [row.reason for row in sets[name].priced if row.prediction is None] == []
 
 
+@pytest.mark.slow
 def test_measured_steps_are_those_of_the_source(sets: dict[str, RowSet]) -> None:
     """12,288 wide 145.6B at 148 TFLOPS per GPU: arXiv 2104.04473, table 1; BLOOM's seconds are printed as such."""
     (row,) = [one for one in sets["sc21-table-1"].comparisons if one.row["model"] == "GPT-145.6B"]
@@ -92,11 +100,13 @@ def test_measured_steps_are_those_of_the_source(sets: dict[str, RowSet]) -> None
     assert sets["bloom"].comparisons[0].step_seconds == 189.06
 
 
+@pytest.mark.slow
 def test_rows_of_a_sweep_are_those_of_one_section_of_the_source(sets: dict[str, RowSet]) -> None:
     assert {name: len(rows) for name, rows in sets["bloom"].sweeps().items()}["GBS Variations"] == 24
     assert set(sets["sc21-table-2"].sweeps()) == {"Table 2"}
 
 
+@pytest.mark.slow
 def test_layers_that_were_worked_out_agree_with_the_published_rate(sets: dict[str, RowSet]) -> None:
     """The source's TFLOPS of that week are 8 x tokens x parameters / time, parameters = 12 L h^2 and a little."""
     worked_out = [one for one in sets["bloom"].comparisons if one.row["hidden"] == "14400"]
@@ -108,6 +118,7 @@ def test_layers_that_were_worked_out_agree_with_the_published_rate(sets: dict[st
         assert layers == pytest.approx(float(one.row["layers"]), abs=0.05)
 
 
+@pytest.mark.slow
 def test_targets_say_whether_they_are_met_and_by_how_much_not() -> None:
     assert at_most("error", 3, 2.5, " %").verdict == "met"
     assert at_most("error", 3, 4.25, " %").verdict == "missed by 1.25 %"
@@ -118,6 +129,7 @@ def test_targets_say_whether_they_are_met_and_by_how_much_not() -> None:
     assert figure("error", 4.0).verdict == "no target"
 
 
+@pytest.mark.slow
 def test_every_promise_of_accuracy_is_among_the_targets(found: Validation) -> None:
     targets = {target.what.split(":")[0]: target.target for target in found.targets}
     assert targets["mean over tables, each left out"] == "<= 6 %"
@@ -128,6 +140,7 @@ def test_every_promise_of_accuracy_is_among_the_targets(found: Validation) -> No
     assert targets["Frontier 22B"] == "73.5 ± 3.68"
 
 
+@pytest.mark.slow
 def test_a_best_prediction_that_was_not_the_fastest_is_regretted(found: Validation) -> None:
     (bloom,) = [table for table in found.tables if table.name == "bloom"]
     assert bloom.regret is not None
@@ -137,11 +150,13 @@ def test_a_best_prediction_that_was_not_the_fastest_is_regretted(found: Validati
     assert bloom.worst(1)[0].without.error in {row.without.error for row in bloom.rows}
 
 
+@pytest.mark.slow
 def test_make_bench_finds_every_module_with_a_main() -> None:
     assert "validate" in benchmark_names()
     assert "target" not in benchmark_names()
 
 
+@pytest.mark.slow
 def test_an_unknown_benchmark_lists_those_known() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True, check=False

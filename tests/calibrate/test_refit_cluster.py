@@ -83,6 +83,7 @@ def found(cluster: ClusterSpec, measured: Measured) -> Refit:
     return refit_cluster(cluster, measured())
 
 
+@pytest.mark.slow
 def test_the_constants_that_made_the_times_are_found_again(found: Refit) -> None:
     assert set(found.fitted) >= set(TRUTH)
     assert {name: found.after[name] for name in TRUTH} == pytest.approx(TRUTH, rel=0.1)
@@ -90,6 +91,7 @@ def test_the_constants_that_made_the_times_are_found_again(found: Refit) -> None
     assert found.error_after < 0.01
 
 
+@pytest.mark.slow
 def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
     cluster: ClusterSpec, measured: Measured
 ) -> None:
@@ -100,6 +102,7 @@ def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
     assert noisy.error_after < noisy.error_left_out < noisy.error_before
 
 
+@pytest.mark.slow
 def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, measured: Measured) -> None:
     trials = measured()
     trials[1] = FinishedTrial(trials[1].label, trials[1].setup, 10 * trials[1].step_seconds, None, True)
@@ -107,6 +110,7 @@ def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, 
     assert found.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster: ClusterSpec, measured: Measured) -> None:
     alone = [trial for trial in measured() if trial.setup.parallel.world_size == 1]
     found = refit_cluster(cluster, alone)
@@ -115,6 +119,7 @@ def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster: Cl
     assert "link" not in found.fitted
 
 
+@pytest.mark.slow
 def test_a_single_trial_moves_constants_as_far_as_their_priors_let_it(cluster: ClusterSpec, measured: Measured) -> None:
     """One measurement cannot tell the constants apart: the less certain ones and those that matter move."""
     found = refit_cluster(cluster, measured()[:1])
@@ -123,11 +128,13 @@ def test_a_single_trial_moves_constants_as_far_as_their_priors_let_it(cluster: C
     assert found.error_left_out is None
 
 
+@pytest.mark.slow
 def test_no_trial_is_said_so(cluster: ClusterSpec) -> None:
     with pytest.raises(UsageError, match="No trial has a step time to fit to"):
         refit_cluster(cluster, [])
 
 
+@pytest.mark.slow
 def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
     cluster: ClusterSpec, measured: Measured, found: Refit
 ) -> None:
@@ -141,6 +148,7 @@ def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
         refit_cluster(cluster, [sharing])
 
 
+@pytest.mark.slow
 def test_trials_priced_together_cost_what_each_costs_alone(cluster: ClusterSpec, measured: Measured) -> None:
     trials = measured()
     together = predicted_seconds(cluster, trials, TRUTH)
@@ -148,6 +156,7 @@ def test_trials_priced_together_cost_what_each_costs_alone(cluster: ClusterSpec,
     assert list(together) == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_constant_stops_at_its_bound_and_the_others_make_up_for_it() -> None:
     constants = (Constant("share", 0.01, 1.0, 0.5), Constant("seconds", 1e-7, 1e-2, 0.5))
     work, kernels = np.array([1.0, 4.0, 9.0, 2.0]), np.array([30.0, 10.0, 20.0, 90.0])
@@ -161,6 +170,7 @@ def test_a_constant_stops_at_its_bound_and_the_others_make_up_for_it() -> None:
     assert found["seconds"] < 4e-3
 
 
+@pytest.mark.slow
 def test_of_constants_that_move_all_trials_alike_the_less_certain_one_moves_more() -> None:
     constants = (Constant("sure", 0.01, 10.0, 0.1), Constant("unsure", 0.01, 10.0, 0.3))
 
@@ -172,6 +182,7 @@ def test_of_constants_that_move_all_trials_alike_the_less_certain_one_moves_more
     assert np.log(found["unsure"]) == pytest.approx(9 * np.log(found["sure"]), rel=0.01)
 
 
+@pytest.mark.slow
 def test_measurements_that_weigh_nothing_move_nothing() -> None:
     constants = (Constant("rate", 0.01, 10.0, 0.3),)
 
@@ -182,6 +193,7 @@ def test_measurements_that_weigh_nothing_move_nothing() -> None:
     assert found["rate"] == pytest.approx(1.5, rel=0.01)
 
 
+@pytest.mark.slow
 def test_constants_of_scale_and_of_the_host_are_found_again_from_where_they_usually_are(
     cluster: ClusterSpec, experiments: list[Experiment]
 ) -> None:
@@ -196,12 +208,14 @@ def test_constants_of_scale_and_of_the_host_are_found_again_from_where_they_usua
     assert found.error_after < found.error_before / 3
 
 
+@pytest.mark.slow
 def test_what_a_cluster_states_of_scale_is_where_a_fit_begins_and_what_is_priced(cluster: ClusterSpec) -> None:
     own = cluster.efficiency.model_copy(update={"latency": 3.0})
     assert present_values(own)["latency"] == 3.0
     assert present_values(cluster.efficiency)["latency"] == SCALE.latency
 
 
+@pytest.mark.slow
 def test_every_constant_of_the_cost_model_can_be_fitted(cluster: ClusterSpec) -> None:
     assert {one.name for one in CONSTANTS} == set(type(cluster.efficiency).model_fields) - {
         "source",

@@ -34,6 +34,7 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(module: 
     assert done.stderr in ("", "Interrupted.\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_rehearsal_ends_its_processes_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from cli.entry import main; main()", "rehearse", "model=tiny"]
     pipe = subprocess.PIPE

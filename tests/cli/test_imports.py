@@ -12,6 +12,7 @@ from tests.cli.loaded_modules import PREFIX
 from tests.forked_command import run_forked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -45,6 +46,7 @@ def test_help_and_completion_wait_neither_for_hydra_nor_for_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_submitting_imports_neither_torch_nor_mlflow() -> None:
     """In a process of its own: what it needs of a Slurm is not here."""
     code = (

@@ -46,6 +46,7 @@ def document_of(trisweep: Command, folder: Path, *arguments: str) -> dict[str, A
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep: Command) -> None:
     (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
@@ -60,6 +61,7 @@ def test_every_command_with_the_option_is_tried_here() -> None:
     assert with_option == {arguments[0] for arguments in CASES.values()}
 
 
+@pytest.mark.slow
 def test_a_status_says_of_every_number_where_it_is_from(finished: Path, trisweep: Command) -> None:
     document = document_of(trisweep, finished, "status", "smoke")
     assert document["counts"] == {"COMPLETED": 5, "INFEASIBLE": 1}
@@ -84,6 +86,7 @@ def test_what_was_wrong_goes_to_stderr_alone(tmp_path: Path, trisweep: Command) 
     assert "No sweep smoke has been started" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -99,6 +102,7 @@ def test_options_that_contradict_it_are_refused(
     assert words in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_command_that_changes_a_sweep_says_how_it_stands_and_what_was_done(finished: Path, trisweep: Command) -> None:
     retried = document_of(trisweep, finished, "retry", "smoke", "--failed")
     assert retried["to_run_again"] == []
@@ -109,6 +113,7 @@ def test_a_command_that_changes_a_sweep_says_how_it_stands_and_what_was_done(fin
     assert len(dry["would_run"]) == 5
 
 
+@pytest.mark.slow
 def test_a_quiet_command_prints_nothing_but_errors_and_its_document(finished: Path, trisweep: Command) -> None:
     for arguments in (("status", "smoke"), ("plan", "smoke"), ("sweep", "smoke", "--here"), ("list",)):
         done = trisweep(*arguments, "--quiet", cwd=finished)
@@ -119,6 +124,7 @@ def test_a_quiet_command_prints_nothing_but_errors_and_its_document(finished: Pa
     assert "sweep = 'nowhere'" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_no_color_leaves_no_escape_sequence(finished: Path, trisweep: Command) -> None:
     colourful = trisweep("status", "smoke", cwd=finished, FORCE_COLOR="1", TERM="xterm")
     assert "\x1b[3" in colourful.stdout

@@ -39,6 +39,7 @@ def wait_for_steps(database: Path, wanted: list[int]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) -> None:
     folder = SweepFolder(tmp_path / "runs" / "made-up")
     made_up_sweep(folder)
@@ -54,6 +55,7 @@ def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) ->
     assert steps_in(database) == [1, 2, 3, 4], "nobody imports any more"
 
 
+@pytest.mark.slow
 def test_a_sweep_need_not_be_followed(tmp_path: Path) -> None:
     with followed_in_mlflow(tmp_path, SQLITE.model_copy(update={"live_seconds": None})):
         pass

@@ -81,6 +81,7 @@ def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command)
     assert "frontier" in clusters.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from cli.entry import main; main()", "plan", "smoke"]
@@ -90,6 +91,7 @@ def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: 
     assert done.stderr == "trisweep: What the command printed could not be written: No space left on device.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["sweep.json", "trial.json", "private.json"])
 def test_a_file_server_that_fails_while_a_file_gets_its_name_is_one_message(tmp_path: Path, file: str) -> None:
     """A fault that no file system has at hand is put in where Python would ask it."""

@@ -22,6 +22,7 @@ def test_a_measured_sweep_holds_no_variable_of_the_environment(finished: Path) -
     assert files_with(SECRET, finished) == []
 
 
+@pytest.mark.slow
 def test_a_webhook_that_was_given_in_the_command_is_in_no_file(tmp_path: Path, trisweep: Command) -> None:
     points = ("sweep.points=[]", "training.num_steps=2", "training.num_warmup_steps=1")
     done = trisweep("sweep", "smoke", "--here", f"notify.url={HOOK}", "notify.after_failures=1", *points, cwd=tmp_path)

@@ -53,6 +53,7 @@ def test_records_keep_no_webhook_and_no_password() -> None:
     assert recorded(given) == ("batch.micro_batch_size=2", "tracking.uri=https://host")
 
 
+@pytest.mark.slow
 def test_the_configuration_is_shown_without_the_webhook() -> None:
     tree = compose_tree([f"notify.url={HOOK}"])
     assert shown_tree(tree)["notify"]["url"] == "***"

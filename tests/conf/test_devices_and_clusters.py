@@ -63,6 +63,7 @@ def cluster(name: str) -> ClusterSpec:
     return load([f"cluster={name}"]).cluster
 
 
+@pytest.mark.slow
 def test_every_gpu_name_picks_one_cluster_only() -> None:
     picked = [(gpu, name) for name in options("cluster") for gpu in cluster(name).gpu_names]
     assert sorted(picked) == sorted(CLUSTER_OF_GPU.items())

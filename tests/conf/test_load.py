@@ -27,6 +27,7 @@ def test_the_default_configuration_is_one_small_experiment() -> None:
     assert (experiment.model.name, experiment.cluster.name, experiment.parallel.world_size) == ("tiny", "local", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "group", ["model", "cluster", "device", "parallel", "batch", "precision", "data", "slurm", "training"]
 )
@@ -42,6 +43,7 @@ def test_every_sweep_composes(sweep: str) -> None:
     assert spec.name == sweep
 
 
+@pytest.mark.slow
 def test_a_key_that_the_chosen_file_leaves_to_its_default_is_set_like_any_other() -> None:
     assert "scaling" not in compose_tree(["sweep=175b"])["sweep"]
     spec = load(["sweep=175b", "sweep.scaling=strong"]).sweep

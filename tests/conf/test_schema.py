@@ -75,6 +75,7 @@ def test_the_label_tells_how_a_pipeline_is_run(overrides: list[str], label: str)
     assert experiment(*base, *overrides).label == label
 
 
+@pytest.mark.slow
 def test_layers_are_spread_evenly_and_the_first_stages_take_what_is_left() -> None:
     base = ["parallel.world_size=4", "parallel.pipeline_parallel_size=4"]
     assert experiment(*base, "model.num_layers=8").layers_per_stage == (2, 2, 2, 2)

@@ -127,6 +127,7 @@ def test_what_only_our_own_trainer_cannot_run_is_no_matter() -> None:
     assert experiment_of(*refused)
 
 
+@pytest.mark.slow
 def test_the_fingerprint_covers_the_program_and_not_what_is_said_of_it() -> None:
     known = experiment_of().fingerprint
     assert known != load().experiment().fingerprint

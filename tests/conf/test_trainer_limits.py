@@ -178,6 +178,7 @@ def test_what_a_program_runs_otherwise_is_not_priced_and_runs_all_the_same() -> 
     assert experiment_of("torchtitan", plan)
 
 
+@pytest.mark.slow
 def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_core() -> None:
     message = refusal("megatron-core", AGAIN, "precision.matmul_recipe=fp8-delayed")
     assert "parallel.recompute = 'pointwise': is not run by megatron-core: with delayed scaling" in message

@@ -55,6 +55,7 @@ def test_megatron_is_told_by_flags_of_its_own(overrides: list[str], expected: di
     assert flags(*overrides) == expected
 
 
+@pytest.mark.slow
 def test_megatron_is_told_of_experts() -> None:
     experts = "{num_experts:8,top_k:2,ffn_hidden_size:1024,num_dense_layers:1}"
     told = flags(f"+model.experts={experts}", "parallel.expert_parallel_size=4")

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SKILL.md",
+    ROOT / "AGENTS.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 GENERATED = ("commands.md", "keys.md")
 SHOWN = re.compile(r"^ *(?:\$ )?(?:\.venv/bin/)?((?:trisweep|make) .*)$")
 """A line of a block of code that begins with a command, with or without a prompt."""

@@ -23,6 +23,7 @@ RUN_ELSEWHERE = {
     "init": "tests/cli/commands/test_init.py",
     "list": "tests/cli/commands/test_list_and_show.py",
     "logs": "tests/cli/commands/test_logs.py",
+    "metrics": "tests/cli/commands/test_metrics.py",
     "pause": "tests/launcher/control/test_advance.py",
     "rehearse": "tests/cli/test_imports.py",
     "reindex": "tests/cli/commands/test_reindex.py",
@@ -54,6 +55,7 @@ def test_the_pages_show_commands() -> None:
     assert len(words_of("make")) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [words for words in words_of("trisweep") if words[0] in RUN_HERE], ids=" ".join)
 def test_a_shown_command_runs(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,6 +88,7 @@ def test_a_shown_target_exists_and_calls_what_exists(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 def test_the_script_of_the_page_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -130,6 +130,7 @@ def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
@@ -149,6 +150,7 @@ def test_the_real_trainer_completes_and_the_same_call_then_does_nothing(
     assert folder.trial(record.trials[0].trial_id).measurement.stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(
     assert num_runs(folder, record) == [2]
 
 
+@pytest.mark.slow
 def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
@@ -171,6 +174,7 @@ def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
     assert "4 s" in state.cause
 
 
+@pytest.mark.slow
 def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
@@ -189,6 +193,7 @@ def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
     assert num_runs(folder, record) == [0, 0, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_trials_never_share_a_core(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +215,7 @@ def test_trials_never_share_a_core(
     assert all(one[1] <= two[0] for one, two in pairwise(wide))
 
 
+@pytest.mark.slow
 def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +228,7 @@ def test_no_two_trials_share_a_device_and_one_that_needs_more_is_infeasible(
     assert sorted(devices) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_trial_larger_than_the_memory_is_infeasible_by_how_much(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +238,7 @@ def test_a_trial_larger_than_the_memory_is_infeasible_by_how_much(
     assert "GiB short" in state.cause
 
 
+@pytest.mark.slow
 def test_a_second_sweep_on_the_folder_says_who_has_it_and_starts_nothing(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
@@ -275,6 +283,7 @@ def test_a_full_disk_is_one_message(record_of: RecordOf, progress: Silent, tmp_p
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
 ) -> None:
@@ -323,6 +332,7 @@ def jobs_of(folder: SweepFolder) -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["while a job starts", "while jobs run"])
 def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
@@ -344,6 +354,7 @@ def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
 
 
+@pytest.mark.slow
 def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(
     folder: SweepFolder, record_of: RecordOf
 ) -> None:
@@ -369,6 +380,7 @@ def test_jobs_that_outlive_a_killed_sweep_are_waited_for_and_not_started_twice(
     assert progress.shown[0][0].outcome is Outcome.RUNNING
 
 
+@pytest.mark.slow
 def test_cancel_ends_a_sweep_that_another_process_runs(folder: SweepFolder, record_of: RecordOf) -> None:
     from launcher.cancel import cancel_sweep
 
@@ -382,6 +394,7 @@ def test_cancel_ends_a_sweep_that_another_process_runs(folder: SweepFolder, reco
     assert not folder.trial(record.trials[0].trial_id).measurement.exists()
 
 
+@pytest.mark.slow
 def test_jobs_run_the_code_as_it_was_when_the_sweep_started(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def test_what_is_not_a_number_or_not_positive_is_left_out() -> None:
     assert rank_correlation([(math.nan, 1.0)] * 5) is None
 
 
+@pytest.mark.slow
 def test_the_same_order_is_one_and_a_swapped_neighbour_costs_a_third() -> None:
     """Of the three pairs of three trials one is in the wrong order: (2 - 1) / 3."""
     same = rank_correlation([(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)])

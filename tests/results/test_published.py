@@ -42,6 +42,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_and_all_known_ones() -> None:
         chosen_figures(["frontier-175"])
 
 
+@pytest.mark.slow
 def test_every_sweep_asks_for_figures_that_exist() -> None:
     for path in (CONF_DIR / "sweep").glob("*.yaml"):
         spec = load([f"sweep={path.stem}"]).sweep

@@ -211,6 +211,7 @@ def test_a_kept_reading_does_not_follow_the_folder(sweep: Sweep) -> None:
     assert (before.outcome, first(sweep).outcome) == (Outcome.PENDING, Outcome.COMPLETED)
 
 
+@pytest.mark.slow
 def test_ten_thousand_folders_are_read_in_less_than_a_second(sweep: Sweep) -> None:
     """Of this process's own time, the best of three, as other work may share the machine."""
     end(sweep, Outcome.COMPLETED)

@@ -23,6 +23,7 @@ def run(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subpro
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_alone_it_supervises_its_ranks_and_leaves_a_trial_folder(tmp_path: Path) -> None:
     completed = run(tmp_path, *TENSOR_2)
     assert completed.returncode == 0, completed.stderr
@@ -35,18 +36,21 @@ def test_alone_it_supervises_its_ranks_and_leaves_a_trial_folder(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "it wrote outside its output folder"
 
 
+@pytest.mark.slow
 def test_hydra_sweeps_over_overrides(tmp_path: Path) -> None:
     completed = run(tmp_path, "-m", "batch.micro_batch_size=1,2")
     assert completed.returncode == 0, completed.stderr
     assert len(list((tmp_path / "runs" / "train").glob("*/measurement.json"))) == 2
 
 
+@pytest.mark.slow
 def test_hydra_prints_the_configuration(tmp_path: Path) -> None:
     completed = run(tmp_path, "--cfg", "job")
     assert "tensor_parallel_size: 1" in completed.stdout
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_another_layout_goes_on_after_the_checkpoint_that_is_named(tmp_path: Path) -> None:
     assert run(tmp_path, *TENSOR_2, "checkpoint.every_steps=2").returncode == 0
     (trial,) = (tmp_path / "runs" / "train").iterdir()
@@ -63,6 +67,7 @@ def test_another_layout_goes_on_after_the_checkpoint_that_is_named(tmp_path: Pat
     assert f"The same command starts again after {saved}; checkpoint=regular saves" in refused.stdout
 
 
+@pytest.mark.slow
 def test_torchrun_starts_one_rank_each(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     completed = run(tmp_path, *TENSOR_2, launcher=launcher)
@@ -88,6 +93,7 @@ def test_ranks_of_a_launcher_prepare_no_tokens_before_they_have_met(
     assert len(ran) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "key"),
     [

@@ -19,6 +19,7 @@ def setting_on(cluster: str, trainer: str) -> Setting:
     return Setting(model, load_cluster(cluster), "bf16", IMPLEMENTATIONS[trainer])
 
 
+@pytest.mark.slow
 def test_every_constant_is_stated_once_in_the_place_where_it_is_written() -> None:
     for place in places_of(prior_values()):
         with_number(place.path.read_text(), place.field, place.value)
@@ -62,6 +63,7 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
     assert shown(0.1) == "0.1"
 
 
+@pytest.mark.slow
 def test_rows_priced_together_cost_what_each_costs_alone() -> None:
     rows = measured_rows(published_rows())
     together = PricedRuns([row.run for row in rows]).step_seconds()
@@ -69,6 +71,7 @@ def test_rows_priced_together_cost_what_each_costs_alone() -> None:
     assert list(together) == pytest.approx(alone, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_series_of_many_rows_weighs_as_their_root() -> None:
     rows = measured_rows(published_rows())
     weights = dict(zip((row.place for row in rows), series_weights(rows), strict=True))

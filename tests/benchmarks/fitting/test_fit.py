@@ -21,6 +21,7 @@ def rows() -> list[MeasuredRow]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list[MeasuredRow]) -> None:
     """Rows of a table that were measured twice as slow are predicted as before by a fit without them."""
     begun = Fit(rows, prior_values())
@@ -40,6 +41,7 @@ def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list
     assert disturbed[~of_bloom] != pytest.approx(plain[~of_bloom], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_is_learned_names_devices_trainers_and_their_ranges(rows: list[MeasuredRow]) -> None:
     found = learned(rows, np.zeros(len(rows)))
     assert found.sources["A100-80GB-SXM"] == 3
@@ -49,6 +51,7 @@ def test_what_is_learned_names_devices_trainers_and_their_ranges(rows: list[Meas
     assert len(fitted_constants()) > 20
 
 
+@pytest.mark.slow
 def test_a_generation_that_is_far_off_makes_every_interval_wide(rows: list[MeasuredRow]) -> None:
     """However few of its rows there are: what a machine of a new generation is off by is seen on generations alone."""
     hopper = np.array([LEVELS[GENERATION](row) == "Hopper" for row in rows])
@@ -62,6 +65,7 @@ def test_a_generation_that_is_far_off_makes_every_interval_wide(rows: list[Measu
         assert is_inside != (LEVELS[GENERATION](row) == "Hopper"), "Hopper's own errors do not make its intervals"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_left_out_at_a_level_is_left_out_whole(rows: list[MeasuredRow], level: str) -> None:
     seen = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.gpu_check.hardware import ring_bytes_per_second, rows_of, short_plan
 from conf.load import settings_of
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
@@ -45,6 +47,7 @@ def rates_of(plan: RatesPlan) -> DeviceRates:
     )
 
 
+@pytest.mark.slow
 def test_the_short_plan_measures_one_product_and_two_messages_over_every_group(bench_of: GpuBench) -> None:
     bench = bench_of(H200, 8)
     plan = short_plan(bench, settings_of(bench.tree).cluster)
@@ -53,6 +56,7 @@ def test_the_short_plan_measures_one_product_and_two_messages_over_every_group(b
     assert plan.dtypes == ("bf16",)
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_measured_beside_what_the_configuration_says(bench_of: GpuBench) -> None:
     bench = bench_of(H200, 8)
     cluster = settings_of(bench.tree).cluster

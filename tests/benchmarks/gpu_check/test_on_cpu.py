@@ -22,6 +22,7 @@ from conf.units import GIBIBYTE
 from train_core.process.git_sha import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so_and_measures_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--out", str(tmp_path / "out")]) == 0
@@ -35,6 +36,7 @@ def test_a_folder_that_cannot_be_made_is_one_message(capsys: pytest.CaptureFixtu
     assert "cannot be written (Not a directory). Choose another --out." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
     known: layouts.References = {}
     one = next(one_device.references(cpu_bench, known))
@@ -49,6 +51,7 @@ def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
     assert sum(stage["seconds"].values()) == pytest.approx(stage["ended"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_speed_is_measured_beside_what_was_predicted(cpu_bench: Workbench) -> None:
     runner = Runner(2, time.monotonic() + 100, lambda result: None)
     runner.run([next(speed.speeds(cpu_bench))])
@@ -64,6 +67,7 @@ def test_what_a_gpu_held_when_memory_ended_is_read_from_torchs_own_words() -> No
     assert faults._allocated_bytes("DefaultCPUAllocator: can't allocate memory") is None
 
 
+@pytest.mark.slow
 def test_a_rank_that_stops_is_named_and_ctrl_c_keeps_the_report(tmp_path: Path) -> None:
     # Where a shell runs the tests in the background, it has their processes ignore Ctrl-C.
     python = ["env", "--default-signal=INT", sys.executable]

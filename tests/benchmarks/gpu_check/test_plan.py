@@ -30,6 +30,7 @@ def test_every_layout_exists_on_the_node(bench_of: GpuBench, device: FoundDevice
         assert bench.small("Llama", "fp32", values).parallel.world_size == 1
 
 
+@pytest.mark.slow
 def test_a_device_without_bf16_is_checked_in_fp16(bench_of: GpuBench) -> None:
     assert [bench_of(device, 1).narrow for device in (H200, V100, UNKNOWN)] == ["bf16", "fp16", "bf16"]
 

@@ -82,6 +82,7 @@ def test_ones_own_folder_is_looked_into(
     assert offered(monkeypatch, capsys, *words) == ["mi300x", "mi325x", "mi355x", "mine"]
 
 
+@pytest.mark.slow
 def test_a_real_bash_gets_the_answer_and_no_library_of_the_trainer_is_waited_for(tmp_path: Path) -> None:
     program = tmp_path / "trisweep"
     check = "assert not {'torch', 'mlflow', 'pandas', 'hydra'} & {*sys.modules}"

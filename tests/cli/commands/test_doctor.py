@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 
+@pytest.mark.slow
 def test_a_machine_without_slurm_is_ready_and_says_so(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("doctor", cwd=tmp_path, COLUMNS="80")
     assert done.returncode == 0, done.stderr
@@ -15,6 +18,7 @@ def test_a_machine_without_slurm_is_ready_and_says_so(tmp_path: Path, trisweep: 
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_reached_is_a_problem(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("doctor", "cluster=frontier", cwd=tmp_path)
     assert done.returncode == 1

@@ -88,6 +88,7 @@ def test_a_score_without_measurements_says_so(tmp_path: Path) -> None:
     assert "No row that was priced holds a measurement." in done.stdout
 
 
+@pytest.mark.slow
 def test_the_trainer_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(HEADER + GOOD)
     for name in ("trisweep", "megatron-lm"):
@@ -126,6 +127,7 @@ def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
     assert "out.csv is not a file. Name another one with --out." in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_table_of_300_rows_is_priced_quickly_and_without_heavy_imports(tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['trisweep', 'estimate', sys.argv[1], '--out', 'out.csv', '--score']\n"

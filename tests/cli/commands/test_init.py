@@ -22,6 +22,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> Path:
     return place / "my folder"
 
 
+@pytest.mark.slow
 def test_every_command_that_it_names_works(home: Path, trisweep: Command) -> None:
     said = (home.parent / "said").read_text()
     enter, *commands = (shlex.split(line) for line in re.findall(r"^  (.*)$", said, re.MULTILINE))

@@ -35,6 +35,7 @@ def test_a_file_that_nothing_would_read_is_refused(file: str, tmp_path: Path, tr
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_report_writes_event_files_of_a_sweep_that_was_run_without_them(
     finished: Path, tmp_path: Path, trisweep: Command
 ) -> None:

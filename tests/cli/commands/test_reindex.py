@@ -7,6 +7,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 WHAT_STORES_SHARE = (
@@ -26,6 +28,7 @@ def rows(database: Path) -> list[list[object]]:
         return [store.execute(query).fetchall() for query in WHAT_STORES_SHARE]
 
 
+@pytest.mark.slow
 def test_a_lost_store_is_made_anew_from_the_folders(finished: Path, trisweep: Command, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
     assert trisweep("report", "smoke", cwd=tmp_path).returncode == 0  # others may have changed the folders since
@@ -38,6 +41,7 @@ def test_a_lost_store_is_made_anew_from_the_folders(finished: Path, trisweep: Co
     assert rows(tmp_path / "runs" / "mlflow.db") == before
 
 
+@pytest.mark.slow
 def test_a_copied_sweep_has_runs_of_its_own(finished: Path, trisweep: Command, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "smoke-local"
@@ -60,6 +64,7 @@ def test_a_folder_without_sweeps_is_named(trisweep: Command, tmp_path: Path) -> 
     assert f"There is no sweep in {tmp_path / 'runs'}" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_report_mends_a_store_that_a_full_disk_has_torn(finished: Path, trisweep: Command, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
     assert trisweep("report", "smoke", cwd=tmp_path).returncode == 0

@@ -19,6 +19,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_trial_runs_again_with_its_own_code_and_comes_to_the_same_losses(copy: Path, trisweep: Command) -> None:
     before = {path: path.read_bytes() for path in (copy / "runs/smoke-local").rglob("*") if path.is_file()}
     done = trisweep("rerun", "smoke", "tp2-pp1", "--json", cwd=copy)
@@ -32,6 +33,7 @@ def test_a_trial_runs_again_with_its_own_code_and_comes_to_the_same_losses(copy:
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.slow
 def test_the_printed_commands_name_code_and_configuration_and_run_nothing(copy: Path, trisweep: Command) -> None:
     before = set((copy / "runs").rglob("*"))
     done = trisweep("rerun", "smoke", "zero1-c", "--print", cwd=copy)

@@ -6,9 +6,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 
+@pytest.mark.slow
 def test_the_best_plan_trains_on_and_its_losses_are_in_mlflow(finished: Path, trisweep: Command) -> None:
     done = trisweep("train", "--from-best", "smoke", "--here", "training.num_steps=12", cwd=finished)
     assert done.returncode == 0, done.stderr

@@ -107,6 +107,7 @@ def test_a_signal_is_named(make_trial: MakeTrial) -> None:
     assert measurement.cause == "the program was killed by SIGSEGV and left no word"
 
 
+@pytest.mark.slow
 def test_a_program_that_falls_silent_hangs(make_trial: MakeTrial) -> None:
     measurement = ended(make_trial, STEPS + "import time; time.sleep(60)", watch__hang_seconds=2)
     assert (measurement.outcome, measurement.why) == (Outcome.FAILED, Fault.HANG)
@@ -159,6 +160,7 @@ def test_a_program_that_is_not_there_is_one_sentence(make_trial: MakeTrial, tmp_
     assert measurement.cause.startswith("trainer.working_dir = ")
 
 
+@pytest.mark.slow
 def test_a_waiting_node_goes_on_by_what_stands_in_the_folder_whatever_the_file_server_calls_now(tmp_path: Path) -> None:
     trial = TrialFolder(tmp_path / "trial")
     trial.path.mkdir()

@@ -109,6 +109,7 @@ def test_megatron_lms_flags_say_the_plan() -> None:
     assert has(llama, "--rotary-base", "500000", "--use-rope-scaling", "--rope-scaling-factor", "8.0")
 
 
+@pytest.mark.slow
 def test_programs_are_told_of_biases_and_epsilons_or_refuse_them() -> None:
     other = ("model.norm_epsilon=1e-6", "model.qkv_bias=true")
     megatron = words("megatron-lm", *LLAMA, *other)

@@ -65,6 +65,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_steps_are_on_disk_while_the_program_still_runs(make_trial: MakeTrial, tmp_path: Path) -> None:
     wait = f"\nimport os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
     trial = make_trial("print('step 1 loss 4 time 1 s')" + wait + STEPS)
@@ -77,6 +78,7 @@ def test_steps_are_on_disk_while_the_program_still_runs(make_trial: MakeTrial, t
     assert len(trial.read_metrics()) == 4
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_leaves_neither_a_measurement_nor_a_process(make_trial: MakeTrial) -> None:
     workers = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     trial = make_trial(workers + "print('step 1 loss 4 time 1 s')\ntime.sleep(600)")

@@ -120,6 +120,7 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
     return planned
 
 
+@pytest.mark.slow
 def test_a_search_gets_slot_after_slot_until_it_has_finished_and_every_reader_sees_its_trials(sweep: Sweep) -> None:
     done = carried_out(sweep, adaptive())
     stored = Sweep.stored_in(sweep.folder)
@@ -134,6 +135,7 @@ def test_a_search_gets_slot_after_slot_until_it_has_finished_and_every_reader_se
     assert sweep.folder.journal.stat().st_size == before
 
 
+@pytest.mark.slow
 def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(sweep: Sweep) -> None:
     conductor = conductor_of(sweep, adaptive(), make_job(seconds=60))
     first = conductor.advance()
@@ -146,12 +148,14 @@ def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(swe
     conductor.workplace.interrupt_all()
 
 
+@pytest.mark.slow
 def test_max_trials_ends_a_search_that_would_go_on(sweep: Sweep) -> None:
     done = carried_out(sweep, replace(adaptive(), max_trials=2))
     assert len(done.sweep.record.trials) == 2
     assert done.history.finished == "sweep.max_trials = 2 points were taken"
 
 
+@pytest.mark.slow
 def test_a_point_that_cannot_exist_is_a_row_and_the_search_goes_on(sweep: Sweep) -> None:
     class WithOneImpossible(Seeds):
         def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
@@ -164,6 +168,7 @@ def test_a_point_that_cannot_exist_is_a_row_and_the_search_goes_on(sweep: Sweep)
     assert [each.outcome for each in done.sweep.read()] == [Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.COMPLETED]
 
 
+@pytest.mark.slow
 def test_a_search_that_proposes_what_was_tried_ends_the_sweep_instead_of_going_round(sweep: Sweep) -> None:
     class Stubborn(Seeds):
         def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
@@ -172,6 +177,7 @@ def test_a_search_that_proposes_what_was_tried_ends_the_sweep_instead_of_going_r
     assert "only points that were tried" in carried_out(sweep, adaptive(Stubborn())).history.finished
 
 
+@pytest.mark.slow
 def test_a_trial_that_the_search_gives_up_ends_early_is_kept_and_does_not_run_again(sweep: Sweep) -> None:
     rules = adaptive(Seeds(2, frozenset({1})))
 
@@ -183,6 +189,7 @@ def test_a_trial_that_the_search_gives_up_ends_early_is_kept_and_does_not_run_ag
     assert history(sweep).course_of(slow.name).num_attempts == 1
 
 
+@pytest.mark.slow
 def test_what_is_paused_ends_what_runs_and_starts_nothing_until_it_is_resumed(sweep: Sweep) -> None:
     journal = Journal(sweep.folder.journal)
     journal.append(Paused())
@@ -194,6 +201,7 @@ def test_what_is_paused_ends_what_runs_and_starts_nothing_until_it_is_resumed(sw
     to_the_end(conductor)
 
 
+@pytest.mark.slow
 def test_a_cancelled_sweep_ends_its_jobs_and_starts_nothing_until_the_command_is_given_again(sweep: Sweep) -> None:
     conductor = conductor_of(sweep, adaptive(), make_job(seconds=60))
     conductor.advance()
@@ -216,6 +224,7 @@ def test_the_sweep_stops_once_so_many_trials_have_failed(sweep: Sweep) -> None:
     assert len(done.sweep.record.trials) == 1
 
 
+@pytest.mark.slow
 def test_what_failed_runs_again_when_a_person_wants_it_to_and_only_once(sweep: Sweep) -> None:
     rules = adaptive(Seeds(1))
     done = carried_out(sweep, rules, make_job("raise"))
@@ -228,6 +237,7 @@ def test_what_failed_runs_again_when_a_person_wants_it_to_and_only_once(sweep: S
     assert num_runs(sweep.folder, sweep.record) == [3]
 
 
+@pytest.mark.slow
 def test_the_budget_counts_what_is_in_flight_at_its_limit_and_says_what_would_have_been_next(sweep: Sweep) -> None:
     # Each of the trials could take 0.01 device-hours: three fit if those that ended took nothing.
     limits = UNLIMITED_BUDGET.model_copy(update={"device_hours": 0.025})
@@ -243,6 +253,7 @@ def test_the_budget_counts_what_is_in_flight_at_its_limit_and_says_what_would_ha
     assert len(conductor.sweep.record.trials) == NUM_POINTS
 
 
+@pytest.mark.slow
 def test_the_budget_is_not_forgotten_between_commands_nor_by_what_is_tried_again(sweep: Sweep) -> None:
     limits = UNLIMITED_BUDGET.model_copy(update={"device_hours": 0.0101})
     rules = adaptive(Seeds(3), limits)
@@ -255,6 +266,7 @@ def test_the_budget_is_not_forgotten_between_commands_nor_by_what_is_tried_again
     assert 0.5 < again.history.device_seconds < 30
 
 
+@pytest.mark.slow
 def test_a_deadline_that_has_passed_ends_what_runs(sweep: Sweep) -> None:
     limits = UNLIMITED_BUDGET.model_copy(update={"deadline_hours": (LIMIT_SECONDS + 60.0) / 3600})
     conductor = conductor_of(sweep, adaptive(limits=limits), make_job(seconds=60))
@@ -266,6 +278,7 @@ def test_a_deadline_that_has_passed_ends_what_runs(sweep: Sweep) -> None:
     until(lambda: not jobs_of(sweep.folder))  # they are told to end; on a busy machine that takes a moment
 
 
+@pytest.mark.slow
 def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: Sweep) -> None:
     done = carried_out(sweep, adaptive(Seeds(2)))
     text = sweep.folder.journal.read_text()
@@ -286,6 +299,7 @@ def test_a_second_controller_is_told_who_has_the_sweep(sweep: Sweep) -> None:
         carried_out(sweep, adaptive())
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_at_any_instant_loses_nothing_and_runs_nothing_twice(sweep: Sweep) -> None:
     """Jobs outlive their controller, and the next one adopts them."""
     instants = random.Random(7)

@@ -48,6 +48,7 @@ def test_a_paused_sweep_stays_paused_until_it_is_resumed(sweep: Sweep) -> None:
     require_not_paused(sweep.folder, "test")
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_that_were_asked_for_are_read_once_and_in_proportion(sweep: Sweep) -> None:
     trial = sweep.record.trials[1]
     asked = [Asked(trial=trial.model_copy(update={"trial_id": f"{trial.trial_id}-{n}"})) for n in range(MANY)]

@@ -61,6 +61,7 @@ def order(folder: SweepFolder) -> list[tuple[str, bool]]:
     return [(each.trial_id, isinstance(each, Ended)) for each in entries if isinstance(each, Submitted | Ended)]
 
 
+@pytest.mark.slow
 def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(sweep: Sweep) -> None:
     carried_out(sweep, rules(AGAIN))
     for stage in ("again", "longer"):
@@ -74,12 +75,14 @@ def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(swee
     assert sweep.folder.journal.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_what_failed_is_followed_by_nothing(sweep: Sweep) -> None:
     carried_out(sweep, rules(AGAIN), make_job("raise"))
     assert [each.outcome for each in readings(sweep.folder, "")] == [Outcome.FAILED] * NUM_SEEDS
     assert readings(sweep.folder, "again") == []
 
 
+@pytest.mark.slow
 def test_the_best_alone_have_their_stage_once_all_others_have_ended(
     folder: SweepFolder, record_of: RecordOf, tmp_path: Path
 ) -> None:
@@ -102,6 +105,7 @@ def test_the_best_alone_have_their_stage_once_all_others_have_ended(
     assert all(written.index((each.name, True)) < written.index((second.name, False)) for each in others)
 
 
+@pytest.mark.slow
 def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(sweep: Sweep) -> None:
     carried_out(sweep, rules(AGAIN))
     changed = AGAIN | {"longer": StageSpec(after="again", overrides=("training.num_steps=6",))}
@@ -111,6 +115,7 @@ def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(sweep: Sw
     assert len(events(sweep.folder, Submitted)) == 4 * NUM_SEEDS
 
 
+@pytest.mark.slow
 def test_the_same_command_given_again_keeps_the_stages(sweep: Sweep) -> None:
     carried_out(sweep, rules(AGAIN))
     record = union_for(sweep, rules(AGAIN))
@@ -121,12 +126,14 @@ def test_the_same_command_given_again_keeps_the_stages(sweep: Sweep) -> None:
     assert [trial.stage for trial in record.trials if trial.role == "asked"] == ["", "again", "longer"]
 
 
+@pytest.mark.slow
 def test_a_part_of_a_sweep_has_the_stages_of_its_points_alone(sweep: Sweep) -> None:
     wanted = replace(rules(AGAIN), wants=lambda trial: trial.point == {"training.seed": 1})
     carried_out(sweep, wanted)
     assert [each.trial.point["training.seed"] for each in readings(sweep.folder, "longer")] == [1]
 
 
+@pytest.mark.slow
 def test_a_status_lists_each_stage_below_the_trial_that_it_follows(sweep: Sweep) -> None:
     carried_out(sweep, rules(AGAIN))
     shown: Sequence[Trial] = [each.trial for each in in_chains(Sweep.stored_in(sweep.folder).read())]
@@ -155,6 +162,7 @@ class Watching(Search):
         return []
 
 
+@pytest.mark.slow
 def test_a_search_for_a_figure_waits_for_the_evaluation_of_each_trial(
     folder: SweepFolder, record_of: RecordOf, tmp_path: Path
 ) -> None:

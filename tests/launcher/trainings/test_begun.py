@@ -42,12 +42,14 @@ def outcome_and_cause(run: LongRun) -> tuple[Outcome | None, str]:
     return reading.outcome, reading.cause
 
 
+@pytest.mark.slow
 def test_a_sweep_knows_its_trainings_by_name(output_dir: Path) -> None:
     assert [run.folder.path.name for run in trainings_of(output_dir, "test")] == ["first", "second"]
     assert trainings_of(output_dir, "22b") == []
     assert training_of(output_dir, "test", "second").experiment.training.num_steps == 50
 
 
+@pytest.mark.slow
 def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
     with pytest.raises(UsageError, match=r"No training foreign was begun from sweep test .*first, second"):
         training_of(output_dir, "test", "foreign")
@@ -55,6 +57,7 @@ def test_a_training_that_is_not_there_is_one_message(output_dir: Path) -> None:
         training_of(output_dir, "22b", "first")
 
 
+@pytest.mark.slow
 def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
     run = training_of(output_dir, "test", "first")
     assert outcome_and_cause(run) == (Outcome.PENDING, "")
@@ -68,6 +71,7 @@ def test_a_training_here_waits_runs_and_stops(output_dir: Path) -> None:
     assert STOPPED in screen.getvalue()
 
 
+@pytest.mark.slow
 def test_only_a_job_can_be_cancelled(output_dir: Path) -> None:
     with pytest.raises(UsageError, match=r"No job of .*first is queued or running.*Ctrl-C"):
         cancel_training(training_of(output_dir, "test", "first"))

@@ -165,6 +165,7 @@ def test_a_run_is_extended_by_the_same_command_with_more_steps(started: Any) -> 
     assert again.experiment.batch == begun.experiment.batch
 
 
+@pytest.mark.slow
 def test_a_training_that_runs_is_not_extended(started: Any) -> None:
     folder, record = started
     asked, more = Overrides.parse([STEPS]), Overrides.parse(["training.num_steps=60"])
@@ -203,6 +204,7 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
         long_run(SweepFolder(tmp_path / "nowhere"), Overrides.parse([STEPS]), None)
 
 
+@pytest.mark.slow
 def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
     started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_submission: Callable[..., Submission]
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
         on_this_machine(run)
 
 
+@pytest.mark.slow
 def test_a_job_that_has_no_time_for_steps_is_not_requeued_for_ever(slurm_of: SlurmOf) -> None:
     assert goes_on(Stopped(12, signal.SIGUSR2, 2))
     assert not goes_on(Stopped(11, signal.SIGUSR2, 1))

@@ -21,6 +21,7 @@ def found() -> Sensitivity:
     return sensitivity(table())
 
 
+@pytest.mark.slow
 def test_knobs_come_in_the_order_of_what_they_do(found: Sensitivity) -> None:
     names = [effect.column.name for effect in found.effects]
     assert names == ["micro_batch_size", "tensor_parallel_size", "pipeline_parallel_size", "zero_stage"]
@@ -30,6 +31,7 @@ def test_knobs_come_in_the_order_of_what_they_do(found: Sensitivity) -> None:
     assert [effect.column.name for effect in by_fanova[:2]] == names[:2]
 
 
+@pytest.mark.slow
 def test_the_effect_of_a_knob_is_what_was_put_in(found: Sensitivity) -> None:
     """From 1 to 8, the made-up rate grows by 90 %; trees, which take means, find a little less."""
     micro = found.effects[0]
@@ -38,6 +40,7 @@ def test_the_effect_of_a_knob_is_what_was_put_in(found: Sensitivity) -> None:
     assert found.effects[-1].gain < 0.03
 
 
+@pytest.mark.slow
 def test_one_sentence_names_the_knob_and_what_it_does(found: Sensitivity) -> None:
     assert found.is_told
     assert finding(found).startswith(
@@ -45,12 +48,14 @@ def test_one_sentence_names_the_knob_and_what_it_does(found: Sensitivity) -> Non
     )
 
 
+@pytest.mark.slow
 def test_the_same_points_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.knobs.sensitivity.NUM_DRAWS", 4)
     few = table(keep=0.25)
     assert sensitivity(few) == sensitivity(few)
 
 
+@pytest.mark.slow
 def test_rates_that_no_knob_explains_are_called_so() -> None:
     draw = random.Random(3)
     noise = [KnobPoint(point.settings, math.exp(draw.gauss(30, 0.1))) for point in table(keep=0.3).rated_points]
@@ -59,6 +64,7 @@ def test_rates_that_no_knob_explains_are_called_so() -> None:
     assert "do not tell which knob mattered" in finding(found)
 
 
+@pytest.mark.slow
 def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
     draw = random.Random(5)
     equal = [
@@ -74,6 +80,7 @@ def test_knobs_that_cannot_be_told_apart_share_the_first_place() -> None:
     assert "16 predicted points do not tell which of them more" in said
 
 
+@pytest.mark.slow
 def test_a_few_trials_are_too_few_and_import_nothing() -> None:
     few = KnobTable("measured", table().rated_points[:40:5])
     assert why_untold(few) == "8 trials with a rate are too few for 4 knobs: at least 12 are needed"
@@ -81,6 +88,7 @@ def test_a_few_trials_are_too_few_and_import_nothing() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_what_runs_out_of_memory_is_counted_by_value() -> None:
     counts = {(each.column.name, each.words): (each.num_out, each.num_trials) for each in memory_counts(table())}
     out, trials = counts["micro_batch_size", "8"]
@@ -90,6 +98,7 @@ def test_what_runs_out_of_memory_is_counted_by_value() -> None:
     assert memory_counts(KnobTable("measured", table().rated_points)) == []
 
 
+@pytest.mark.slow
 def test_what_decides_whether_a_trial_runs_out_of_memory_is_told_apart_from_what_makes_it_fast() -> None:
     whole = table(keep=1.0)
     shares = {column.name: share for column, share in memory_shares(whole)}
@@ -98,6 +107,7 @@ def test_what_decides_whether_a_trial_runs_out_of_memory_is_told_apart_from_what
     assert memory_shares(KnobTable("measured", whole.rated_points)) == []
 
 
+@pytest.mark.slow
 def test_equal_rates_tell_nothing_and_are_called_so() -> None:
     """Trees have nothing to split then, which fANOVA takes for a mistake of the caller's."""
     equal = [KnobPoint(point.settings, 1e14) for point in table(keep=0.3).rated_points]

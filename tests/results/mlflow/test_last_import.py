@@ -47,6 +47,7 @@ def imports(write_sweep: WriteSweep, output_dir: Path, monkeypatch: pytest.Monke
     return imports
 
 
+@pytest.mark.slow
 def test_a_sweep_in_which_nothing_has_changed_is_not_read_again(imports: Imports) -> None:
     first, again = imports(), imports()
     assert imports.num_readings == 1
@@ -54,6 +55,7 @@ def test_a_sweep_in_which_nothing_has_changed_is_not_read_again(imports: Imports
     assert again.run_id in {run.info.run_id for run in connect(SQLITE, imports.output_dir).search_runs(["1"])}
 
 
+@pytest.mark.slow
 def test_a_trial_that_has_changed_is_written_and_then_remembered(imports: Imports) -> None:
     finish(imports.sweep.folder, STRONG, performance(170.0, 2))
     done = [imports(), imports()]
@@ -61,6 +63,7 @@ def test_a_trial_that_has_changed_is_written_and_then_remembered(imports: Import
     assert imports.num_readings == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"files": []}', "\udcff"])
 def test_a_damaged_memory_is_as_good_as_none(imports: Imports, damage: str) -> None:
     imports.sweep.folder.imported.write_bytes(damage.encode(errors="surrogateescape"))
@@ -68,6 +71,7 @@ def test_a_damaged_memory_is_as_good_as_none(imports: Imports, damage: str) -> N
     assert json.loads(imports.sweep.folder.imported.read_text()).keys() == {"files", "runs"}
 
 
+@pytest.mark.slow
 def test_another_store_gets_everything(imports: Imports, empty_store: Path) -> None:
     imports.output_dir /= "elsewhere"
     imports.output_dir.mkdir()
@@ -76,6 +80,7 @@ def test_another_store_gets_everything(imports: Imports, empty_store: Path) -> N
     assert imports(SQLITE.model_copy(update={"experiment": "another"})).created == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_somebody_deleted_comes_back(imports: Imports) -> None:
     client = connect(SQLITE, imports.output_dir)
     child = next(run for run in client.search_runs(["1"]) if run.data.tags.get("trial_id") == "strong")
@@ -83,11 +88,13 @@ def test_a_run_that_somebody_deleted_comes_back(imports: Imports) -> None:
     assert (imports().created, imports().unchanged) == (1, 4)
 
 
+@pytest.mark.slow
 def test_a_new_report_is_imported(imports: Imports) -> None:
     imports.sweep.folder.report("html").write_text("<h1>made up</h1>")
     assert (imports().updated, imports().unchanged) == (1, 4)
 
 
+@pytest.mark.slow
 def test_while_a_trial_waits_for_its_job_every_import_reads(write_sweep: WriteSweep, imports: Imports) -> None:
     imports.sweep = write_sweep(TRIALS, {"base": performance(100.0)}, name="unfinished")
     write_steps(imports.sweep.folder, "strong", [1])
@@ -95,6 +102,7 @@ def test_while_a_trial_waits_for_its_job_every_import_reads(write_sweep: WriteSw
     assert (imports().created, imports().unchanged, imports.num_readings) == (4, 4, 2)
 
 
+@pytest.mark.slow
 def test_a_file_that_may_change_within_the_same_tick_of_the_clock_is_not_remembered(
     imports: Imports, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def as_owner_of(home: Path) -> dict[str, Any]:
     return {"user": other.pw_uid, "group": other.pw_gid}
 
 
+@pytest.mark.slow
 def test_postgresql_holds_the_same_as_sqlite_and_takes_it_once(
     postgresql: str, write_sweep: WriteSweep, output_dir: Path
 ) -> None:
@@ -101,6 +102,7 @@ def on(address: str, experiment: str = "made-up") -> TrackingSpec:
     return TrackingSpec(kind="server", uri=address, experiment=experiment)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("signed_in")
 def test_a_server_that_dies_in_the_middle_is_continued_later_without_duplicates(
     remote: Remote, write_sweep: WriteSweep, output_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +131,7 @@ def test_a_server_that_dies_in_the_middle_is_continued_later_without_duplicates(
     assert contents_of(output_dir, tracking, remote.tables) == contents_of(output_dir)
 
 
+@pytest.mark.slow
 def test_the_user_and_the_password_may_stand_in_the_address(
     remote: Remote, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_the_user_and_the_password_may_stand_in_the_address(
     assert links == [Links(remote.address)], "the UI is the server's own, and nobody reads the password"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("password", ["", "difference-engine"])
 def test_a_server_that_refuses_the_password_is_one_message_without_it(
     remote: Remote, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str

@@ -143,6 +143,7 @@ def test_the_view_of_a_sweep_for_the_loss_begins_with_it_and_with_what_varies(
     assert losses == {4.0, 5.0}
 
 
+@pytest.mark.slow
 def test_a_store_that_is_made_anew_is_equal_to_the_one_before(
     write_sweep: WriteSweep, output_dir: Path, empty_store: Path
 ) -> None:

@@ -326,6 +326,7 @@ def test_twenty_trials_take_seconds(write_sweep: WriteSweep, tmp_path: Path, emp
     assert time.monotonic() - start < 20, "on a busy machine; about 2 s alone"
 
 
+@pytest.mark.slow
 def test_a_damaged_store_is_one_message_and_the_folders_rebuild_it(store: Store) -> None:
     database_path(store.output_dir).write_text("no database at all " * 100)
     with pytest.raises(UsageError, match=r"cannot be opened \(file is not a database\).*move a damaged store aside"):
@@ -354,6 +355,7 @@ def test_a_password_in_the_address_is_not_in_the_message(store: Store) -> None:
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
 
 
+@pytest.mark.slow
 def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None:
     """In a process of its own: no output, telemetry off, and a fresh store."""
     database_path(store.output_dir).unlink()

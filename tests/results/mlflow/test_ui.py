@@ -21,6 +21,7 @@ from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 
 
+@pytest.mark.slow
 def test_the_guard_ends_a_server_and_its_workers_when_whoever_asked_is_killed(tmp_path: Path) -> None:
     """The server is a shell that starts a worker and would go on for an hour."""
     server = "sleep 3600 & sleep 3600"

@@ -108,6 +108,7 @@ def page(browser: Browser) -> Page:
     return context.new_page()
 
 
+@pytest.mark.slow
 def test_it_prints_the_view_of_the_trials_and_the_report_and_answers_on_loopback_alone(ui: Served) -> None:
     address, _, shown = ui.table.partition("/#/")
     view = re.fullmatch(r"experiments/1/runs\?workflowType=machine_learning&viewStateShareKey=(trisweep-\w+)", shown)
@@ -124,6 +125,7 @@ def test_it_prints_the_view_of_the_trials_and_the_report_and_answers_on_loopback
     assert {place.ip for place in listening if place.port == int(port)} == {"127.0.0.1"} == {host}
 
 
+@pytest.mark.slow
 def test_it_opens_on_a_flat_table_of_trials_ranked_by_what_was_measured(ui: Served, page: Page) -> None:
     page.goto(ui.table)
     page.get_by_role("link", name="tp2-pp1-dp1-mb1-gb8").wait_for()
@@ -148,6 +150,7 @@ def test_it_opens_on_a_flat_table_of_trials_ranked_by_what_was_measured(ui: Serv
     assert page.get_by_text("made-up proxy: trials").is_visible(), "the view has the sweep's name"
 
 
+@pytest.mark.slow
 def test_trials_are_compared_by_parallel_coordinates(ui: Served, page: Page) -> None:
     page.goto(ui.charts)
     page.get_by_text("Parallel Coordinates").first.wait_for()
@@ -156,18 +159,21 @@ def test_trials_are_compared_by_parallel_coordinates(ui: Served, page: Page) -> 
     assert axes == ["tp", "pp", "gb", "devices", "meas/TFLOPS"]
 
 
+@pytest.mark.slow
 def test_the_report_opens_from_the_run_of_the_sweep(ui: Served, page: Page) -> None:
     page.goto(ui.report)
     report = page.frame_locator("iframe").first
     report.get_by_text("Which layout of a made-up model is fastest?").first.wait_for()
 
 
+@pytest.mark.slow
 def test_the_note_of_the_sweep_explains_names_of_layouts(ui: Served, page: Page) -> None:
     page.goto(ui.report.partition("/artifacts")[0] + "?workflowType=machine_learning")
     page.get_by_text("tensor-parallel size 2").first.wait_for()
     assert page.get_by_text("baseline_outcome").first.is_visible()
 
 
+@pytest.mark.slow
 def test_ended_at_last_it_leaves_nothing_behind(ui: Served) -> None:
     children = psutil.Process(ui.process.pid).children(recursive=True)
     assert len(children) >= 2, "the guard, the server and its workers"

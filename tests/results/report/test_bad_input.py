@@ -43,6 +43,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_page_opens_and_says_what_is_wrong(write_sweep: WriteSweep, visit: Open, name: str) -> None:
     trials, how, plan, expected = CASES[name]
@@ -56,6 +57,7 @@ def test_the_page_opens_and_says_what_is_wrong(write_sweep: WriteSweep, visit: O
     assert not re.search(r"\bnan\b|\binf\b|None", seen.page.locator("#answer").inner_text())
 
 
+@pytest.mark.slow
 def test_a_long_text_is_cut_and_the_whole_can_be_reached(write_sweep: WriteSweep, visit: Open) -> None:
     how = {"base": HOW["base"], "two": (Outcome.FAILED, LONG)}
     paths = report_of(write_sweep([BASE, TWO], how))
@@ -68,6 +70,7 @@ def test_a_long_text_is_cut_and_the_whole_can_be_reached(write_sweep: WriteSweep
     assert LONG.strip() in paths.csv.read_text().replace('""', '"')
 
 
+@pytest.mark.slow
 def test_a_page_of_many_trials_stays_small(write_sweep: WriteSweep) -> None:
     """100 trials below 3 MB, and 1,000 of them below 8 MB, because all but the library grows with the trials."""
     trials = [trial(f"t{number}", number == 0, global_batch_size=8 * (1 + number)) for number in range(100)]

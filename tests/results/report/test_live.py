@@ -106,6 +106,7 @@ def test_a_port_that_is_taken_is_named(live: LiveReport) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_the_browser_follows_and_keeps_filters_order_and_place(
     live: LiveReport, sweep: Sweep, browser: Browser
 ) -> None:

@@ -20,6 +20,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report_of(write_sweep(PROXY_TRIALS, HOW, plan=PLAN, published=PUBLISHED)).html
 
 
+@pytest.mark.slow
 def test_the_page_draws_all_plots_without_a_message_or_a_request(report: Path, visit: Open) -> None:
     seen = visit(report)
     assert seen.troubles == []
@@ -29,6 +30,7 @@ def test_the_page_draws_all_plots_without_a_message_or_a_request(report: Path, v
     assert len(names) == seen.page.locator(".plot").count()
 
 
+@pytest.mark.slow
 def test_a_click_on_a_head_sorts_and_a_second_turns_the_order_round(report: Path, visit: Open) -> None:
     seen = visit(report)
     seen.click_head("tokens/s")
@@ -39,6 +41,7 @@ def test_a_click_on_a_head_sorts_and_a_second_turns_the_order_round(report: Path
     assert seen.column(2)[0] == "tp1-pp1-dp1-mb1-gb8 (baseline)"
 
 
+@pytest.mark.slow
 def test_a_head_sorts_by_the_keyboard_too(report: Path, visit: Open) -> None:
     seen = visit(report)
     seen.page.locator("#table-trials th button", has_text="tokens/s").focus()
@@ -46,6 +49,7 @@ def test_a_head_sorts_by_the_keyboard_too(report: Path, visit: Open) -> None:
     assert seen.column(7)[0] == "190"
 
 
+@pytest.mark.slow
 def test_rows_are_filtered_by_text_and_by_outcome(report: Path, visit: Open) -> None:
     seen = visit(report)
     tools = seen.page.locator('.tools[data-table="table-trials"]')
@@ -57,6 +61,7 @@ def test_rows_are_filtered_by_text_and_by_outcome(report: Path, visit: Open) -> 
     assert seen.column(2) == ["tp2-pp1-dp1-mb1-gb8", "tp2-pp1-dp1-mb1-gb8-sp"]
 
 
+@pytest.mark.slow
 def test_the_theme_follows_the_system_until_somebody_chooses(report: Path, visit: Open) -> None:
     backgrounds = {}
     for scheme in ("light", "dark"):
@@ -69,18 +74,21 @@ def test_the_theme_follows_the_system_until_somebody_chooses(report: Path, visit
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == backgrounds["light"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_itself_never_scrolls_sideways(report: Path, visit: Open, width: int) -> None:
     page = visit(report, width).page
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
 def test_axe_finds_no_violation(report: Path, visit: Open, width: int, scheme: str) -> None:
     found = Axe().run(visit(report, width, color_scheme=scheme).page)
     assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.slow
 def test_on_paper_everything_is_open_and_light(report: Path, visit: Open) -> None:
     page = visit(report, 390, color_scheme="dark").page
     page.emulate_media(media="print")

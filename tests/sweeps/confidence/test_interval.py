@@ -32,6 +32,7 @@ def planned(**values: object) -> Experiment:
     return settings_of(with_values(tree, sizes | values)).experiment()
 
 
+@pytest.mark.slow
 def test_four_of_five_measurements_are_expected_around_the_prediction() -> None:
     setup = planned()
     predicted = estimate(setup, IMPLEMENTATIONS["megatron-lm"])

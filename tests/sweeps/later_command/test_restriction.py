@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sweeps.later_command import restriction_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import composed
 
 
+@pytest.mark.slow
 def test_a_value_of_an_axis_names_a_part_that_shares_the_whole_record(tmp_path: Path) -> None:
     part = restriction_of(composed(["sweep=1t", "batch.micro_batch_size=2"]), proxy=True)
     assert part is not None

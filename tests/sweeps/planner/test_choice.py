@@ -32,6 +32,7 @@ def offers() -> list[Space]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_best_by_an_objective_is_the_best_of_all_offers(offers: list[Space], objective: Objective) -> None:
     choice = choose(offers, objective, Training(), top=3)
@@ -43,6 +44,7 @@ def test_the_best_by_an_objective_is_the_best_of_all_offers(offers: list[Space],
     assert choice.num_strategies == sum(choose([space], "time", Training(), 1).num_strategies for space in offers)
 
 
+@pytest.mark.slow
 def test_objectives_disagree(offers: list[Space]) -> None:
     """Or choosing by one of them would mean nothing."""
     places = {
@@ -53,6 +55,7 @@ def test_objectives_disagree(offers: list[Space]) -> None:
     assert places["time"][1] > places["cost"][1]
 
 
+@pytest.mark.slow
 def test_a_candidates_numbers_are_the_estimates(offers: list[Space]) -> None:
     settings = load(["model=gpt-22b", "precision=bf16"])
     for one in choose(offers, "time", Training(), top=5).best:
@@ -65,6 +68,7 @@ def test_a_candidates_numbers_are_the_estimates(offers: list[Space]) -> None:
         assert one.model_flops_per_second_per_device == pytest.approx(predicted.model_flops_per_second_per_device)
 
 
+@pytest.mark.slow
 def test_the_front_holds_what_nothing_beats_in_time_and_money(offers: list[Space]) -> None:
     everyone = choose(offers, "time", Training(), top=1).best_of_each
     front = pareto_front(everyone)
@@ -82,6 +86,7 @@ def beaten(one: Candidate, others: tuple[Candidate, ...]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space]) -> None:
     front = pareto_front(choose(offers, "time", Training(), top=1).best_of_each)
     middle = front[len(front) // 2]
@@ -99,6 +104,7 @@ def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space]) -> N
         assert (total_hours(limited, one.step_seconds) or 0) <= deadline * 1.0001
 
 
+@pytest.mark.slow
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[Space]) -> None:
     free = Training(NUM_STEPS)
     cheapest = choose(offers, "cost", free, top=1).best[0]
@@ -107,12 +113,14 @@ def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[S
         choose(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
 
 
+@pytest.mark.slow
 def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space]) -> None:
     hours = total_hours(Training(NUM_STEPS), choose(offers, "time", Training(), top=1).best[0].step_seconds)
     with pytest.raises(InfeasiblePlan, match=f"the fastest takes {hours:,.1f} hours"):
         choose(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
 
 
+@pytest.mark.slow
 def test_limits_that_only_different_plans_meet_say_both(offers: list[Space]) -> None:
     front = pareto_front(choose(offers, "time", Training(), top=1).best_of_each)
     free = Training(NUM_STEPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from sweeps.planner.explain import priceable
 from sweeps.planner.search import tables_of
@@ -14,6 +15,7 @@ NUM_COMPARED = 200  # of each case with `estimate`; benchmarks/search.py compare
 NUM_PRICED = 2000
 
 
+@pytest.mark.slow
 def test_every_term_and_every_byte_equals_the_estimate(case: Case) -> None:
     rng, trainer = np.random.default_rng(3), case.space.setting.implementation
     for block, index in drawn(case.space, rng, NUM_COMPARED):

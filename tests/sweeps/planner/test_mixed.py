@@ -143,6 +143,7 @@ def after(waits: list[tuple[bool, float, float, float]]) -> float:
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_best_assignments_are_those_of_trying_every_one(name: str) -> None:
     spaces = spaces_of(*SMALL[name])
@@ -154,6 +155,7 @@ def test_the_best_assignments_are_those_of_trying_every_one(name: str) -> None:
     assert (inf in tried) == (name != "on both sides of a node")  # memory binds in the others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [0, 1])
 def test_a_pinned_zero_stage_leaves_what_can_have_it_single_replicas_too(zero_stage: int) -> None:
     spaces = [replace(space, pinned={"zero_stage": zero_stage}) for space in spaces_of(*SMALL["two types"])]
@@ -205,6 +207,7 @@ def test_two_halves_of_one_type_cost_what_the_whole_costs(trainer: str) -> None:
     assert best.worst_stage_bytes == whole.peak_memory_bytes[0]
 
 
+@pytest.mark.slow
 def test_the_faster_type_takes_more_layers_and_both_together_beat_either() -> None:
     spaces = spaces_of(["model=gpt-175b"], [("selene", 128), ("dgx-h100", 128)], 256)
     best = choose_mixed(spaces, top=1).best[0]

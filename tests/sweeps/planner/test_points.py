@@ -25,6 +25,7 @@ def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
     return [trial for trial in trials if trial.chosen_because]
 
 
+@pytest.mark.slow
 def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(planned: SweepRecord) -> None:
     asked = request(composed(ON_FRONTIER))
     settings = asked.settings
@@ -41,6 +42,7 @@ def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(plan
         point.strategy.experiment(settings)
 
 
+@pytest.mark.slow
 def test_no_grid_point_that_the_trainer_runs_is_predicted_faster_than_the_planners_best(planned: SweepRecord) -> None:
     grid = plan_sweep(composed(["sweep=175b"]), proxy=False, git_sha="abc")
     world_size = max(trial.experiment.parallel.world_size for trial in grid.plan if trial.experiment)
@@ -54,6 +56,7 @@ def test_no_grid_point_that_the_trainer_runs_is_predicted_faster_than_the_planne
     assert best < min(listed)
 
 
+@pytest.mark.slow
 def test_every_probe_differs_from_the_best_in_the_knob_that_it_names(planned: SweepRecord) -> None:
     best, *others = chosen(planned.plan)
     probes = [trial for trial in others if trial.chosen_because and "tests" in trial.chosen_because]
@@ -68,6 +71,7 @@ def test_every_probe_differs_from_the_best_in_the_knob_that_it_names(planned: Sw
         assert getattr(getattr(trial.experiment, part), knob) != getattr(getattr(best.experiment, part), knob)
 
 
+@pytest.mark.slow
 def test_the_baseline_is_there_and_the_points_are_distinct(planned: SweepRecord) -> None:
     for trials in (planned.plan, planned.trials):
         assert sum(trial.is_baseline for trial in trials) == 1
@@ -76,6 +80,7 @@ def test_the_baseline_is_there_and_the_points_are_distinct(planned: SweepRecord)
         assert all(trial.selected for trial in chosen(trials))
 
 
+@pytest.mark.slow
 def test_the_proxy_is_planned_on_this_machines_cluster(planned: SweepRecord) -> None:
     models = {trial.experiment.model.name for trial in planned.trials if trial.experiment}
     assert models == {"gpt-175b-proxy"}
@@ -83,16 +88,19 @@ def test_the_proxy_is_planned_on_this_machines_cluster(planned: SweepRecord) -> 
     assert len(chosen(planned.trials)) >= 5
 
 
+@pytest.mark.slow
 def test_overrides_pin_knobs_of_what_is_planned() -> None:
     record = plan_sweep(composed([*ON_FRONTIER, "parallel.tensor_parallel_size=8"]), proxy=False, git_sha="abc")
     sizes = {trial.experiment.parallel.tensor_parallel_size for trial in chosen(record.trials) if trial.experiment}
     assert sizes == {8}
 
 
+@pytest.mark.slow
 def test_a_record_reads_back(planned: SweepRecord) -> None:
     assert SweepRecord.model_validate_json(planned.model_dump_json()) == planned
 
 
+@pytest.mark.slow
 def test_no_probe_changes_what_is_pinned() -> None:
     pins = {"parallel.sequence_parallel": False, "parallel.recompute": "full", "batch.micro_batch_size": 2}
     overrides = [f"{key}={str(value).lower()}" for key, value in pins.items()]
@@ -102,6 +110,7 @@ def test_no_probe_changes_what_is_pinned() -> None:
     assert {tuple(point[key] for key in pins) for point in found} == {tuple(pins.values())}
 
 
+@pytest.mark.slow
 def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_baseline_stays() -> None:
     listed = "parallel.layers_per_stage=[12,12,12,12,12,12,12,12]"
     record = plan_sweep(composed([*ON_FRONTIER, listed]), proxy=False, git_sha="abc")
@@ -113,6 +122,7 @@ def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_basel
     ]
 
 
+@pytest.mark.slow
 def test_listed_layers_that_are_uneven_are_those_of_every_plan_that_is_taken() -> None:
     listed = [13, *[12] * 6, 11]
     pinned = f"parallel.layers_per_stage=[{','.join(map(str, listed))}]"
@@ -122,6 +132,7 @@ def test_listed_layers_that_are_uneven_are_those_of_every_plan_that_is_taken() -
     assert {experiment.layers_per_stage for experiment in taken} == {tuple(listed)}
 
 
+@pytest.mark.slow
 def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     sizes = ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4"]
     asked = request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes]), devices="8")
@@ -133,6 +144,7 @@ def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     assert len({point.strategy for point in points}) == len(points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -147,6 +159,7 @@ def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str], message:
         plan_sweep(composed([*ON_FRONTIER, *overrides]), proxy=False, git_sha="abc")
 
 
+@pytest.mark.slow
 def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """97 layers are not even on any number of stages but 1, which has too little memory without ZeRO-2."""
 
@@ -165,11 +178,13 @@ def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPa
         plan_sweep(composed([*ON_FRONTIER, "model.num_layers=97"]), proxy=False, git_sha="abc")
 
 
+@pytest.mark.slow
 def test_a_model_that_fits_nowhere_needs_more_devices() -> None:
     with pytest.raises(InfeasiblePlan, match=r"finds no plan of gpt-1t on 8 devices that fits .* Use more devices"):
         plan_sweep(composed([*ON_FRONTIER, "model=gpt-1t", "parallel.world_size=8"]), proxy=False, git_sha="abc")
 
 
+@pytest.mark.slow
 def test_a_planner_that_takes_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"search\.top_k = 0"):
         load([*ON_FRONTIER, "search.top_k=0"])

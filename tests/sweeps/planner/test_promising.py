@@ -41,6 +41,7 @@ def test_no_plan_undercuts_its_bounds_of_time_and_memory(case: Case) -> None:
             assert np.all(peak.min(axis=(1, 2)) >= bounds.bytes_of_stages(block))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["time", "device-hours"])
 @pytest.mark.parametrize("name", ASKED)
 def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
@@ -62,6 +63,7 @@ def shown(choice: Choice) -> list[tuple[float, int, float]]:
     return [(each.step_seconds, each.space.world_size, each.peak_memory_bytes) for each in found]
 
 
+@pytest.mark.slow
 def test_the_best_of_every_number_of_devices_is_that_of_searching_it_whole() -> None:
     spaces: tuple[Space, ...] = request(composed(GPT_22B), devices="16-48").spaces
     for space, candidate in zip(spaces, best_of(spaces), strict=True):

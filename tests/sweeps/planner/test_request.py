@@ -171,6 +171,7 @@ def test_a_search_among_clusters_leaves_out_those_without_a_peak_for_the_recipe(
     assert "has no peak for fp8" in str(found.left_out[0].reason)
 
 
+@pytest.mark.slow
 def test_compiled_layers_are_searched_without_pointwise_recomputation() -> None:
     overrides = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=8"]
     overrides += ["batch.global_batch_size=8", "training.compile_layers=true"]

@@ -20,6 +20,7 @@ def spaces(sizes: list[int], batch: int = 256, **pinned: object) -> list[Space]:
     return [Space(setting, size, batch, pinned=pinned) for size in sizes]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_strong_scaling_keeps_the_batch_and_is_relative_to_the_smallest_that_fits() -> None:
     points = scaling_curve(spaces([4, 16, 64, 32]), "strong")
     assert [point.world_size for point in points] == [4, 16, 32, 64]

@@ -123,6 +123,7 @@ def possible(
         yield strategy, setup
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
     settings, space = small(name)
@@ -136,6 +137,7 @@ def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str)
     assert len(found.step_seconds) == min(20, len(fitting))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ["GPT proxy on 4 cores", "Llama 3.1 8B on 4 H100"])
 def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(name: str, zero_stage: int) -> None:
@@ -149,6 +151,7 @@ def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(nam
     assert (found.num_fitting, found.step_seconds.tolist()) == (len(fitting), fitting[:5])
 
 
+@pytest.mark.slow
 def test_uneven_layers_are_among_what_is_tried() -> None:
     settings, space = small("Llama 3.1 8B on 4 H100")
     layers = settings.model.num_layers
@@ -208,6 +211,7 @@ def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
     assert found.best.plans.micro_batch_size.max() <= 64
 
 
+@pytest.mark.slow
 def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     _, space = small("Llama 3.1 8B on 4 H100")
     whole = search_space(space, top=10)
@@ -221,6 +225,7 @@ def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPa
     assert cut.step_seconds.tolist() == whole.step_seconds.tolist()
 
 
+@pytest.mark.slow
 def test_a_plan_that_fits_with_bf16_gradients_alone_is_found_with_them_alone() -> None:
     """On a device whose memory lies between what the two need at least."""
     llama = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=8"]

@@ -65,6 +65,7 @@ def holds(found: dict[tuple[int, int], PlanGrid], strategy: Strategy, num_layers
     return bool((block.legal & shard & layout & (plans.zero_stage == strategy.parallel.zero_stage)).sum() == 1)
 
 
+@pytest.mark.slow
 def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
     rng = np.random.default_rng(1)
     strategies = [one for block, index in drawn(case.space, rng, NUM_PLANS) for one in case.strategies(block, index)]
@@ -77,6 +78,7 @@ def test_every_plan_of_the_space_is_an_experiment(case: Case) -> None:
             assert len(set(experiment.layers_per_stage)) <= 2
 
 
+@pytest.mark.slow
 def test_a_random_plan_is_in_the_space_exactly_where_it_is_an_experiment(case: Case) -> None:
     rng = np.random.default_rng(2)
     found = {
@@ -126,6 +128,7 @@ def random_strategy(space: Space, rng: np.random.Generator) -> Strategy:
     )
 
 
+@pytest.mark.slow
 def test_sizes_need_not_be_powers_of_two(case: Case) -> None:
     """Divisors of the devices, of what is split and of the batch, all of them."""
     space = case.space
@@ -135,6 +138,7 @@ def test_sizes_need_not_be_powers_of_two(case: Case) -> None:
     assert micro_batch_sizes(space, 1) == [b for b in range(1, 2049) if space.global_batch_size % b == 0]
 
 
+@pytest.mark.slow
 def test_tensor_parallel_groups_leave_their_node_only_where_the_plan_says_so() -> None:
     inside = Case(["model=gpt-22b", "cluster=jean-zay", "precision=bf16"], 48, 96, "trisweep").space
     across = Case(
@@ -147,6 +151,7 @@ def test_tensor_parallel_groups_leave_their_node_only_where_the_plan_says_so() -
     assert max(tensor_parallel_sizes(across)) > inside.setting.cluster.devices_per_node
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 5, 8, 16])
 def test_layers_are_spread_evenly_or_the_ends_hold_less(num_stages: int) -> None:
     num_layers = 48
@@ -164,6 +169,7 @@ def test_layers_are_spread_evenly_or_the_ends_hold_less(num_stages: int) -> None
         )
 
 
+@pytest.mark.slow
 def test_pinned_knobs_leave_only_their_value(case: Case) -> None:
     zero_stage = 2 if case.space.setting.implementation.name == "fsdp" else 1
     space = case.pinned(recompute="full", sequence_parallel=False, layers_per_stage=None, zero_stage=zero_stage)
@@ -181,6 +187,7 @@ def test_pinned_knobs_leave_only_their_value(case: Case) -> None:
         } == {even_ends(case.settings.model.num_layers, p)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pinned", [{}, {"pipeline_before_data": True}])
 def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: dict[str, bool]) -> None:
     case = Case(["model=mixtral-8x7b", "cluster=dgx-h100", "precision=bf16"], 32, 128, "megatron-core")
@@ -196,6 +203,7 @@ def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: di
             assert priceable(strategy, case.settings, case.space.setting.implementation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "pins", "offloads"),
     [

@@ -106,6 +106,7 @@ def test_a_record_says_what_was_overridden_of_the_sweep_and_not_of_its_jobs() ->
     assert record.overrides == ("batch.micro_batch_size=2",)
 
 
+@pytest.mark.slow
 def test_a_device_that_is_chosen_for_the_plan_is_not_the_proxys() -> None:
     for override in ("device=h100-80gb", "device@cluster.device=h100-80gb"):
         record = plan_sweep(composed(["sweep=175b", override]), proxy=True, git_sha="abc")

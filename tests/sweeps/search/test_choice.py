@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
+import pytest
+
 from conf.folders import options
 from conf.load import compose
 from conf.overrides import Overrides
@@ -13,6 +15,7 @@ from sweeps.search.choice import SEARCHES, search_for
 from sweeps.search.layouts.bayes import Bayes
 
 
+@pytest.mark.slow
 def test_a_stand_in_is_searched_on_every_number_of_ranks_that_its_points_take() -> None:
     # On one rank some kinds of plans, such as interleaved ones, do not exist at all.
     asked = compose(Overrides.parse(["sweep=175b", "search=bayes"]))

@@ -64,6 +64,7 @@ def test_other_nodes_keep_each_devices_part_of_the_network() -> None:
     assert network(four) == network(usual) == 50
 
 
+@pytest.mark.slow
 def test_a_rack_stays_a_rack_whatever_its_trays_hold() -> None:
     assert [link.num_devices for link in cluster(gpu="GB200", gpus_per_node="8").links] == [72, 576]
 

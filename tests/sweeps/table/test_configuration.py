@@ -112,6 +112,7 @@ def test_a_device_picks_its_cluster(name: str) -> None:
     assert name.lower() in {claimed.lower() for claimed in cluster.gpu_names}
 
 
+@pytest.mark.slow
 def test_every_device_name_of_every_cluster_file_is_known() -> None:
     claimed = {name: cluster for cluster in options("cluster") for name in load_cluster(cluster).gpu_names}
     assert set(known_gpus()) == set(claimed)

@@ -92,6 +92,7 @@ READERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_any_layout_reads_what_any_other_wrote(
     dtype: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

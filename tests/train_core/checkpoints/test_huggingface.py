@@ -113,6 +113,7 @@ def stage_of(experiment: Experiment, rank: int) -> Stage:
     return parallelize(experiment, mesh, cpu, loaded_weights(experiment, mesh.world, cpu))
 
 
+@pytest.mark.slow
 @FAMILIES
 def test_imported_weights_give_the_logits_of_transformers(
     values: dict[str, Value], experiment_of: ExperimentOf, tmp_path: Path
@@ -389,6 +390,7 @@ def test_differences_that_are_taken_are_said(
     assert "sliding_window = 32" in window
 
 
+@pytest.mark.slow
 def test_differences_reach_the_terminal_and_not_the_log_of_a_rank_alone(
     trial_of: TrialOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ TWO_RANKS = {
 }
 
 
+@pytest.mark.slow
 def test_the_rank_whose_writer_hangs_is_named(trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Summed.write
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
+
 from conf.experiment import Experiment
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate, estimates
@@ -35,6 +37,7 @@ def experiments(overrides: list[str]) -> list[Experiment]:
     ]
 
 
+@pytest.mark.slow
 def test_setups_of_several_models_trainers_and_schedules_cost_together_what_each_costs_alone() -> None:
     asked = [(each, IMPLEMENTATIONS[name]) for texts, name in PLACES.values() for each in experiments(texts)]
     assert estimates(asked) == [estimate(*each) for each in asked]

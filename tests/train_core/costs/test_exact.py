@@ -111,6 +111,7 @@ def _square_products(count: int) -> Callable[..., int]:
     return flops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
 def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute) -> None:
     """With the flash kernel, whose products torch's counter does not know on a CPU: two forward, four backward.

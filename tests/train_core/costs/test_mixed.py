@@ -23,6 +23,7 @@ def experiment_of(found: MixedStrategy, overrides: list[str]) -> Experiment:
     return load([*overrides, *found.overrides()]).experiment()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_costs_what_the_search_for_mixed_plans_says(case: str) -> None:
     overrides, offers = CASES[case]

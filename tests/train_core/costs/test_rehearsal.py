@@ -23,6 +23,7 @@ def assert_equal(experiment: Experiment, stage: int) -> None:
         assert held == pytest.approx(expected, rel=0.02, abs=FEW * counted.memory.total_bytes), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sweep", "batch", "stages"),
     [
@@ -40,11 +41,13 @@ def test_collectives_equal_the_trainers_and_memory_is_within_2_percent(
         assert_equal(experiment, stage)
 
 
+@pytest.mark.slow
 def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
     overrides = ["parallel.sequence_parallel=true", "parallel.recompute=none", "batch.global_batch_size=32"]
     assert_equal(load(["sweep=175b", *overrides]).experiment(), 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_last_stage_of_an_interleaved_pipeline_keeps_the_outputs_of_all_chunks_but_the_last(recompute: str) -> None:
     """Four of them, without sequence parallelism: 3 % of what the stage holds."""
@@ -66,6 +69,7 @@ FOUR_STAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize(
     ("chunks", "layers", "num_micro_batches", "recompute"),
@@ -92,6 +96,7 @@ def test_uneven_chunks_hold_what_is_in_flight_of_the_heavier_ones(
     assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_pointwise_recomputation_holds_one_output_that_it_makes_again(sequence: bool, stage: int) -> None:
@@ -107,6 +112,7 @@ def test_pointwise_recomputation_holds_one_output_that_it_makes_again(sequence: 
     assert counted.memory.total_bytes == pytest.approx(predicted.allocated_bytes, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.covering
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("sequence", [False, True])
@@ -131,6 +137,7 @@ def test_a_zero_bubble_schedule_holds_what_weight_gradients_wait_for(
     assert held.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
 
 
+@pytest.mark.slow
 def test_gpipes_last_stage_keeps_every_loss_until_the_first_backward_pass() -> None:
     """Nine micro-batches' logits, and what stands before them."""
     overrides = [
@@ -149,6 +156,7 @@ def test_gpipes_last_stage_keeps_every_loss_until_the_first_backward_pass() -> N
     assert held.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
 
 
+@pytest.mark.slow
 def test_all_micro_batches_of_a_stage_are_counted_though_few_are_taken() -> None:
     """320 of them on the last stage of the 22B, which holds one at a time."""
     experiment = load(["sweep=22b"]).experiment()
@@ -156,6 +164,7 @@ def test_all_micro_batches_of_a_stage_are_counted_though_few_are_taken() -> None
     assert_equal(experiment, 7)
 
 
+@pytest.mark.slow
 def test_flops_of_all_stages_add_up_to_the_formula_at_full_size() -> None:
     """Inner stages of the 22B are alike; of two ends and one of them, all 640 sequences."""
     experiment = load(["sweep=22b"]).experiment()
@@ -164,6 +173,7 @@ def test_flops_of_all_stages_add_up_to_the_formula_at_full_size() -> None:
     assert replicas * (first + 6 * inner + last) == hardware_flops(experiment.model, 640, "full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 3, 7])
 def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: int) -> None:
     """One whose sum is on its way and one that is added to."""
@@ -213,6 +223,7 @@ CONTEXT_RANKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exchange", "overrides"), CONTEXT_RANKS)
 def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str, overrides: list[str]) -> None:
     """On the last stage."""
@@ -245,6 +256,7 @@ ZERO_3 = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [overrides for _, overrides in ZERO_3], ids=[name for name, _ in ZERO_3])
 def test_zero_3_gathers_and_reduces_layer_by_layer(overrides: list[str]) -> None:
     """Of eight layers. Ids name the fullest moment; among the rows are some that replicas do not share out evenly."""

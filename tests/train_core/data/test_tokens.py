@@ -133,6 +133,7 @@ def memory_taken(experiment: Experiment, cache: Path) -> int:
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
+@pytest.mark.slow
 def test_text_takes_less_memory_than_it_has_bytes(experiment_of: ExperimentOf, tmp_path: Path) -> None:
     """Made or found again. Twenty bytes a byte of BPE are what the library takes to learn pairs, whatever there is."""
     file, num_bytes = tmp_path / "a.txt", 50_000_000

@@ -62,12 +62,14 @@ def damage_master(trainer: Trainer) -> None:
     trainer.optimizer.states[0].masters[5] = float("nan")
 
 
+@pytest.mark.slow
 def test_a_hang_names_the_node_of_the_rank_that_is_missing(trial_of: TrialOf, at_second_step: At) -> None:
     at_second_step(1, sleep_for_ever)
     told = run_trial_here(trial_of(THREE).path)
     assert (told.outcome, told.failing_rank, told.nodes) == (Outcome.FAILED, 1, ("node1",))
 
 
+@pytest.mark.slow
 def test_a_weight_gone_bad_is_the_hardwares_fault_on_the_node_of_its_rank(
     trial_of: TrialOf, at_second_step: At
 ) -> None:

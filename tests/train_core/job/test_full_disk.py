@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.train_core.conftest import TrialOf
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
@@ -35,6 +37,7 @@ except UsageError as error:
 """
 
 
+@pytest.mark.slow
 def test_the_cause_is_said_though_no_file_takes_it_and_the_same_trial_goes_on_later(trial_of: TrialOf) -> None:
     values = {"parallel.world_size": 2, "training.num_steps": 6, "checkpoint.every_steps": 2}
     trial = trial_of(values)

@@ -56,6 +56,7 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
     return arrange
 
 
+@pytest.mark.slow
 def test_a_completed_trial_leaves_a_whole_measurement(trial_of: TrialOf) -> None:
     trial, seen = trial_of(FOUR_RANKS), list[StepMetrics]()
     measurement = run_trial_here(trial.path, on_step=seen.append)
@@ -82,6 +83,7 @@ def test_a_completed_trial_leaves_a_whole_measurement(trial_of: TrialOf) -> None
     assert all(stage.seconds.communication > 0 for stage in recorded)
 
 
+@pytest.mark.slow
 def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: TrialOf, on_rank: Any) -> None:
     def raise_error() -> None:
         raise LookupError("a cosmic ray")
@@ -95,6 +97,7 @@ def test_a_raising_rank_ends_the_job_at_once_with_its_own_traceback(trial_of: Tr
     assert measurement.performance is None
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_the_cause_and_not_the_peers_that_lost_it(trial_of: TrialOf, on_rank: Any) -> None:
     on_rank(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
     measurement = run_trial_here(trial_of(FOUR_RANKS | LONG).path)
@@ -103,6 +106,7 @@ def test_a_killed_rank_is_the_cause_and_not_the_peers_that_lost_it(trial_of: Tri
     assert measurement.cause == "rank 1 was killed by SIGKILL"
 
 
+@pytest.mark.slow
 def test_a_rank_that_exits_without_a_word_is_named(trial_of: TrialOf, on_rank: Any) -> None:
     def leave() -> None:
         os.write(2, b"the disk is on fire\n")
@@ -115,6 +119,7 @@ def test_a_rank_that_exits_without_a_word_is_named(trial_of: TrialOf, on_rank: A
     assert measurement.traceback == "the disk is on fire"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["parallel.pipeline_parallel_size", "parallel.tensor_parallel_size", "data"])
 def test_a_rank_that_ends_early_with_code_0_is_the_cause_and_not_its_peer(
     trial_of: TrialOf, on_rank: Any, axis: str
@@ -126,6 +131,7 @@ def test_a_rank_that_ends_early_with_code_0_is_the_cause_and_not_its_peer(
     assert (measurement.failing_rank, measurement.cause) == (1, "rank 1 exited with code 0 before the training ended")
 
 
+@pytest.mark.slow
 def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: TrialOf, on_rank: Any) -> None:
     on_rank(1, lambda: torch.empty(2**50).fill_(1))
     measurement = run_trial_here(trial_of(TENSOR_2 | LONG).path)
@@ -133,6 +139,7 @@ def test_a_tensor_that_no_memory_holds_is_out_of_memory(trial_of: TrialOf, on_ra
     assert measurement.failing_rank == 1
 
 
+@pytest.mark.slow
 def test_an_address_space_limit_is_out_of_memory(trial_of: TrialOf, on_rank: Any) -> None:
     def fill_memory() -> None:
         in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -147,6 +154,7 @@ def test_an_address_space_limit_is_out_of_memory(trial_of: TrialOf, on_rank: Any
     assert measurement.failing_rank == 0
 
 
+@pytest.mark.slow
 def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | LONG)
     started = time.monotonic()
@@ -156,6 +164,7 @@ def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     assert 2.4 < time.monotonic() - started < 60
 
 
+@pytest.mark.slow
 def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
     values = TENSOR_2 | {"training.learning_rate": 1e30, "training.min_learning_rate": 1e30, "training.num_steps": 20}
     measurement = run_trial_here(trial_of(values).path)
@@ -164,6 +173,7 @@ def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
     assert "training.learning_rate" in measurement.cause
 
 
+@pytest.mark.slow
 def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
     trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,12 +207,14 @@ def test_a_folder_that_takes_no_tokens_is_one_message(trial_of: TrialOf) -> None
     assert measurement.cause.startswith("data.cache_dir = '/proc/nowhere': ")
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_running_is_refused(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2)
     with hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
         run_trial_here(trial.path)
 
 
+@pytest.mark.slow
 def test_a_rank_of_a_launcher_neither_starts_a_trial_that_runs_nor_lets_another_start(
     trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +241,7 @@ def test_a_file_system_that_knows_no_locks_keeps_nobody_out(trial_of: TrialOf, m
         assert not trial.is_running_here()
 
 
+@pytest.mark.slow
 def test_an_earlier_attempt_leaves_no_trace(trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     on_rank(0, lambda: os._exit(3))
     trial = trial_of(TENSOR_2)
@@ -274,6 +287,7 @@ def is_free(trial: TrialFolder) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: TrialOf, number: signal.Signals) -> None:
     trial = trial_of(TENSOR_2 | LONG)
@@ -287,6 +301,7 @@ def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: Tria
     assert is_free(trial)
 
 
+@pytest.mark.slow
 def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | LONG)
     process = started_alone(trial)
@@ -300,6 +315,7 @@ def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
         assert left == [Path(meeting).name], "the next start deletes what the killed one left in the temporary folder"
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | {"data.path": "/nowhere"})
     assert torchrun(trial, 2).returncode != 0
@@ -332,6 +348,7 @@ train_core.job.rank.train = train_core.rates.device.RatesFolder.read_plan = fail
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "code", "cause"),
     [
@@ -355,6 +372,7 @@ def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(
     assert [failure.cause for failure in trial.read_failures()] == [cause]
 
 
+@pytest.mark.slow
 def test_a_rank_prints_its_failure_though_its_folder_takes_no_word(
     trial_of: TrialOf, on_rank: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -482,6 +500,7 @@ run_trial_as_rank(folder, begin, Attempt(1, 0))
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_outlived_its_job_stops_where_the_next_attempt_begins(trial_of: TrialOf) -> None:
     trial = trial_of(LONG | {"checkpoint.every_steps": 2})
     command = [sys.executable, "-c", OUTLIVED, str(trial.path)]

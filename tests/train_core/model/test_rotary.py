@@ -48,6 +48,7 @@ def test_fast_turns_stay_and_slow_ones_are_divided() -> None:
     assert ((blended > 1) & (blended < 8)).all()
 
 
+@pytest.mark.slow
 def test_scaling_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.rotary_scaling = .*family = gpt has learned ones"):
         load(["model=llama-3.1-8b", "model.family=gpt"])

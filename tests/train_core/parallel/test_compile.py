@@ -27,6 +27,7 @@ ALONE = World(0, 1, torch.device("cpu"), "gloo")
 LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torch's compiler warns of itself
 @pytest.mark.parametrize("values", [SMALL, LLAMA], ids=["gpt", "llama, recomputed"])
 def test_compiled_layers_train_like_plain_ones(
@@ -52,6 +53,7 @@ def result_of(forward: Callable[..., Tensor], layer: Layer, rotary: Tensor) -> l
     return [out.detach(), *(gradient.clone() for gradient in gradients if gradient is not None)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_llamas_layer_is_one_graph_to_the_compiler(experiment_of: ExperimentOf) -> None:
     """As it is before it is split, with products that do nothing else; rotary positions are what breaks easily."""
@@ -65,6 +67,7 @@ def test_a_llamas_layer_is_one_graph_to_the_compiler(experiment_of: ExperimentOf
         torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_trainers_layer_breaks_at_its_matrix_products_alone(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +87,7 @@ def num_graphs(experiment: Experiment, cache_dir: Path) -> int:
     return graphs
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_layers_share_their_code_however_many_there_are(
@@ -96,6 +100,7 @@ def test_layers_share_their_code_however_many_there_are(
     assert num_graphs(few, tmp_path) == num_graphs(many, tmp_path) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_layers(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +114,7 @@ def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_la
     assert told.words.startswith("first in the output of layers.0.feed_forward_norm (micro-batch 0) of rank 0")
 
 
+@pytest.mark.slow
 def test_a_trainer_starts_without_the_compiler() -> None:
     """Importing it takes every rank of a job seconds."""
     code = "import sys, train_core.training.trainer; sys.exit('torch._dynamo' in sys.modules)"

@@ -79,6 +79,7 @@ def _run(world: World, experiment: Experiment, cache_dir: Path, parts: TrainerPa
     return Run([one.loss for one in (*results, last)], [one.gradient_norm for one in (*results, last)], held_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 2])
 def test_gradients_in_shards_and_late_weights_train_like_whole_ones(
     zero_stage: int, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

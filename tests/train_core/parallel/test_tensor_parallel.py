@@ -123,6 +123,7 @@ def pair_of_products(
     return [measured, [tensor.clone() for tensor in expected]]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shards=some.tuples(*[some.integers(1, 4)] * 2),

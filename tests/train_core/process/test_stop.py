@@ -28,6 +28,7 @@ def stopped_at(world: World, experiment: Experiment, cache: Path) -> tuple[int, 
     return caught.value.step, caught.value.number
 
 
+@pytest.mark.slow
 def test_all_ranks_stop_after_the_same_step_when_one_of_them_hears_a_signal(
     experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def losses_in(folder: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_training_that_gets_sigterm_saves_and_goes_on_to_the_same_losses_bit_for_bit(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole", tmp_path / "halved"
     command = [*COMMAND, *LONG, f"output_dir={halved}"]

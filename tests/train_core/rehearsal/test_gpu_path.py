@@ -182,6 +182,7 @@ def trainer_on_gpu(
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(map(str, case)))
 def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(case: Case, tmp_path: Path) -> None:
     with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):

@@ -29,6 +29,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["ring", "gather"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(map(str, layout[:7])))
 def test_context_ranks_train_like_the_oracle(

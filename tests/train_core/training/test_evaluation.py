@@ -29,6 +29,7 @@ def steps_of(world: World, experiment: Experiment, cache: Path) -> list[StepMetr
     return steps
 
 
+@pytest.mark.slow
 def test_every_layout_gets_the_held_out_loss_of_one_rank(
     experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ def test_every_layout_gets_the_held_out_loss_of_one_rank(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [{}, {"parallel.world_size": 2, "parallel.zero_stage": 3}])
 def test_evaluating_leaves_the_training_as_it_is(
     layout: Any, experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path

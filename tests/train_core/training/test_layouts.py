@@ -214,6 +214,7 @@ OTHER_NUMBERS_OF_MICRO_BATCHES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_any_number_of_micro_batches_trains_like_one_rank(num_ranks: int, assert_like_one_rank: Any) -> None:
     layouts = [one for one in OTHER_NUMBERS_OF_MICRO_BATCHES if one.num_ranks == num_ranks]
@@ -231,6 +232,7 @@ UNEVEN_CHUNKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_uneven_chunks_train_like_one_rank(num_ranks: int, assert_like_one_rank: Any) -> None:
     assert_like_one_rank([one for one in UNEVEN_CHUNKS if one.num_ranks == num_ranks], "fp32", **FP32)
@@ -246,6 +248,7 @@ BIASED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_biases_of_queries_keys_and_values_train_like_those_of_one_rank(
     num_ranks: int, assert_like_one_rank: Any, one_rank: Any
@@ -270,6 +273,7 @@ IN_BF16 = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_bf16_agrees_within_its_own_rounding(num_ranks: int, assert_like_one_rank: Any) -> None:
     """bf16 keeps 8 bits: 0.4 % a rounding. Losses average over tokens, gradient tensors over many roundings."""

@@ -40,6 +40,7 @@ def reported_when_timing_began(world: World, experiment: Experiment, reported: P
     return seen[0]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_step_is_not_part_of_the_next_steps_time(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def performance_of(world: World, experiment: Experiment, folder: Path) -> Perfor
     return train(experiment, world, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", PLANS)
 def test_mixed_stages_train_to_the_very_losses_of_equal_ones(
     sizes: tuple[int, int], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

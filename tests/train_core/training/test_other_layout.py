@@ -59,6 +59,7 @@ def resumed(folder: Path, values: Any = None) -> dict[str, Any]:
     return CURVE | load | (values or {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", AFTER, ids=["pp2", "dp4-zero3", "pp2-dp2-zero2"])
 def test_a_training_goes_on_in_another_layout_with_the_curve_of_an_unbroken_one(
     after: Any, unbroken: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
@@ -76,6 +77,7 @@ def test_a_training_goes_on_in_another_layout_with_the_curve_of_an_unbroken_one(
     assert (performance.recorded_steps, performance.num_timed_steps) == ([4, 5, 6], 2)
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_its_own_checkpoints_once_it_has_some(
     unbroken: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
@@ -88,6 +90,7 @@ def test_it_goes_on_from_its_own_checkpoints_once_it_has_some(
     np.testing.assert_allclose(step.loss, expected[5].loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_of_a_folder_is_passed_over_for_the_one_before_it(
     unbroken: Any, trial_of: TrialOf, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -108,6 +111,7 @@ def test_a_damaged_checkpoint_of_a_folder_is_passed_over_for_the_one_before_it(
     assert f"going on after step 3 of {path_of(copied, 3)} with training.num_steps = 7, which was 6\n" in told
 
 
+@pytest.mark.slow
 def test_without_resume_it_begins_with_step_1_of_its_own_schedule(
     unbroken: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
@@ -128,6 +132,7 @@ AT = r"the training in the checkpoint \S+/step-000003"
 ELSE = r"or use checkpoint\.resume=false to begin with step 1\.$"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
@@ -159,6 +164,7 @@ def test_another_model_batch_or_data_is_refused_with_the_value_that_differs(
     assert re.search(problem, refusal), refusal
 
 
+@pytest.mark.slow
 def test_a_schedule_that_differs_is_taken_and_said(
     unbroken: Any, trial_of: TrialOf, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +176,7 @@ def test_a_schedule_that_differs_is_taken_and_said(
     assert capsys.readouterr().err == f"going on after step 3 of {folder / STEP_3} with {changes}\n"
 
 
+@pytest.mark.slow
 def test_nothing_to_resume_is_refused(experiment_of: ExperimentOf) -> None:
     with pytest.raises(ConfigError, match=r"^checkpoint\.resume = True: goes on from nothing, as checkpoint\.load"):
         experiment_of({"checkpoint.resume": True})

@@ -36,6 +36,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "tolerances"),
     [

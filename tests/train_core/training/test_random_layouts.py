@@ -124,6 +124,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tokens")
 
 
+@pytest.mark.slow
 def test_a_random_layout_trains_like_the_oracle(
     case: Case, worlds: Worlds, cache_dir: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -60,6 +60,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
     return arrange
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_bit_for_bit(trial_of: TrialOf, killed_after: Any, tmp_path: Path) -> None:
     expected = run_trial_here(trial_of(TWO_REPLICAS | {"checkpoint.every_steps": None}).path).performance
     trial = trial_of(TWO_REPLICAS)
@@ -79,6 +80,7 @@ def test_a_killed_training_goes_on_bit_for_bit(trial_of: TrialOf, killed_after: 
     assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000006", "step-000007"]
 
 
+@pytest.mark.slow
 def test_a_training_that_had_ended_measures_nothing_anew(trial_of: TrialOf) -> None:
     trial = trial_of(
         TWO_REPLICAS | {"parallel.world_size": 1, "training.num_steps": 5, "checkpoint.asynchronous": False}
@@ -110,6 +112,7 @@ def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_
     assert list(trial.traces.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_the_one_before_and_says_so(
     trial_of: TrialOf, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +234,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_value_that_differs(
     assert re.search(problem, told), told
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_that_was_asked_for_is_refused(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:

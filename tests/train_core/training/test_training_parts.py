@@ -111,8 +111,8 @@ def test_a_stage_builds_its_own_layers_alone_with_the_values_of_the_whole_model(
     """Four chunks on two stages; the last has the tied head, and not the embedding that it is a copy of."""
     built: list[Layer] = []
 
-    def build(spec: ModelSpec) -> Layer:
-        built.append(Layer(spec))
+    def build(spec: ModelSpec, index: int) -> Layer:
+        built.append(Layer(spec, index))
         return built[-1]
 
     monkeypatch.setattr("train_core.model.transformer.Layer", build)
@@ -164,6 +164,7 @@ def test_ranks_that_share_cores_reach_no_more_than_the_cores(worlds: Worlds) -> 
     assert 0.1 * alone < together < 1.5 * alone * few * 2  # two hardware threads may share what one used alone
 
 
+@pytest.mark.slow
 def test_losses_fall_on_text_within_a_few_steps(experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path) -> None:
     values = {"training.learning_rate": 1e-2, "training.num_steps": 12, "data.cache_dir": str(tmp_path)}
     (losses,) = worlds(1).run(losses_of, experiment_of(values), tmp_path)

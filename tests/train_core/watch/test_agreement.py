@@ -76,6 +76,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.slow
 def test_the_rank_with_a_flipped_bit_is_named_by_all_and_two_that_differ_accuse_nobody(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_experts_are_compared_among_the_ranks_that_hold_the_same_ones(
     assert blamed == 2
 
 
+@pytest.mark.slow
 def test_a_training_compares_its_replicas_when_told_to(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def trained_with_a_flipped_bit(
         return verdict_of(lambda: train(experiment, world, cache))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 2])
 @pytest.mark.parametrize("element", [0, -1], ids=["another's shard", "its own shard"])
 def test_a_flipped_bit_is_found_before_the_replicas_gather_their_weights_anew(

@@ -108,6 +108,7 @@ def verdicts(
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", INJURIES)
 def test_the_rank_where_a_value_first_is_not_finite_is_blamed_by_all(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path, where: str
@@ -125,6 +126,7 @@ def test_the_rank_where_a_value_first_is_not_finite_is_blamed_by_all(
             assert f"layers.{layer}.feed_forward.up" in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("injure", "first_in"), [(injure_output_of_first_chunk, "output"), (injure_gradient, "gradient")]
 )
@@ -143,6 +145,7 @@ def diverged(world: World, experiments: list[Experiment], cache: Path) -> list[t
     return [verdict_of(experiment, world, cache) for experiment in experiments]
 
 
+@pytest.mark.slow
 def test_a_training_that_diverges_by_its_learning_rate_blames_no_rank(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:

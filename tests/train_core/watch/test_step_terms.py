@@ -105,6 +105,7 @@ def measured_with_terms(world: World, experiment: Experiment, cache: Path) -> tu
         return measured(world, experiment, cache)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_named_in_metrics_and_measurement(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_slow_rank_is_named_in_metrics_and_measurement(
     assert [rank.data_seconds for rank in breakdown.ranks] == [2.0, 2.0, 0.0, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "waits_in"),
     [
@@ -142,6 +144,7 @@ def test_the_terms_of_a_rank_add_up_to_its_step_and_waits_are_counted_where_they
     assert math.isclose(slowest, performance.step_seconds)
 
 
+@pytest.mark.slow
 def test_without_being_asked_for_there_is_no_breakdown(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:

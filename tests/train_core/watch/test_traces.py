@@ -15,6 +15,7 @@ from train_core.job.trial import run_trial_here
 TRACED = {"training.num_steps": 4, "training.num_warmup_steps": 1, "profile.trace_steps": [2]}
 
 
+@pytest.mark.slow
 def test_a_traced_step_leaves_a_chrome_trace_and_is_not_timed(trial_of: TrialOf) -> None:
     trial = trial_of(TRACED | {"profile.trace_ranks": [1], "parallel.world_size": 2})
     performance = run_trial_here(trial.path).performance

@@ -49,6 +49,7 @@ def sleep_for_ever(trainer: Trainer) -> None:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: TrialOf, at_step: Any) -> None:
     at_step(2, 3, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3).path)
@@ -61,6 +62,7 @@ def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_
     assert "in sleep_for_ever" in (measurement.traceback or "")
 
 
+@pytest.mark.slow
 def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: TrialOf, at_step: Any) -> None:
     at_step(1, 2, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3 | {"parallel.zero_stage": 3}).path)
@@ -68,6 +70,7 @@ def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of:
     assert measurement.cause.startswith("rank 1 has not reached all_gather over data, ")
 
 
+@pytest.mark.slow
 def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(trial_of: TrialOf, at_step: Any) -> None:
     at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
@@ -95,6 +98,7 @@ run_trial_as_rank(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialOf) -> None:
     # Each rank imports torch anew, so that there are no more than it takes.
     trial: TrialFolder = trial_of({**LONG, "parallel.world_size": 2, "batch.global_batch_size": 2})
@@ -110,6 +114,7 @@ def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialO
     assert culprit.cause in completed.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: TrialOf, at_step: Any) -> None:
     at_step(1, 2, lambda _: time.sleep(3))
     patient = DATA_3 | {

@@ -86,6 +86,7 @@ def test_what_cannot_be_done_is_one_message_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(own: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()
     status, said, _ = run(own, tmp_path, "cluster=local", "--here", "--dry-run", "cluster.devices_per_node=2")
@@ -97,6 +98,7 @@ def test_a_dry_run_says_what_would_be_measured_and_writes_nothing(own: Path, tmp
     assert local_file.read_text() == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reaches(own: Path, tmp_path: Path) -> None:
     status, said, complained = run(own, tmp_path, "cluster=frontier", "--dry-run")
     assert status == 0, complained
@@ -110,6 +112,7 @@ def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reache
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()
     process = start(own, tmp_path, "cluster=local", "--here", "cluster.devices_per_node=2")
@@ -146,6 +149,7 @@ def measured(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     own: Path, measured: Path, local_file: Path
 ) -> None:
@@ -166,6 +170,7 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     assert after.efficiency.source.endswith(f"; before: {before.efficiency.source}")
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_the_refinement_writes_nothing(own: Path, measured: Path, local_file: Path) -> None:
     before = local_file.read_text()
     status, said, _ = run(own, measured, "--from-results", "smoke", "cluster=local", "--dry-run")
@@ -202,6 +207,7 @@ selene,48,8192,64,2048,64,8,1,4,512,bf16,40
 """
 
 
+@pytest.mark.slow
 def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path, tmp_path: Path) -> None:
     table = tmp_path / "ours.csv"
     table.write_text(TABLE)

@@ -46,6 +46,7 @@ def words_of(script: str, tmp_path: Path) -> list[str]:
     return words
 
 
+@pytest.mark.slow
 def test_a_shell_takes_the_best_plan_of_a_search_as_it_is_printed(plan: Plan, tmp_path: Path) -> None:
     words = words_of(plan(*GPT_22B, "--as", "megatron-lm"), tmp_path)
     assert words[:4] == ["--nnodes=2", "--node-rank=1", "--master-addr=node 0", "--master-port=29500"]
@@ -59,6 +60,7 @@ def test_the_files_that_a_program_wants_are_written_by_the_shell(plan: Plan, tmp
     assert json.loads((tmp_path / "deepspeed.json").read_text())["train_batch_size"] == 5120
 
 
+@pytest.mark.slow
 def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) -> None:
     script = plan(*GPT_22B, "trainer.flags.seed=7", "+trainer.flags.data-path='a $(b)'", "--as", "megatron-lm")
     words = words_of(script, tmp_path)
@@ -66,6 +68,7 @@ def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) 
     assert words[words.index("--data-path") + 1] == "a $(b)"
 
 
+@pytest.mark.slow
 def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of_all_named(plan: Plan) -> None:
     printed = plan("model=gpt-175b", "cluster=selene", "--devices", "96", "--search", "--as", "megatron-lm")
     comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 
+@pytest.mark.slow
 def test_cfg_prints_the_composed_configuration(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("plan", "175b", "parallel.tensor_parallel_size=8", "--cfg", cwd=tmp_path)
     assert done.returncode == 0
@@ -21,6 +24,7 @@ def test_cfg_prints_no_password(tmp_path: Path, trisweep: Command) -> None:
     assert "secret" not in done.stdout
 
 
+@pytest.mark.slow
 def test_any_cluster_gets_an_answer_that_ends_with_the_best_point_and_what_to_do_next(
     tmp_path: Path, trisweep: Command
 ) -> None:

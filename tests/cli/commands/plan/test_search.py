@@ -59,6 +59,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+@pytest.mark.slow
 def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json"))
     settings = load(GPT_22B)
@@ -70,6 +71,7 @@ def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
     assert [one["predicted_step_seconds"] for one in document["best"]] == found.step_seconds.tolist()
 
 
+@pytest.mark.slow
 def test_the_overrides_of_a_plan_compose_to_the_experiment_that_was_predicted(plan: Plan) -> None:
     best = json.loads(plan(*GPT_22B, "--json", "--top", "3"))["best"]
     assert len(best) == 3
@@ -89,6 +91,7 @@ def test_csv_is_a_line_for_every_plan_with_columns_that_say_what_is_predicted(pl
     assert float(rows[0]["predicted_dollars"]) == pytest.approx(float(rows[0]["predicted_device_hours"]) * 3.43)
 
 
+@pytest.mark.slow
 def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Plan) -> None:
     shown = plan(*GPT_22B, "--devices", "16,32", "--tokens", "1e9", "--explain", "best")
     assert max(len(line) for line in shown.splitlines()) <= 100
@@ -97,6 +100,7 @@ def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Pla
     assert "plans," in shown
 
 
+@pytest.mark.slow
 def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> None:
     training = ("--tokens", "1e9", "--top", "1")
     (best,) = json.loads(plan(*GPT_22B, *training, "--json"))["best"]
@@ -106,6 +110,7 @@ def test_the_table_shows_the_money_and_the_energy_of_the_rows(plan: Plan) -> Non
     assert {*of_all} <= {*plan(*GPT_22B, *training).split()}
 
 
+@pytest.mark.slow
 def test_a_sweep_is_searched_with_its_model_cluster_and_batch(plan: Plan) -> None:
     (best,) = json.loads(plan("175b", "--search", "--json", "--top", "1"))["best"]
     assert (best["model"], best["cluster"], best["world_size"]) == ("gpt-175b", "frontier", 1024)
@@ -148,6 +153,7 @@ def test_pinned_knobs_stay(plan: Plan) -> None:
     assert {(one["recompute"], one["tensor_parallel_size"]) for one in best} == {("full", 2)}
 
 
+@pytest.mark.slow
 def test_a_named_plan_is_explained_with_its_neighbours(plan: Plan) -> None:
     named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
     (explained,) = json.loads(plan(*GPT_22B, "--explain", named, "--json"))["explanations"]
@@ -156,11 +162,13 @@ def test_a_named_plan_is_explained_with_its_neighbours(plan: Plan) -> None:
     assert explained["predicted_compute_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_named_plan_that_does_not_fit_says_by_how_much(plan: Plan) -> None:
     (explained,) = json.loads(plan(*GPT_22B, "--explain", "parallel.zero_stage=0", "--json"))["explanations"]
     assert "GiB short" in explained["infeasible_reason"]
 
 
+@pytest.mark.slow
 def test_a_named_plan_is_explained_where_the_search_took_place(plan: Plan) -> None:
     named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
 
@@ -174,6 +182,7 @@ def test_a_named_plan_is_explained_where_the_search_took_place(plan: Plan) -> No
     assert explained("dgx-h200", "--clusters", "dgx-h100", "--explain", f"cluster=dgx-h200 {named}")
 
 
+@pytest.mark.slow
 def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Plan) -> None:
     (explained,) = json.loads(
         plan(*GPT_22B, "--devices", "32", "--explain", "parallel.tensor_parallel_size=8", "--json")
@@ -181,6 +190,7 @@ def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Pla
     assert explained["layout"].startswith("tp8-pp1-dp4-")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["--format=table", "--json", "--format=csv"])
 def test_a_named_plan_is_explained_where_no_plan_fits(
     output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -200,6 +210,7 @@ def test_a_named_plan_is_explained_where_no_plan_fits(
         assert ("GiB short" in " ".join(shown.split())) == (output == "--format=table")
 
 
+@pytest.mark.slow
 def test_time_against_money_over_clusters(plan: Plan) -> None:
     offered = ("--clusters", "selene,dgx-h100", "--devices", "16,32", "--pareto", "--json")
     front = json.loads(plan(*GPT_22B, *offered))["pareto"]
@@ -210,6 +221,7 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
     assert len(front) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unfit", "reason", "overrides", "number"),
     [
@@ -235,12 +247,14 @@ def test_a_cluster_that_cannot_run_the_job_is_left_out_and_said_so(
     assert f"searched in {shown.split('searched in ')[1].split()[0]} s. Left out: {unfit}: {reason}" in shown
 
 
+@pytest.mark.slow
 def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
     curve = json.loads(plan(*GPT_22B, "--scaling", "strong", "--json"))["scaling"]
     assert [point["world_size"] for point in curve["points"]] == [8, 16]
     assert "weak scaling" in plan(*GPT_22B, "--scaling", "weak")
 
 
+@pytest.mark.slow
 def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
     on_dgx_h100 = ("--devices", "16", "--scaling", "strong", "--json")
     curve = json.loads(plan(*GPT_22B, "--clusters", "dgx-h100", *on_dgx_h100))["scaling"]
@@ -248,6 +262,7 @@ def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
     assert curve != json.loads(plan(*GPT_22B, *on_dgx_h100))["scaling"]
 
 
+@pytest.mark.slow
 def test_one_job_over_two_types(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--json"))
     best = document["best"][0]
@@ -307,6 +322,7 @@ def test_bad_input_is_one_message_on_stderr(arguments: list[str], message: str, 
     assert message in refusal(*arguments)
 
 
+@pytest.mark.slow
 def test_the_search_imports_neither_torch_nor_mlflow_nor_pandas(tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['trisweep', 'plan', *sys.argv[1:]]\n"

@@ -39,6 +39,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json", "--top", "6"))
     families = document["families"]
@@ -54,6 +55,7 @@ def test_every_family_has_one_row_with_the_interval_of_its_best_plan(plan: Plan)
         assert one["layout"] in experiment.label.replace("-gb64", "")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json"))
     rivals = document["not_told_apart"]
@@ -64,6 +66,7 @@ def test_what_cannot_be_told_apart_is_said_with_the_trials_that_decide(plan: Pla
     assert f"--top {rivals} shows all of them." in said
 
 
+@pytest.mark.slow
 def test_a_flat_list_and_csv_hold_plans_and_families(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json", "--flat"))
     assert "families" not in document
@@ -82,6 +85,7 @@ def test_the_table_of_families_fits_the_terminal(columns: str, plan: Plan, monke
     assert max(map(len, plan(*GPT_22B).splitlines())) <= int(columns)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_as_it_comes_from_a_tokenizer_is_padded_and_said_so(plan: Plan) -> None:
     odd = (*GPT_22B, "model.vocab_size=50257")
     document = json.loads(plan(*odd, "--json", "--top", "3"))
@@ -97,6 +101,7 @@ def test_a_vocabulary_as_it_comes_from_a_tokenizer_is_padded_and_said_so(plan: P
     assert json.loads(plan(*odd, "parallel.tensor_parallel_size=1", "--json"))["padded"] == {}
 
 
+@pytest.mark.slow
 def test_headroom_is_left_free_by_every_plan(plan: Plan) -> None:
     free = {"6GiB": 6.0, "10%": 8.0}
     for text, least in free.items():
@@ -105,6 +110,7 @@ def test_headroom_is_left_free_by_every_plan(plan: Plan) -> None:
             assert one["memory_capacity_gib"] - one["predicted_peak_memory_gib"] >= least * 10**9 / GIBIBYTE
 
 
+@pytest.mark.slow
 def test_a_plan_that_nearly_fills_the_memory_says_so(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json"))
     full = [f"#{place}" for place, one in enumerate(document["families"], 1) if one["predicted_memory_percent"] > 90]

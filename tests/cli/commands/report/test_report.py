@@ -20,6 +20,7 @@ from tests.cli.conftest import Command
 COMMAND = "from cli.main import main; main()"
 
 
+@pytest.mark.slow
 def test_a_corrupt_measurement_is_put_aside_and_the_rest_is_reported(
     finished: Path, tmp_path: Path, trisweep: Command
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_corrupt_measurement_is_put_aside_and_the_rest_is_reported(
     assert "corrupt" in text
 
 
+@pytest.mark.slow
 def test_two_sweeps_are_compared_by_their_folders(finished: Path, tmp_path: Path, trisweep: Command) -> None:
     before = tmp_path / "before"
     shutil.copytree(finished / "runs" / "smoke-local", before)
@@ -45,12 +47,14 @@ def test_two_sweeps_are_compared_by_their_folders(finished: Path, tmp_path: Path
     assert (tmp_path / "out" / "compared-with-before.html").exists()
 
 
+@pytest.mark.slow
 def test_one_sweep_is_reported_by_its_folder_too(finished: Path, tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("report", "runs/smoke-local", "--out", str(tmp_path), cwd=finished)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_file_has_gone_is_read_from_its_record(tmp_path: Path, trisweep: Command) -> None:
     """Everything that only reads needs the record alone."""
     own = tmp_path / "own"
@@ -67,11 +71,13 @@ def test_a_sweep_whose_file_has_gone_is_read_from_its_record(tmp_path: Path, tri
     assert trisweep("status", "nobodys", *words, cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_several_sweeps_is_refused_with_their_names(finished: Path) -> None:
     with pytest.raises(UsageError, match=r"holds 1 sweep\. Name .*/smoke-local"):
         started_sweep(str(finished / "runs"), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -90,6 +96,7 @@ def test_what_cannot_be_compared_or_served_is_one_message(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_live_report_ends_with_ctrl_c_and_leaves_nothing(finished: Path, no_slurm: dict[str, str]) -> None:
     command = [sys.executable, "-c", COMMAND, "report", "smoke", "--live", "--port", "0"]
     environment = os.environ | no_slurm

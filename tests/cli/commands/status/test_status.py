@@ -27,6 +27,7 @@ def test_a_damaged_sweep_record_is_said_so(finished: Path, tmp_path: Path, trisw
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("status",), ("sweep", "--here"), ("cancel",)], ids=" ".join)
 def test_a_path_with_brackets_is_printed_as_it_is(
     command: tuple[str, ...], finished: Path, tmp_path: Path, trisweep: Command

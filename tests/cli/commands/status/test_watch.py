@@ -56,6 +56,7 @@ def test_a_pipe_gets_a_line_and_the_command_ends_with_the_sweep(finished: Path) 
     assert line.endswith("5 COMPLETED, 1 INFEASIBLE")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_without_a_word_of_error(finished: Path, tmp_path: Path) -> None:
     folder = SweepFolder(finished / "runs" / "smoke-local")
     # The lock tells that somebody works on the sweep, so that watching goes on.

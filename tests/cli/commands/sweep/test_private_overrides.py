@@ -17,6 +17,7 @@ SECRET = "s3cr3t"
 BEGUN = ("smoke", "--here", f"+slurm.environment.WANDB_API_KEY={SECRET}", "sweep.max_trials=1")
 
 
+@pytest.mark.slow
 def test_no_file_of_a_sweep_but_one_holds_the_value_and_it_is_private(trisweep: Command, tmp_path: Path) -> None:
     done = trisweep("sweep", *BEGUN, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from cli.output.console import console
 NARROW = ["batch.micro_batch_size=4", "parallel.world_size=128", "parallel.pipeline_parallel_size=16"]
 
 
+@pytest.mark.slow
 def test_without_a_cluster_the_study_is_replayed_and_no_number_passes_for_a_measurement(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

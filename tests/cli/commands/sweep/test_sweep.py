@@ -32,6 +32,7 @@ def test_data_that_is_empty_or_not_text_stops_the_sweep_at_once(
     assert not list(work.rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_an_output_folder_that_is_a_file_is_said_so(tmp_path: Path, trisweep: Command) -> None:
     (tmp_path / "taken").write_text("mine")
     done = trisweep("sweep", "smoke", "--here", "output_dir=taken", cwd=tmp_path)
@@ -41,6 +42,7 @@ def test_an_output_folder_that_is_a_file_is_said_so(tmp_path: Path, trisweep: Co
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("sweep", "175b", "cluster=frontier", "slurm.account=ABC123", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -66,6 +68,7 @@ def test_a_sweep_measures_every_point_and_leaves_report_and_mlflow(finished: Pat
     assert (finished / "runs" / "mlflow.db").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_sweep_is_not_run_again(finished: Path, trisweep: Command) -> None:
     folder = finished / "runs" / "smoke-local"
     before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/measurement.json")}

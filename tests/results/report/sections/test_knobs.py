@@ -51,6 +51,7 @@ def tables(of: Section) -> dict[str, NamedTable]:
     return {block.name: block for block in of.blocks if isinstance(block, NamedTable)}
 
 
+@pytest.mark.slow
 def test_a_study_shows_its_finding_its_tables_and_the_published_order(study: Sweep) -> None:
     found = made(study)
     assert found.finding.startswith("Micro-batch size mattered most in 17 measured trials: micro-batch size 4 is")

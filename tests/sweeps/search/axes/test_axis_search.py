@@ -44,6 +44,7 @@ def test_listed_points_come_before_any_draw() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_another_process_that_knows_only_the_trials_asks_for_the_same() -> None:
     first, second = LossSweep(*LOSS, "search=bayes"), LossSweep(*LOSS, "search=bayes")
     readings, _ = first.searched(14)
@@ -52,6 +53,7 @@ def test_another_process_that_knows_only_the_trials_asks_for_the_same() -> None:
     assert other.search.ask(readings, 2) != second.search.ask(readings, 2)
 
 
+@pytest.mark.slow
 def test_what_was_measured_leads_to_better_points_than_chance() -> None:
     found = {}
     for kind in ("bayes", "random"):
@@ -111,6 +113,7 @@ def test_a_value_that_follows_from_the_steps_follows_from_the_tokens() -> None:
         assert reading.experiment.training.learning_rate_warmup_steps == reading.num_steps // 4
 
 
+@pytest.mark.slow
 def test_conditional_axes_and_further_blocks_are_drawn_and_learned_from() -> None:
     blocks = (
         "+sweep.axes={parallel.world_size:[2],parallel.pipeline_parallel_size:[1,2],"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sweeps.points.plan import part_of
 from sweeps.search.axes.draws import space_size
 from tests.composed import composed
@@ -13,12 +15,14 @@ def size_of(*overrides: str) -> str:
     return space_size(part_of(asked, asked.settings.sweep, proxy=False))
 
 
+@pytest.mark.slow
 def test_a_space_says_how_many_of_some_drawn_points_can_exist_and_fit() -> None:
     text = size_of("+sweep.axes={batch.micro_batch_size:[1,2,4],parallel.world_size:[1,2,3]}")
     assert text.startswith("The axes make 9 combinations. Of 200 that were drawn, ")
     assert text.endswith(" fit.")
 
 
+@pytest.mark.slow
 def test_a_huge_space_is_no_surprise() -> None:
     keys = ("training.seed", "training.num_steps", "batch.micro_batch_size")
     axes = ",".join(f"{key}:{{low:1,high:100000}}" for key in keys)

@@ -86,6 +86,7 @@ def test_a_loss_that_is_no_number_ends_a_trial() -> None:
     assert "NaN" in why_not_promoted(curve("own", [math.nan] * 20), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held_out", [False, True])
 @pytest.mark.parametrize("pruner", ["median", "halving"])
 def test_running_trials_of_other_batch_sizes_are_compared_after_as_many_tokens(pruner: str, held_out: bool) -> None:

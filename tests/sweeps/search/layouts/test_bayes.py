@@ -28,11 +28,13 @@ def run_to_the_end(replay: Replay, at_once: int = 1) -> tuple[list[ReplayedReadi
         ended.append(replay.ended(flying.pop(0)))
 
 
+@pytest.mark.slow
 def test_the_sweep_is_planned_with_its_baseline_alone(replay: Replay) -> None:
     assert [trial.is_baseline for trial in replay.record.trials] == [True]
     assert replay.baseline.selected
 
 
+@pytest.mark.slow
 def test_the_best_of_the_planner_is_asked_first(replay: Replay) -> None:
     proposal = replay.search.ask([replay.ended(replay.baseline)], 1).proposals[0]
     planned = composed(["sweep=175b", "search=planner"])
@@ -46,12 +48,14 @@ def test_the_best_of_the_planner_is_asked_first(replay: Replay) -> None:
     assert "predicted the best" in proposal.because
 
 
+@pytest.mark.slow
 def test_it_can_ask_before_anything_was_measured(replay: Replay) -> None:
     answer = replay.search.ask([], 4)
     assert len({str(proposal.point) for proposal in answer.proposals}) == 4
     assert not answer.finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_no_plan_is_asked_twice_and_the_end_says_what_would_come_next(replay: Replay, at_once: int) -> None:
     readings, ending = run_to_the_end(replay, at_once)
@@ -61,17 +65,20 @@ def test_no_plan_is_asked_twice_and_the_end_says_what_would_come_next(replay: Re
     assert "next would come tp" in ending
 
 
+@pytest.mark.slow
 def test_what_it_finds_is_better_than_the_baseline(replay: Replay) -> None:
     readings, _ = run_to_the_end(replay)
     rates = [one.performance.model_flops_per_second_per_device for one in readings if one.performance]
     assert max(rates) > 1.1 * rates[0]
 
 
+@pytest.mark.slow
 def test_another_process_that_knows_only_the_trials_asks_for_the_same(replay: Replay) -> None:
     readings, _ = run_to_the_end(replay)
     assert Replay().search.ask(readings[:3], 2) == replay.search.ask(readings[:3], 2)
 
 
+@pytest.mark.slow
 def test_trials_in_flight_count_as_if_they_had_ended_as_expected(replay: Replay) -> None:
     first = replay.ended(replay.baseline)
     one = replay.search.ask([first], 1).proposals[0]
@@ -81,6 +88,7 @@ def test_trials_in_flight_count_as_if_they_had_ended_as_expected(replay: Replay)
     assert both[1].point == other[0].point != one.point
 
 
+@pytest.mark.slow
 def test_while_trials_run_the_search_waits_instead_of_ending(replay: Replay) -> None:
     readings, _ = run_to_the_end(replay)
     last = replay.running(readings[-1].trial)
@@ -88,6 +96,7 @@ def test_while_trials_run_the_search_waits_instead_of_ending(replay: Replay) -> 
     assert not answer.finished
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_not_asked_again_and_does_not_end_the_search(replay: Replay) -> None:
     first = replay.ended(replay.baseline)
     proposal = replay.search.ask([first], 1).proposals[0]
@@ -97,6 +106,7 @@ def test_a_failed_trial_is_not_asked_again_and_does_not_end_the_search(replay: R
     assert proposal.point not in [other.point for other in following]
 
 
+@pytest.mark.slow
 def test_where_every_trial_failed_it_goes_on_with_other_plans(replay: Replay) -> None:
     readings = [replay.ended(replay.baseline, failed)]
     for _ in range(3):
@@ -106,6 +116,7 @@ def test_where_every_trial_failed_it_goes_on_with_other_plans(replay: Replay) ->
     assert len(set(labels)) == 4
 
 
+@pytest.mark.slow
 def test_max_trials_ends_it() -> None:
     replay = Replay([*SWEEP, "sweep.max_trials=2", "search.min_gain=0"])
     readings, ending = run_to_the_end(replay, at_once=4)
@@ -113,18 +124,21 @@ def test_max_trials_ends_it() -> None:
     assert "sweep.max_trials = 2" in ending
 
 
+@pytest.mark.slow
 def test_a_pinned_knob_stays_as_it_is() -> None:
     replay = Replay([*SWEEP, "parallel.recompute=full"])
     proposals = replay.search.ask([replay.ended(replay.baseline)], 5).proposals
     assert {proposal.point["parallel.recompute"] for proposal in proposals} == {"full"}
 
 
+@pytest.mark.slow
 def test_it_may_choose_among_the_listed_points_alone() -> None:
     replay = Replay([*SWEEP, "search.space=listed", "search.min_gain=0"])
     proposals = replay.search.ask([replay.ended(replay.baseline)], 8).proposals
     assert all(set(proposal.point) <= _listed_keys(replay) for proposal in proposals)
 
 
+@pytest.mark.slow
 def test_a_plan_of_what_does_not_fit_is_learned_from(replay: Replay) -> None:
     first = replay.ended(replay.baseline)
     proposal = replay.search.ask([first], 1).proposals[0]
@@ -140,6 +154,7 @@ def test_a_plan_of_what_does_not_fit_is_learned_from(replay: Replay) -> None:
     assert tried.estimate.peak_memory_bytes < crowded.trial.estimate.peak_memory_bytes
 
 
+@pytest.mark.slow
 def test_a_trial_that_the_sweep_left_out_does_not_count_as_tried(replay: Replay) -> None:
     unknown = replay.baseline.model_copy(update={"experiment": None, "estimate": None, "infeasible_reason": "cannot"})
     assert replay.search.ask([replayed_reading(unknown, None)], 1).proposals

@@ -51,6 +51,7 @@ def running(replay: Replay, best: ReplayedReading, *factors: float) -> Running:
     return Running(folder=NOWHERE, experiment=trial.experiment, trial=trial, left=None, seconds=seconds)
 
 
+@pytest.mark.slow
 def test_a_trial_clearly_slower_than_the_best_is_ended(replay: Replay, best: ReplayedReading) -> None:
     slow = running(replay, best, 5.0, 1.5, 1.3, 1.4)
     (pruning,) = replay.search.prune([best, slow])
@@ -58,6 +59,7 @@ def test_a_trial_clearly_slower_than_the_best_is_ended(replay: Replay, best: Rep
     assert "30% slower" in pruning.because
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factors", [(), (5.0,), (5.0, 1.4), (5.0, 1.4, 1.05), (5.0, 0.9, 0.9)])
 def test_no_trial_is_ended_for_warm_up_noise_or_a_single_step(
     replay: Replay, best: ReplayedReading, factors: tuple[float, ...]
@@ -65,10 +67,12 @@ def test_no_trial_is_ended_for_warm_up_noise_or_a_single_step(
     assert replay.search.prune([best, running(replay, best, *factors)]) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_ended_while_there_is_nothing_to_compare_with(replay: Replay, best: ReplayedReading) -> None:
     assert replay.search.prune([running(replay, best, 5.0, 1.5, 1.5)]) == []
 
 
+@pytest.mark.slow
 def test_a_search_says_how_far_the_prediction_was_off() -> None:
     replay = Replay([*SWEEP, "profile=breakdown"], seed=1)
     trials = [replay.ended(replay.baseline)]

@@ -27,6 +27,7 @@ def fitted(plans: Priced, exact: list[tuple[int, float]], bounds: list[tuple[int
     return MemoryFit.fit(MemorySeen.of(plans.plans, exact, bounds))
 
 
+@pytest.mark.slow
 def test_without_trials_a_plan_just_at_capacity_is_as_likely_to_fit_as_not(plans: Priced) -> None:
     probability = fitted(plans, [], []).probability(plans)
     full = np.abs(np.log(plans.held_bytes / plans.room_bytes)).argmin()
@@ -34,6 +35,7 @@ def test_without_trials_a_plan_just_at_capacity_is_as_likely_to_fit_as_not(plans
     assert (np.diff(probability[np.argsort(plans.held_bytes)]) <= 1e-9).all()
 
 
+@pytest.mark.slow
 def test_measured_bytes_move_the_margin_of_all_plans(plans: Priced) -> None:
     less, more = (fitted(plans, [(0, ratio), (1, ratio)], []).ratio(plans.plans) for ratio in (-0.08, 0.08))
     before = fitted(plans, [], []).ratio(plans.plans)
@@ -42,6 +44,7 @@ def test_measured_bytes_move_the_margin_of_all_plans(plans: Priced) -> None:
     assert (less[1] < before[1]).all()
 
 
+@pytest.mark.slow
 def test_a_plan_that_ran_out_of_memory_makes_fuller_ones_unlikely(plans: Priced) -> None:
     crowded = 100
     bound = float(np.log(plans.room_bytes[crowded] / plans.held_bytes[crowded]))
@@ -50,6 +53,7 @@ def test_a_plan_that_ran_out_of_memory_makes_fuller_ones_unlikely(plans: Priced)
     assert probability[-1] < 0.3
 
 
+@pytest.mark.slow
 def test_by_how_much_a_plan_was_too_large_is_read_from_the_words_of_its_end() -> None:
     assert bytes_over("replayed: out of memory, 3.5 GiB over capacity") == 3.5 * GIBIBYTE
     assert bytes_over(TORCH) == 2.5 * GIBIBYTE - 512 * MEBIBYTE

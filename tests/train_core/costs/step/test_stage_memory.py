@@ -24,6 +24,7 @@ def setting() -> Setting:
     return setting_of("gpt-175b", "selene", "bf16", "megatron-deepspeed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", STATE)
 def test_zero_shares_out_one_more_state_with_each_stage(setting: Setting, name: str, zero_stage: int) -> None:
@@ -32,6 +33,7 @@ def test_zero_shares_out_one_more_state_with_each_stage(setting: Setting, name: 
     assert held == pytest.approx(whole / REPLICAS if zero_stage >= STATE[name] else whole, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_parameter_in_mixed_precision_takes_the_eighteen_bytes_of_megatron(setting: Setting) -> None:
     """Weight 2, fp32 gradient 4, master 4, two moments 4 each. Source: Megatron Core user guide, Distributed Optimizer:
     18 bytes, of which the distributed optimizer leaves 6 + 12 / d.
@@ -44,18 +46,21 @@ def test_a_parameter_in_mixed_precision_takes_the_eighteen_bytes_of_megatron(set
     assert state[0] == pytest.approx((6 + 12 / REPLICAS) * memory.parameters[0], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_parameter_in_fp32_is_its_own_master() -> None:
     memory = stage_memories(setting_of("gpt-175b-proxy", "local", "fp32", "trisweep"))
     state = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
     assert state[0] == 16 * memory.parameters[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "num_bytes"), [("bf16", 4), ("fp16", 2)])
 def test_deepspeed_accumulates_gradients_of_fp16_as_they_are(dtype: str, num_bytes: int) -> None:
     memory = stage_memories(setting_of("gpt-175b", "selene", dtype, "megatron-deepspeed"), tensor_parallel_size=TENSOR)
     assert memory.gradients_bytes[0] == num_bytes * memory.parameters[0]
 
 
+@pytest.mark.slow
 def test_under_zero_3_two_layers_are_whole_at_a_time(setting: Setting) -> None:
     plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "data_parallel_size": REPLICAS}
     sharded, gathered = (stage_memories(setting, **plan, zero_stage=stage).communication_bytes[0] for stage in (2, 3))
@@ -63,6 +68,7 @@ def test_under_zero_3_two_layers_are_whole_at_a_time(setting: Setting) -> None:
     assert gathered - sharded == 2 * layer * (2 + 4)  # weights in bf16, gradients in fp32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "expected"), [("1f1b", [8, 7, 5, 1]), ("zero-bubble", [8, 8, 8, 8])])
 def test_in_flight_are_as_many_micro_batches_as_stages_follow(
     setting: Setting, schedule: str, expected: list[int]
@@ -72,6 +78,7 @@ def test_in_flight_are_as_many_micro_batches_as_stages_follow(
     assert [chunks_in_flight(plans, np.array([stage]))[0] for stage in (0, 1, 3, 7)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_stages", "num_chunks"), [(2, 2), (8, 2), (8, 3), (12, 4)])
 def test_interleaving_holds_more_on_the_first_stage_by_the_published_factor(
     setting: Setting, num_stages: int, num_chunks: int
@@ -89,6 +96,7 @@ def test_interleaving_holds_more_on_the_first_stage_by_the_published_factor(
     assert layers == pytest.approx(setting.model.num_layers * factor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
 def test_no_more_is_in_flight_than_there_is(setting: Setting, schedule: str) -> None:
     chunks = 2 if schedule == "interleaved" else 1
@@ -97,6 +105,7 @@ def test_no_more_is_in_flight_than_there_is(setting: Setting, schedule: str) -> 
     assert in_flight.max() <= 8 * chunks
 
 
+@pytest.mark.slow
 def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_in_flight(setting: Setting) -> None:
     """A middle stage of 12 layers, 6 micro-batches in flight. Of the output DeepSpeed keeps a tensor rank's part."""
     plan: dict[str, Any] = {
@@ -113,6 +122,7 @@ def test_activations_are_those_of_the_layers_and_the_output_of_each_micro_batch_
     assert stage_memories(none, **plan).activations_bytes[2] == 6 * 12 * hidden
 
 
+@pytest.mark.slow
 def test_without_outputs_the_first_of_35_stages_of_the_530b_saves_what_the_paper_says() -> None:
     """2.73 GB, in units of 2^30. Source: arXiv 2205.05198."""
     setting = with_model(setting_of("gpt-1t", "selene"), num_layers=105, hidden_size=20480, num_attention_heads=128)
@@ -124,6 +134,7 @@ def test_without_outputs_the_first_of_35_stages_of_the_530b_saves_what_the_paper
     assert (kept - freed) / GIBIBYTE == pytest.approx(2.73, abs=0.005)
 
 
+@pytest.mark.slow
 def test_the_last_stage_keeps_the_inputs_of_the_final_norm_and_of_the_head(setting: Setting) -> None:
     plan: dict[str, Any] = {
         "tensor_parallel_size": TENSOR,
@@ -135,6 +146,7 @@ def test_the_last_stage_keeps_the_inputs_of_the_final_norm_and_of_the_head(setti
     assert stage_memories(setting, **plan).activations_bytes[7] == 12 * hidden + 2 * hidden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sequence", "num_bytes"), [(False, 2), (True, 2 / TENSOR + 1)])
 def test_a_stage_receives_two_activations_and_gathers_one_sequence(
     setting: Setting, sequence: bool, num_bytes: float
@@ -145,6 +157,7 @@ def test_a_stage_receives_two_activations_and_gathers_one_sequence(
     assert memory.communication_bytes[0] == num_bytes * 2048 * 12288 * 2
 
 
+@pytest.mark.slow
 def test_only_the_last_stage_holds_logits_and_only_a_pipeline_receives(setting: Setting) -> None:
     several = stage_memories(setting, pipeline_parallel_size=8, num_micro_batches=32)
     assert (several.logits_bytes > 0).tolist() == [False] * 7 + [True]
@@ -152,6 +165,7 @@ def test_only_the_last_stage_holds_logits_and_only_a_pipeline_receives(setting: 
     assert np.all(stage_memories(setting).communication_bytes == 0)
 
 
+@pytest.mark.slow
 def test_the_worst_stage_is_the_one_that_holds_most(setting: Setting) -> None:
     """The first keeps most micro-batches; without any it is the last, which has the logits of a long micro-batch."""
     plan: dict[str, Any] = {"tensor_parallel_size": TENSOR, "pipeline_parallel_size": 8}
@@ -165,6 +179,7 @@ def test_the_worst_stage_is_the_one_that_holds_most(setting: Setting) -> None:
         assert prices.peak_memory_bytes[0] == totals.max()
 
 
+@pytest.mark.slow
 def test_gaps_grow_with_activations_and_are_not_allocated() -> None:
     """Jean Zay's cluster file has both: a share of the activations on top of what the framework takes."""
     setting = setting_of("bloom-176b", "jean-zay")
@@ -179,6 +194,7 @@ def frontier_log() -> RowSet:
     return row_sets()["frontier-memory"]
 
 
+@pytest.mark.slow
 def test_allocated_memory_of_every_stage_is_within_2_percent_of_the_frontier_log(frontier_log: RowSet) -> None:
     """Published: torch's maximum on each of 16 stages, log 405287 of the study; nothing is fitted on it."""
     rows = [(row.prediction, row.record.row) for row in frontier_log.priced if row.prediction]

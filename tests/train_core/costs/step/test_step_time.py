@@ -78,6 +78,7 @@ def test_more_bandwidth_is_never_slower(drawn: tuple[Setting, dict[str, Any]]) -
     assert seconds(faster, **plan) <= seconds(setting, **plan) * (1 + ROUNDING)
 
 
+@pytest.mark.slow
 @forty
 @given(plans())
 def test_a_faster_device_is_never_slower(drawn: tuple[Setting, dict[str, Any]]) -> None:
