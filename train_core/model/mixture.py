@@ -16,15 +16,17 @@ Sources: arXiv 2401.04088 (Mixtral), section 2.1; arXiv 2412.19437 (DeepSeek-V3)
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.nn import functional
 
 from conf.model_spec import ModelSpec
-from train_core.model.elementwise import SILU, gated
+from train_core.model.elementwise import SILU
 
 SumOverSequence = Callable[[Tensor], Tensor]
 """Sums over all who have tokens of the same sequences."""
@@ -86,6 +88,21 @@ class Balance(nn.Module):
         return out
 
 
+class _Scores(Function):
+    """The product of tokens (s, b, h) and a router's weight (E, h) in fp32 -> (s, b, E); keeps tokens as they came."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x.float(), weight.float())
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        grad_weight = grad_out.flatten(0, 1).t() @ x.flatten(0, 1).float()
+        return (grad_out @ weight.float()).to(x.dtype), grad_weight.to(weight.dtype)
+
+
 class Router(nn.Module):
     """Chooses experts by the softmax of a product in fp32: (s, b, h) -> routes of s b tokens.
 
@@ -100,11 +117,55 @@ class Router(nn.Module):
         self.balance = Balance(spec)
 
     def forward(self, x: Tensor) -> Routes:
-        probabilities = functional.linear(x.float(), self.weight.float()).softmax(-1)
+        scores: Tensor = _Scores.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        probabilities = scores.softmax(-1)
         chosen = probabilities.detach().topk(self.top_k, dim=-1).indices
         weights = self.balance(probabilities, chosen).gather(-1, chosen)
         weights = weights / weights.sum(-1, keepdim=True)
         return Routes(weights.flatten(0, 1), chosen.flatten(0, 1))
+
+
+class _GatedAndWeighted(Function):
+    """See `gated_and_weighted`; keeps only its arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        gate, up = x.chunk(2, -1)
+        return SILU.forward(gate).mul_(up).mul_(weights[:, None].to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor]:
+        x, weights = ctx.saved_tensors
+        (gate, up), wide = x.chunk(2, -1), weights[:, None].to(x.dtype)
+        with_gate = SILU.forward(gate).mul_(grad_out)
+        grad_weights = (with_gate * up).sum(-1, dtype=weights.dtype)
+        grad_gate = SILU.backward(grad_out * up * wide, gate)
+        return torch.cat((grad_gate, with_gate.mul_(wide)), -1), grad_weights
+
+
+def gated_and_weighted(x: Tensor, weights: Tensor) -> Tensor:
+    """silu(gate) * up * weight: (n, 2f) and (n) -> (n, f).
+
+    Rows are weighted here and not when they are added up, because results would have to be kept for that: as many
+    bytes again as the tokens that experts get.
+    """
+    out: Tensor = _GatedAndWeighted.apply(x, weights)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Sum(Function):
+    """Adds up the rows (n, h) of each of so many tokens; keeps no row, as torch's own function does."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, of_token: Tensor, num_tokens: int) -> Tensor:
+        ctx.save_for_backward(of_token)
+        return rows.new_zeros(num_tokens, rows.size(1)).index_add_(0, of_token, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None]:
+        (of_token,) = ctx.saved_tensors
+        return grad_out.index_select(0, of_token), None, None
 
 
 class ExpertWeights(nn.Module):
@@ -116,20 +177,37 @@ class ExpertWeights(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts of a layer, each a gated feed-forward network: rows (n, h) in the order of experts -> (n, h)."""
+    """All experts of a layer, each a gated feed-forward network: rows (n, h) in the order of experts."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         assert spec.experts is not None
-        self.num_experts, self.width = spec.experts.num_experts, spec.experts.ffn_hidden_size
-        self.up = ExpertWeights(torch.empty(self.num_experts * 2 * self.width, spec.hidden_size))
-        self.down = ExpertWeights(torch.empty(self.num_experts * spec.hidden_size, self.width))
+        self.num_experts, width = spec.experts.num_experts, spec.experts.ffn_hidden_size
+        self.up = ExpertWeights(torch.empty(self.num_experts * 2 * width, spec.hidden_size))
+        self.down = ExpertWeights(torch.empty(self.num_experts * spec.hidden_size, width))
 
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """`counts` (E) says how many of the rows are for each expert."""
-        sizes = counts.tolist()
-        hidden = gated(_products(rows, self.up.weight, sizes), self.width, SILU)
+    def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+        """Tokens (t, h), the token of each row (n), the weight of each (n), and how many are for each expert (E)."""
+        [sizes] = on_host(counts[None], of_token.size(0))
+        hidden = gated_and_weighted(_products(tokens.index_select(0, of_token), self.up.weight, sizes), weights)
         return _products(hidden, self.down.weight, sizes)
+
+
+def count_by_expert(chosen: Tensor, num_experts: int) -> Tensor:
+    """How often each expert occurs among those of rows (n): (E). torch's own count would make the host wait."""
+    return chosen.new_zeros(num_experts).scatter_add_(0, chosen, torch.ones_like(chosen))
+
+
+def on_host(counts: Tensor, num_rows: int) -> list[list[int]]:
+    """Values of `counts` (ranks, E), for which the host waits: the rows that each rank has for each expert.
+
+    Where tensors have no values, as in a rehearsal, each rank has `num_rows`, as many for each expert as for another.
+    """
+    if not (counts.is_meta or isinstance(counts, FakeTensor)):
+        values: list[list[int]] = counts.tolist()
+        return values
+    ends = [num_rows * expert // counts.size(1) for expert in range(counts.size(1) + 1)]
+    return [[end - start for start, end in pairwise(ends)]] * counts.size(0)
 
 
 def _products(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
@@ -154,9 +232,11 @@ class MixtureOfExperts(nn.Module):
         tokens, routes = x.flatten(0, 1), self.router(x)
         chosen, k = routes.experts.flatten(), routes.experts.size(1)
         order = chosen.argsort(stable=True)  # rows of one expert stand together, each expert's in the tokens' order
-        rows = self.experts(tokens[order // k], chosen.bincount(minlength=self.num_experts))
-        weighted = rows * routes.weights.flatten()[order, None].to(rows.dtype)
-        out = torch.zeros_like(tokens).index_add(0, order // k, weighted).view_as(x)
+        of_token = order // k
+        counts = count_by_expert(chosen, self.num_experts)
+        # Experts take rows out of the tokens themselves: here they would live until the last product.
+        rows = self.experts(tokens, of_token, routes.weights.flatten()[order], counts)
+        out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)  # type: ignore[no-untyped-call]
         if self.shared is not None:
             out = out + self.shared(x)
         dropped: Tensor = self.dropout(out)

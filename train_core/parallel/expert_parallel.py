@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from train_core.model.elementwise import SILU, gated
-from train_core.model.mixture import Balance, Experts, ExpertWeights
+from train_core.model.mixture import Balance, Experts, ExpertWeights, gated_and_weighted, on_host
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, all_to_all, shard
 from train_core.parallel.main_gradient import add_expert_products
 
@@ -81,31 +80,55 @@ def _each_product(rows: Tensor, weight: Tensor, sizes: list[int], *, transposed:
 
 
 class ExpertParallel(nn.Module):
-    """Holds this rank's experts: rows (n, h) sorted by expert, and how many each expert of all gets -> (n, h)."""
+    """Holds this rank's experts: takes and returns what `Experts` does."""
 
     def __init__(self, whole: Experts, axis: Axis) -> None:
         super().__init__()
-        self.axis, self.width, self.num_own = axis, whole.width, whole.num_experts // axis.size
+        self.axis, self.num_own = axis, whole.num_experts // axis.size
         self.up, self.down = whole.up, whole.down  # which `own_weights` replaces
 
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         # Of all ranks, because in the end each has to know from whom how much comes, and sums of them are few numbers.
         told = all_gather(counts[None], self.axis).wait()
-        each = told.tolist()
+        each = on_host(told, of_token.size(0))
+        if self.axis.size == 1:
+            return self._through_own(tokens.index_select(0, of_token), weights, each[0])
         going = [[sum(part) for part in _parts(of_rank, self.num_own)] for of_rank in each]
         coming = [_parts(of_rank, self.num_own)[self.axis.rank] for of_rank in each]  # by rank, and own expert
-        # What comes is sorted by rank and then by expert, and is to be sorted by expert alone.
-        own = told.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
-        expert = torch.arange(self.num_own, device=rows.device).repeat(self.axis.size)
-        order = expert.repeat_interleave(own, output_size=sum(map(sum, coming))).argsort(stable=True)
         sizes = [sum(of_expert) for of_expert in zip(*coming, strict=True)]
-        out = self._through_own(_exchanged(rows, going, self.axis)[order], sizes)
-        back = torch.empty_like(out).index_copy(0, order, out)
-        return _exchanged(back, _returning(going), self.axis)
+        # What comes is sorted by rank and then by expert, and is to be sorted by expert alone.
+        expert = torch.arange(self.num_own, device=told.device).repeat(self.axis.size)
+        own = told.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
+        order = expert.repeat_interleave(own, output_size=sum(sizes)).argsort(stable=True)
+        back = order.argsort()
+        weights = _permuted(_exchanged(weights, going, self.axis), order, back)
+        # One call in the other, so that no name keeps rows that nobody needs any more.
+        rows = _permuted(_exchanged(tokens.index_select(0, of_token), going, self.axis), order, back)
+        out = _permuted(self._through_own(rows, weights, sizes), back, order)
+        return _exchanged(out, _returning(going), self.axis)
 
-    def _through_own(self, rows: Tensor, sizes: list[int]) -> Tensor:
-        hidden = gated(_multiplied(rows, self.up.weight, sizes), self.width, SILU)
+    def _through_own(self, rows: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
+        hidden = gated_and_weighted(_multiplied(rows, self.up.weight, sizes), weights)
         return _multiplied(hidden, self.down.weight, sizes)
+
+
+class _Permuted(Function):
+    """Rows in another order; backward in the order before, for which torch's own function would add them up."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return tensor.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return grad_out.index_select(0, back), None, None
+
+
+def _permuted(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    out: Tensor = _Permuted.apply(tensor, order, back)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _parts(values: list[int], length: int) -> list[list[int]]:
@@ -113,8 +136,6 @@ def _parts(values: list[int], length: int) -> list[list[int]]:
 
 
 def _exchanged(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
-    if axis.size == 1:
-        return tensor
     out: Tensor = _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
     return out
 

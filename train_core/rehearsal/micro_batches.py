@@ -44,7 +44,10 @@ def what_it_does(experiment: Experiment, stage: int) -> Hashable:
     """A value that is equal for stages whose first ranks do the same passes in the same order over as many layers."""
     last = experiment.parallel.pipeline_parallel_size - 1
     actions = actions_of(with_micro_batches(experiment, enough_micro_batches(experiment, stage)), stage)
-    return experiment.layers_per_stage[stage], stage == 0, stage == last, tuple(actions)
+    dense = sum(
+        layer < experiment.model.num_dense_layers for layers in experiment.chunk_ranges[stage] for layer in layers
+    )
+    return experiment.layers_per_stage[stage], dense, stage == 0, stage == last, tuple(actions)
 
 
 def _most_in_flight(actions: Sequence[Action]) -> int:

@@ -28,12 +28,13 @@ COLLECTIVES = {
     "allreduce_": "all_reduce",
     "_allgather_base_": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
+    "alltoall_base_": "all_to_all",
     "send": "send",
     "recv_": "receive",
 }
 """torch's names of the operations, and the trainer's."""
 NO_BACKWARD = -1  # what autograd answers where it is asked outside backward which pass runs
-FILLING = ("_allgather_base_", "_reduce_scatter_base_", "recv_")
+FILLING = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "recv_")
 """The operations that write into a buffer, which is their first argument."""
 
 
@@ -68,6 +69,7 @@ that fake tensors give, without the way through their dispatch."""
 FLOPS_OF: dict[Any, Callable[..., int]] = {
     **flop_registry,
     aten.addmm: _added_product_flops,  # torch's own takes no output of another type
+    aten.addmm_: _added_product_flops,  # gradients in the type of their factors, as in fp32
     # Under fake tensors attention is the CPU's flash kernel, which torch's own counter does not know.
     aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops(2, query=0, is_causal=4),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_flops(4, query=1, is_causal=7),

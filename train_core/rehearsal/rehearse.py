@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 
-from conf.errors import UsageError
 from conf.experiment import Experiment
 from train_core.costs.counts.computable import require_computable
 from train_core.process.torch_import import importing_torch
@@ -29,13 +28,7 @@ def rehearse(experiment: Experiment, on_stage: OnStage = lambda done, total: Non
 
     Raises:
         ConfigError: its sizes are beyond 64 bits.
-        UsageError: its model has experts, and which tokens reach them is known only where tokens are multiplied.
     """
-    if experiment.model.experts is not None:
-        problem = (
-            f"model = {experiment.model.name!r}: has experts, and nothing is multiplied here that could choose any"
-        )
-        raise UsageError(problem, "Plan it with `trisweep plan`, or rehearse it with model.experts=null.")
     require_computable(experiment.model, experiment.batch.micro_batch_size)
     alike = [what_it_does(experiment, stage) for stage in range(experiment.parallel.pipeline_parallel_size)]
     different = {done: alike.index(done) for done in alike}  # the first stage of each kind stands for all of them

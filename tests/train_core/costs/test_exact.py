@@ -49,10 +49,10 @@ def counted_flops(model: Transformer | Llama, tokens_shape: tuple[int, int]) -> 
 
 
 def own_models() -> list[str]:
-    """Names of the models that this package's trainer builds: those without experts and without latent attention."""
+    """Names of the models that this package's trainer builds: those without latent attention."""
     # Files are read and not composed, because every worker of pytest does this before its first test.
     files = {name: yaml.safe_load((CONF_DIR / "model" / f"{name}.yaml").read_text()) for name in options("model")}
-    return [name for name, file in files.items() if file["experts"] is None and file["latent_attention"] is None]
+    return [name for name, file in files.items() if file["latent_attention"] is None]
 
 
 def assert_exact(model: Transformer | Llama, spec: ModelSpec) -> None:
@@ -258,6 +258,30 @@ def test_activation_bytes_of_a_layer_of_context_ranks_equal_the_trainers(
     )
     layer = work_of(setting_of(experiment), plan_of(experiment)).layer
     assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (1, 8), (4, 8)])
+@pytest.mark.parametrize("shared", [0, 14336])
+def test_activation_bytes_of_a_layer_with_experts_equal_the_trainers(
+    recompute: Recompute, tensor: int, expert: int, shared: int
+) -> None:
+    """But for scores, weights and places, a few values per token, where each expert gets as many as any other."""
+    experiment = experiment_of(
+        "mixtral-8x7b",
+        tensor,
+        1,
+        "model.num_layers=1",
+        f"model.experts.shared_ffn_hidden_size={shared}",
+        f"parallel.world_size={tensor * expert}",
+        f"parallel.sequence_parallel={str(tensor > 1).lower()}",
+        f"parallel.expert_parallel_size={expert}",
+        "parallel.expert_tensor_parallel_size=1",
+        f"parallel.recompute={recompute}",
+    )
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == pytest.approx(layer.kept_bytes[0], rel=1e-3)
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
 
 

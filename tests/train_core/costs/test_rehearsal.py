@@ -174,6 +174,16 @@ def test_flops_of_all_stages_add_up_to_the_formula_at_full_size() -> None:
 
 
 @pytest.mark.slow
+def test_flops_of_fp32_have_the_weight_gradients() -> None:
+    """Which are added to what has been summed so far in one operation, and not made first."""
+    overrides = ["model=llama-3.1-8b", "model.num_layers=1", "parallel.world_size=2", "batch.global_batch_size=2"]
+    experiment = load(
+        [*overrides, "parallel.tensor_parallel_size=2", "cluster=frontier", "precision=fp32"]
+    ).experiment()
+    assert 2 * rehearse_stage(experiment, 0).flops == estimate(experiment).hardware_flops
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 3, 7])
 def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: int) -> None:
     """One whose sum is on its way and one that is added to."""
@@ -235,6 +245,42 @@ def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str,
     assert counted.memory.total_bytes == pytest.approx(predicted.stages[last].allocated_bytes, rel=0.02)
     if last == 0:
         assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
+
+
+SPARSE = ["cluster=frontier", "precision=bf16", "batch.micro_batch_size=1", "model.num_layers=4"]
+MIXTRAL, DEEPSEEK = "model=mixtral-8x7b", ["model=deepseek-v2", "model.latent_attention=null", "model.head_size=128"]
+EXPERT_RANKS = [
+    [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "batch.global_batch_size=32"],
+    [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=4", "parallel.recompute=full"]
+    + ["batch.global_batch_size=32"],
+    [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "parallel.context_parallel_size=8"]
+    + ["model.seq_length=32768", "batch.global_batch_size=8", "model.experts.balance_loss=0.01"],
+    ["model=mixtral-8x22b", "parallel.world_size=64", "parallel.tensor_parallel_size=4", "parallel.zero_stage=1"]
+    + ["parallel.pipeline_parallel_size=2", "parallel.sequence_parallel=true", "parallel.expert_parallel_size=8"]
+    + ["parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=64", "model.experts.balance_loss=0.01"],
+    # A shared expert, and a first layer without experts.
+    [*DEEPSEEK, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
+    + ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", "parallel.recompute=full"]
+    + ["batch.global_batch_size=128"],
+    [*DEEPSEEK, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
+    + ["parallel.schedule=zero-bubble", "batch.global_batch_size=128"],
+    [*DEEPSEEK, "parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
+    + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", EXPERT_RANKS)
+def test_ranks_that_share_out_experts_exchange_and_hold_what_the_cost_model_says(overrides: list[str]) -> None:
+    """On all stages, with as many tokens for each expert as for any other."""
+    experiment = load([*overrides, *SPARSE]).experiment()
+    predicted = estimate(experiment)
+    for stage in range(experiment.parallel.pipeline_parallel_size):
+        counted = rehearse_stage(experiment, stage)
+        assert counted.traffic == stage_traffic(experiment, stage)
+        assert counted.memory.total_bytes == pytest.approx(predicted.stages[stage].allocated_bytes, rel=0.02)
+        if experiment.parallel.pipeline_parallel_size == 1:
+            assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
 
 
 ZERO_3 = [

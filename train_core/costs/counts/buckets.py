@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conf.experiment import Experiment
-from train_core.axes import ENDS
+from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
 from train_core.bucket_rules import Treatment, bucketed, padded_length
 
 
@@ -32,9 +32,17 @@ def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]
         return parameter.length
 
     return [
-        (treated, padded_length(sum(map(length, members)), experiment.num_replicas))
+        (treated, padded_length(sum(map(length, members)), num_replicas(experiment, treated)))
         for treated, members in bucketed(parameters_of(experiment, stage), treatment, length)
     ]
+
+
+def num_replicas(experiment: Experiment, treatment: Treatment) -> int:
+    """The ranks over which gradients of such parameters are summed, and which share them out under ZeRO."""
+    if treatment.reduced_over == REPLICAS:
+        return experiment.num_replicas
+    parallel = experiment.parallel  # of experts, those of its stage that hold the same ones
+    return parallel.world_size // (parallel.pipeline_parallel_size * parallel.expert_parallel_size)
 
 
 def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
@@ -42,8 +50,9 @@ def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
     is_first, is_last = stage == 0, stage == experiment.parallel.pipeline_parallel_size - 1
     if is_first:
         yield from _embedding(experiment, tied=experiment.model.tied_embeddings and not is_last)
-    for _ in range(experiment.layers_per_stage[stage]):
-        yield from layer_parameters_of(experiment)
+    for layers in experiment.chunk_ranges[stage]:
+        for layer in layers:
+            yield from layer_parameters_of(experiment, layer)
     if is_last:
         yield from _end(experiment, tied=experiment.model.tied_embeddings and not is_first)
 
@@ -56,20 +65,46 @@ def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
         yield Parameter(_whole(experiment, decays=True), model.seq_length, model.hidden_size)
 
 
-def layer_parameters_of(experiment: Experiment) -> Iterator[Parameter]:
-    """The parameters of any one layer, since all layers are alike."""
+def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Parameter]:
+    """The parameters of a layer; without experts all layers are alike."""
     model, t = experiment.model, experiment.parallel.tensor_parallel_size
-    h, q, f = model.hidden_size, model.query_size // t, model.ffn_hidden_size // t
-    columns = (q + 2 * model.key_value_size // t, (2 if model.gated_mlp else 1) * f)
-    is_gpt = model.family == "gpt"
-    for column, row, is_biased in zip(columns, (q, f), (model.has_qkv_bias, is_gpt), strict=True):
-        yield from _norm(experiment)
-        yield Parameter(_split(decays=True), column, h)
-        yield Parameter(_split(decays=True), h, row)
-        if is_biased:
-            yield Parameter(_split(decays=False), column)
-        if is_gpt:
-            yield Parameter(_whole(experiment, decays=False), h)
+    query, rest = model.query_size // t, 2 * model.key_value_size // t
+    yield from _norm(experiment)
+    yield from _pair(experiment, query + rest, query, is_biased=model.has_qkv_bias)
+    yield from _norm(experiment)
+    if layer < model.num_dense_layers:
+        yield from _feed_forward(experiment, model.ffn_hidden_size)
+    else:
+        yield from _mixture(experiment)
+
+
+def _feed_forward(experiment: Experiment, ffn_hidden_size: int) -> Iterator[Parameter]:
+    model, f = experiment.model, ffn_hidden_size // experiment.parallel.tensor_parallel_size
+    return _pair(experiment, (2 if model.gated_mlp else 1) * f, f, is_biased=model.family == "gpt")
+
+
+def _pair(experiment: Experiment, columns: int, depth: int, *, is_biased: bool) -> Iterator[Parameter]:
+    """A column product and the row product that follows it, with `columns` results and `depth` inputs on a rank."""
+    h, is_gpt = experiment.model.hidden_size, experiment.model.family == "gpt"
+    yield Parameter(_split(decays=True), columns, h)
+    yield Parameter(_split(decays=True), h, depth)
+    if is_biased:
+        yield Parameter(_split(decays=False), columns)
+    if is_gpt:
+        yield Parameter(_whole(experiment, decays=False), h)
+
+
+def _mixture(experiment: Experiment) -> Iterator[Parameter]:
+    """A router, the experts of a rank, and the expert that all tokens pass through where there is one."""
+    experts, h = experiment.model.experts, experiment.model.hidden_size
+    assert experts is not None
+    yield Parameter(_whole(experiment, decays=True), experts.num_experts, h)
+    own, width = experts.num_experts // experiment.parallel.expert_parallel_size, experts.ffn_hidden_size
+    held = Treatment(True, copied_over=(), summed_over=(), reduced_over=(EXPERT_REPLICAS,))
+    yield Parameter(held, own * 2 * width, h)
+    yield Parameter(held, own * h, width)
+    if experts.shared_ffn_hidden_size:
+        yield from _feed_forward(experiment, experts.shared_ffn_hidden_size)
 
 
 def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:

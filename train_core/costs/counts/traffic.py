@@ -12,18 +12,19 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from conf.experiment import Experiment
-from conf.schema import Frozen
+from conf.schema import Frozen, Recompute
 from conf.units import FLOAT32_BYTES
-from train_core.costs.counts.buckets import Parameter, buckets_of, layer_parameters_of, parameters_of
+from train_core.axes import EXPERT
+from train_core.costs.counts.buckets import Parameter, buckets_of, layer_parameters_of, num_replicas, parameters_of
 from train_core.costs.setting import DTYPE_BYTES
-from train_core.costs.stages import recomputed_layers
 
+INT64_BYTES = 8  # of a count of tokens
 LOSS_PARTS = 3  # largest logit, sum of exponentials and target's logit of every token, in fp32
 WORLD_BYTES = 16  # mean loss and squared norm of the gradient, in fp64
 
 
 class Kind(NamedTuple):
-    """A kind of collective (all_reduce, all_gather, reduce_scatter, send or receive) over a group of ranks.
+    """A kind of collective (all_reduce, all_gather, reduce_scatter, all_to_all, send or receive) over a group of ranks.
 
     Groups are axes of the mesh (`train_core.axes`), `embedding` (the two copies of a tied one) and `world`.
     """
@@ -68,6 +69,8 @@ def stage_traffic(experiment: Experiment, stage: int) -> tuple[GroupTraffic, ...
         _add_tensor(tally, experiment, stage)
     if experiment.parallel.context_parallel_size > 1:
         _add_context(tally, experiment, stage)
+    if experiment.model.experts is not None:
+        _add_experts(tally, experiment, stage)
     _add_pipeline(tally, experiment, stage)
     if experiment.is_fully_sharded:
         _add_shards(tally, experiment)
@@ -89,27 +92,52 @@ def _hidden_bytes(experiment: Experiment) -> int:
     return _num_tokens(experiment) * experiment.model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
 
 
-def _num_repeated(experiment: Experiment, stage: int) -> int:
-    """The layers of a stage that recompute."""
-    parallel, layers = experiment.parallel, experiment.layers_per_stage[stage]
-    return recomputed_layers(layers, parallel.virtual_pipeline_size, parallel.recompute_every)
+class _Passes(NamedTuple):
+    """Passes through the layers of a stage for each micro-batch.
+
+    Attributes:
+        forward: through all of them, recomputation included; backward, without.
+        sparse_forward, sparse_backward: through those with experts.
+    """
+
+    forward: int
+    backward: int
+    sparse_forward: int
+    sparse_backward: int
+
+
+def _passes(experiment: Experiment, stage: int, repeating: tuple[Recompute, ...]) -> _Passes:
+    """The passes where these kinds of recomputation repeat a forward pass."""
+    parallel, dense = experiment.parallel, experiment.model.num_dense_layers
+    times = 2 if parallel.recompute in repeating else 1
+    all_of = [(layer, place) for chunk in experiment.chunk_ranges[stage] for place, layer in enumerate(chunk)]
+    # The first of each chunk, and every n-th after it, recompute something.
+    forward = [(layer, times if place % parallel.recompute_every == 0 else 1) for layer, place in all_of]
+    return _Passes(
+        sum(number for _, number in forward),
+        len(all_of),
+        sum(number for layer, number in forward if layer >= dense),
+        sum(layer >= dense for layer, _ in all_of),
+    )
 
 
 def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
     """Source: arXiv 1909.08053, section 3; with sequence parallelism arXiv 2205.05198, section 4.2.2."""
     parallel, m, hidden = experiment.parallel, experiment.num_micro_batches, _hidden_bytes(experiment)
-    layers, is_last = experiment.layers_per_stage[stage], stage == parallel.pipeline_parallel_size - 1
-    repeated = _num_repeated(experiment, stage) if parallel.recompute == "full" else 0
-    passes = 2 * (layers + repeated)  # two products of each kind a layer
+    passes, is_last = _passes(experiment, stage, ("full",)), stage == parallel.pipeline_parallel_size - 1
+    # Of attention, and of a feed-forward network: a product of each kind. Of experts ranks hold whole ones.
+    of_experts = 1 if experiment.model.experts is None or experiment.model.experts.shared_ffn_hidden_size else 0
+    forward = 2 * passes.forward - (1 - of_experts) * passes.sparse_forward
+    backward = 2 * passes.backward - (1 - of_experts) * passes.sparse_backward
     if parallel.sequence_parallel:
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
         # A row product whose weight gradient is put off keeps only its shard of the gradient, and gathers it again.
-        put_off = 2 * layers if parallel.schedule == "zero-bubble" else 0
+        again = 3 if parallel.schedule == "zero-bubble" else 2
         ends = (stage == 0) + 2 * is_last
-        tally.add("tensor", "all_gather", m * (passes + 4 * layers + put_off + ends), hidden)
-        tally.add("tensor", "reduce_scatter", m * (passes + 2 * layers + (stage == 0) + is_last), hidden)
+        tally.add("tensor", "all_gather", m * (forward + again * backward + ends), hidden)
+        tally.add("tensor", "reduce_scatter", m * (forward + backward + (stage == 0) + is_last), hidden)
     else:
-        tally.add("tensor", "all_reduce", m * (passes + 2 * layers + (stage == 0) + is_last), hidden)
+        tally.add("tensor", "all_reduce", m * (forward + backward + (stage == 0) + is_last), hidden)
     if is_last:
         parts = LOSS_PARTS * _num_tokens(experiment) * parallel.tensor_parallel_size * FLOAT32_BYTES
         tally.add("tensor", "all_gather", m, parts)
@@ -120,9 +148,9 @@ def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
 
     Source: arXiv 2310.01889 of the ring; arXiv 2407.21783, section 3.3.2, of the gather.
     """
-    parallel, model, layers = experiment.parallel, experiment.model, experiment.layers_per_stage[stage]
-    repeated = _num_repeated(experiment, stage) if parallel.recompute in ("full", "selective") else 0
-    forward, backward = (experiment.num_micro_batches * count for count in (layers + repeated, layers))
+    parallel, model = experiment.parallel, experiment.model
+    passes = _passes(experiment, stage, ("full", "selective"))
+    forward, backward = (experiment.num_micro_batches * count for count in (passes.forward, passes.backward))
     elements = _num_tokens(experiment) * 2 * model.key_value_size // parallel.tensor_parallel_size
     own, c = elements * DTYPE_BYTES[experiment.precision.dtype], parallel.context_parallel_size
     if parallel.context_exchange == "gather":
@@ -131,6 +159,29 @@ def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
     else:
         for kind in ("receive", "send"):
             tally.add("context", kind, (c - 1) * (forward + 2 * backward), own)
+
+
+def _add_experts(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
+    """Counts, tokens and their weights to the experts, and results back; backward their gradients.
+
+    Tokens are taken to go to all experts evenly.
+
+    Source: arXiv 2006.16668, section 3.2.
+    """
+    parallel, experts, passes = experiment.parallel, experiment.model.experts, _passes(experiment, stage, ("full",))
+    assert experts is not None
+    forward, backward = (experiment.num_micro_batches * n for n in (passes.sparse_forward, passes.sparse_backward))
+    spread = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
+    if experts.balance_loss:
+        shares = experiment.batch.micro_batch_size * experts.num_experts * FLOAT32_BYTES
+        for axis, size in (("tensor", spread), ("context", parallel.context_parallel_size)):
+            tally.add(axis, "all_reduce", forward if size > 1 else 0, shares)
+    if (e := parallel.expert_parallel_size) > 1:
+        rows = _num_tokens(experiment) // spread * experts.top_k
+        row = experiment.model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
+        tally.add(EXPERT, "all_gather", forward, e * experts.num_experts * INT64_BYTES)
+        tally.add(EXPERT, "all_to_all", 2 * (forward + backward), rows * row)
+        tally.add(EXPERT, "all_to_all", forward + backward, rows * FLOAT32_BYTES)
 
 
 def _add_pipeline(tally: TrafficTally, experiment: Experiment, stage: int) -> None:
@@ -151,17 +202,18 @@ def _add_gradients(tally: TrafficTally, experiment: Experiment, stage: int) -> N
 
     Source: arXiv 1910.02054, section 7 (ZeRO).
     """
-    parallel, precision, d = experiment.parallel, experiment.precision, experiment.num_replicas
+    parallel, precision = experiment.parallel, experiment.precision
     scatters = parallel.zero_stage >= 1 and experiment.cluster.device.kind == "gpu"  # as in data_parallel.FlatReplicas
     # Under ZeRO-2 no rank keeps whole gradients, so they are summed after every micro-batch instead of once a step.
     times = experiment.num_micro_batches if parallel.zero_stage == 2 else 1
-    shards = d if parallel.zero_stage >= 1 else 1
     for treatment, length in buckets_of(experiment, stage):
-        gradients = length * DTYPE_BYTES[precision.gradient_dtype]
+        gradients, group = length * DTYPE_BYTES[precision.gradient_dtype], treatment.reduced_over[0]
+        d = num_replicas(experiment, treatment)
+        shards = d if parallel.zero_stage >= 1 else 1
         if d > 1:
-            tally.add("data", "reduce_scatter" if scatters else "all_reduce", times, gradients)
+            tally.add(group, "reduce_scatter" if scatters else "all_reduce", times, gradients)
             weights = length * DTYPE_BYTES[precision.dtype]
-            tally.add("data", "all_gather", int(parallel.zero_stage >= 1), weights)
+            tally.add(group, "all_gather", int(parallel.zero_stage >= 1), weights)
         for group in treatment.summed_over:
             tally.add(group, "all_reduce", 1, gradients // shards)
 

@@ -87,16 +87,17 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     is_pointwise = shard.recompute == POINTWISE
     activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
     kept = np.where(is_full, 0, held - activated)
+    put_off = setting.implementation.defers_experts
     again = np.where(is_full, forward, memory_bound_seconds(setting, 3 * activated, is_pointwise))
     return replace(
         plain,
         forward_seconds=plain.forward_seconds + forward,
-        input_gradient_seconds=plain.input_gradient_seconds + backward + again,
-        weight_gradient_seconds=plain.weight_gradient_seconds + weights,
+        input_gradient_seconds=plain.input_gradient_seconds + backward + again + (0.0 if put_off else weights),
+        weight_gradient_seconds=plain.weight_gradient_seconds + (weights if put_off else 0.0),
         tensor_forward_seconds=plain.tensor_forward_seconds + there,
         tensor_backward_seconds=plain.tensor_backward_seconds + back + np.where(is_full, there, 0.0),
         kept_bytes=plain.kept_bytes + kept,
-        deferred_bytes=plain.deferred_bytes + _deferred_bytes(setting, sent) - kept,
+        deferred_bytes=plain.deferred_bytes + (_deferred_bytes(setting, sent) if put_off else 0) - kept,
         working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
     )
 
