@@ -105,6 +105,7 @@ class StepMetrics(Frozen):
         stragglers: ranks whose own work has lately taken much longer than that of the other ranks.
         time: seconds since the epoch.
         held_out_loss: the loss on held-out sequences after this step; None where it was not evaluated.
+        busiest_expert_load: tokens of the busiest expert of any layer over the mean of its layer; None without experts.
         system: what was used meanwhile, every few seconds and at the last step; None at the steps between.
     """
 
@@ -120,6 +121,7 @@ class StepMetrics(Frozen):
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
     time: float
     held_out_loss: float | None = None
+    busiest_expert_load: Positive | None = None
     system: SystemUse | None = None
 
 
@@ -205,6 +207,8 @@ class Performance(Frozen):
         tflops_as_printed: of one device, as another program than this trainer counts and prints them: their median over
             the timed steps. By its own formula, so that it is not compared with any other figure here.
         blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.
+        expert_loads: the tokens of every expert in the timed steps over the mean of its layer, for each layer with
+            experts in order; empty without experts.
         energy_joules_per_step: of all devices, by counters that were read beside the timed steps: their mean power
             times step_seconds. Idle power is in it. Null where a device had no counter; never an estimate.
         energy_joules_per_token: the same over the tokens of a step.
@@ -240,6 +244,7 @@ class Performance(Frozen):
     stragglers: Annotated[tuple[int, ...], Field(strict=False)] = ()
     tflops_as_printed: float | None = None
     blocks: Annotated[tuple[BlockRates, ...], Field(strict=False)] = ()
+    expert_loads: Annotated[tuple[tuple[float, ...], ...], Field(strict=False)] = ()
     energy_joules_per_step: Positive | None = None
     energy_joules_per_token: Positive | None = None
     energy_watts: Positive | None = None
@@ -247,6 +252,11 @@ class Performance(Frozen):
     energy_source: str | None = None
     energy_idle_watts: NonNegative | None = None
     energy_host_joules_per_step: Positive | None = None
+
+    @property
+    def busiest_expert_load(self) -> float | None:
+        """The tokens of the busiest expert of any layer over the mean of its layer; None without experts."""
+        return max(map(max, self.expert_loads), default=None)
 
     @property
     def recorded_steps(self) -> list[int]:

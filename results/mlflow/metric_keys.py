@@ -60,6 +60,7 @@ MEASURED = (
     Quantity("loss", "final_loss"),
     Quantity("peak_TFLOPS", "peak_flops_per_second", over=TERA),
     Quantity("own_TFLOPS", "tflops_as_printed"),
+    Quantity("expert_load", "busiest_expert_load"),
     Quantity("J_per_step", "energy_joules_per_step"),
     Quantity("J_per_token", "energy_joules_per_token"),
     Quantity("watts", "energy_watts"),
@@ -84,6 +85,7 @@ PREDICTED_TERMS = (
 STEPS = (
     Quantity("loss", "loss"),
     Quantity("held_out_loss", "held_out_loss"),
+    Quantity("expert_load", "busiest_expert_load"),
     Quantity("grad_norm", "gradient_norm"),
     Quantity("lr", "learning_rate"),
     Quantity("seconds", "step_seconds"),

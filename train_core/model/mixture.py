@@ -216,7 +216,12 @@ def _products(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
 
 
 class MixtureOfExperts(nn.Module):
-    """Sends every token through the experts that its router chooses: (s, b, h) -> (s, b, h)."""
+    """Sends every token through the experts that its router chooses: (s, b, h) -> (s, b, h).
+
+    Attributes:
+        rows_of_experts: how many rows each expert (E) got from passes of this rank that have a backward pass, until
+            somebody takes it; None where there was no such pass since. A forward pass that is repeated counts twice.
+    """
 
     def __init__(self, spec: ModelSpec, shared: nn.Module | None, dropout: nn.Module) -> None:
         """`shared` is the expert that every token passes through, None where there is none."""
@@ -227,6 +232,7 @@ class MixtureOfExperts(nn.Module):
         self.experts: nn.Module = Experts(spec)
         self.shared = shared
         self.dropout = dropout
+        self.rows_of_experts: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         tokens, routes = x.flatten(0, 1), self.router(x)
@@ -234,6 +240,8 @@ class MixtureOfExperts(nn.Module):
         order = chosen.argsort(stable=True)  # rows of one expert stand together, each expert's in the tokens' order
         of_token = order // k
         counts = count_by_expert(chosen, self.num_experts)
+        if torch.is_grad_enabled():
+            self.rows_of_experts = counts if self.rows_of_experts is None else self.rows_of_experts + counts
         # Experts take rows out of the tokens themselves: here they would live until the last product.
         rows = self.experts(tokens, of_token, routes.weights.flatten()[order], counts)
         out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)  # type: ignore[no-untyped-call]

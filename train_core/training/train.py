@@ -19,6 +19,7 @@ from train_core.training.meter import Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
+from train_core.watch.expert_load import ExpertLoads
 from train_core.watch.nonfinite import Origin, origin_of_nonfinite
 from train_core.watch.traces import traced
 
@@ -75,10 +76,13 @@ def train(
                 "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
             )
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done)
+        loads = ExpertLoads(trainer.stage, trainer.mesh)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
             with traced(trial, world.rank, experiment.profile, step):
                 metrics = meter.timed(step, partial(_finite_step, trainer, step))
+            busiest = loads.add_step(is_timed=not metrics.warmup)
+            metrics = metrics.model_copy(update={"busiest_expert_load": busiest})
             if not trainer.replicas.is_sharded:
                 _compare_replicas(trainer, step)
             if (every := experiment.training.evaluate_every) is not None and step % every == 0:
@@ -92,7 +96,7 @@ def train(
                 raise Stopped(step, meter.stop_signal, step - done)
         if trial is not None:
             meter.write_timeline(trial)
-        return meter.performance()
+        return meter.performance().model_copy(update=loads.fields())
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:

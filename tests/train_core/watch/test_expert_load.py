@@ -1,0 +1,58 @@
+"""How evenly experts got tokens is the same figure however the experts are spread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.experiment import Experiment
+from results.mlflow.metric_keys import measured_metrics, step_metrics
+from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.training.layouts import MIXTURE
+from train_core.measurement import Performance, StepMetrics
+from train_core.process.world import World
+from train_core.training.train import train
+
+
+def trained(world: World, experiment: Experiment, folder: Path) -> tuple[Performance, list[StepMetrics]]:
+    steps: list[StepMetrics] = []
+    return train(experiment, world, folder, steps.append), steps
+
+
+SPREAD: list[dict[str, Any]] = [
+    {"parallel.world_size": 2, "parallel.expert_parallel_size": 2, "parallel.recompute": "full"},
+    {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 2, "parallel.expert_parallel_size": 2},
+]
+
+
+@pytest.mark.slow
+def test_loads_of_experts_do_not_depend_on_where_they_are(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    shared = MIXTURE | {"data.source": "synthetic", "training.num_steps": 3, "batch.global_batch_size": 8}
+    alone, its_steps = worlds(1).run(trained, experiment_of(shared), tmp_path)[0]
+    assert [len(layer) for layer in alone.expert_loads] == [8] * 7  # the first of eight layers is dense
+    assert [sum(layer) for layer in alone.expert_loads] == pytest.approx([8] * 7)
+    assert alone.busiest_expert_load == max(map(max, alone.expert_loads)) > 1
+    assert measured_metrics(alone)["meas/expert_load"] == alone.busiest_expert_load
+    assert step_metrics(its_steps[0])["step/expert_load"] > 1
+    for values in SPREAD:
+        size = values["parallel.world_size"]
+        performance, steps = worlds(size).run(trained, experiment_of(shared | values), tmp_path)[0]
+        for own, expected in zip(performance.expert_loads, alone.expert_loads, strict=True):
+            assert own == pytest.approx(expected, rel=0.02)  # rounding may send a token elsewhere
+        assert [step.busiest_expert_load for step in steps] == pytest.approx(
+            [step.busiest_expert_load for step in its_steps], rel=0.02
+        )
+
+
+def test_a_model_without_experts_says_nothing_of_them(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    performance, steps = worlds(1).run(trained, experiment_of({"training.num_steps": 2}), tmp_path)[0]
+    assert performance.expert_loads == ()
+    assert performance.busiest_expert_load is None
+    assert steps[0].busiest_expert_load is None
+    assert "meas/expert_load" not in measured_metrics(performance)

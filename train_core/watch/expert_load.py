@@ -1,0 +1,69 @@
+"""How evenly routers share out tokens: the rows that each expert gets, over the mean of its layer (1 is even)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from train_core.axes import EXPERT, EXPERT_REPLICAS
+from train_core.model.mixture import MixtureOfExperts
+from train_core.model.transformer import Layer
+from train_core.parallel.collectives import all_reduce, gather_objects, maximum
+from train_core.parallel.mesh import Mesh
+from train_core.parallel.parallelize import Stage
+
+Loads = dict[int, list[float]]
+"""Of every expert, by the layer's index."""
+
+
+class ExpertLoads:
+    """The loads of this rank's stage, step by step. All ranks of the world call it together."""
+
+    def __init__(self, stage: Stage, mesh: Mesh) -> None:
+        self.mesh = mesh
+        layers = [(int(index), layer) for chunk in stage.chunks for index, layer in chunk.layers.items()]
+        self.mixtures = {index: mixture for index, layer in layers if (mixture := _mixture_of(layer)) is not None}
+        self.timed: dict[int, torch.Tensor] = {}
+
+    def add_step(self, *, is_timed: bool) -> float | None:
+        """Take what the step's passes have counted; the load of the busiest expert of all layers.
+
+        None where no rank has experts.
+        """
+        if EXPERT not in {name for names in self.mesh.axes for name in names}:
+            return None
+        rows = {index: self._summed(mixture) for index, mixture in self.mixtures.items()}
+        if is_timed:
+            self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
+        device = next(iter(rows.values())).device if rows else torch.device("cpu")
+        return maximum([max(map(max, _loads(rows).values()), default=0.0)], self.mesh.world, device)[0]
+
+    def _summed(self, mixture: MixtureOfExperts) -> torch.Tensor:
+        """The rows of each expert, of all ranks of the stage."""
+        assert mixture.rows_of_experts is not None
+        rows, mixture.rows_of_experts = mixture.rows_of_experts, None
+        for axis in (EXPERT, EXPERT_REPLICAS):  # together all ranks of the stage
+            rows = all_reduce(rows, self.mesh.axis(axis)).wait()
+        return rows
+
+    def fields(self) -> dict[str, Any]:
+        """What a `Performance` says of the timed steps; nothing where no rank has experts."""
+        is_first = self.mesh.world.rank == self.mesh.layout.rank(self.mesh.pipeline.rank)
+        of_stages = gather_objects(_loads(self.timed) if is_first else {}, self.mesh.world)
+        by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}
+        return {"expert_loads": tuple(tuple(by_layer[index]) for index in sorted(by_layer))}
+
+
+def _mixture_of(layer: torch.nn.Module) -> MixtureOfExperts | None:
+    assert isinstance(layer, Layer)
+    return layer.feed_forward if isinstance(layer.feed_forward, MixtureOfExperts) else None
+
+
+def _loads(rows: dict[int, torch.Tensor]) -> Loads:
+    return {index: _over_mean(of_layer.double().tolist()) for index, of_layer in rows.items()}
+
+
+def _over_mean(rows: Sequence[float]) -> list[float]:
+    return [number * len(rows) / sum(rows) for number in rows]
