@@ -18,7 +18,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -60,6 +60,14 @@ LAYOUTS: dict[str, tuple[dict[str, Value], float]] = {
 }
 """Values of each layout, and the least ratio of its tokens per second to one plain process with two threads."""
 
+LONG: dict[str, Value] = {"model.num_layers": 2, "model.seq_length": 4096, "batch.global_batch_size": 1}
+MIXTURE: dict[str, Any] = {
+    "model.family": "llama",
+    "model.gated_mlp": True,
+    "model.tied_embeddings": False,
+    "model.rotary_base": 10000.0,
+    "model.experts": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 512, "balance_loss": 0.01},
+}
 DEEP_PIPELINE: dict[str, Value] = {"parallel.world_size": 4, PIPELINE: 4, "batch.global_batch_size": 4}
 
 
@@ -84,10 +92,25 @@ def main() -> list[Target]:
         speeds = _speeds(compared(values, _plain(2)))
         what = f"{name}: tokens/s to plain, two threads"
         targets.append(at_least(what, least, median(speeds), remark=middle_half(speeds)))
+    targets += [
+        _ratio(
+            "cp2, sequences of 4,096: tokens/s to plain, two threads",
+            compared(LONG | {"parallel.world_size": 2, "parallel.context_parallel_size": 2}, _plain(2, LONG)),
+        ),
+        _ratio(
+            "ep2, 8 experts: tokens/s to one process of the trainer, two threads",
+            compared(MIXTURE | {"parallel.world_size": 2, "parallel.expert_parallel_size": 2}, _trainer(MIXTURE, 2)),
+        ),
+    ]
     schedules = compared(DEEP_PIPELINE | {"parallel.schedule": "zero-bubble"}, _trainer(DEEP_PIPELINE))
     costs = [ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules]
     what = "pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B"
     return [*targets, at_most(what, 1.02, median(costs), remark=middle_half(costs))]
+
+
+def _ratio(what: str, pairs: list[Pair]) -> Target:
+    speeds = _speeds(pairs)
+    return at_least(what, 0.9, median(speeds), remark=middle_half(speeds))
 
 
 def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
@@ -101,13 +124,13 @@ def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) ->
     return pairs
 
 
-def _trainer(values: Mapping[str, Value]) -> Callable[[Path], Stepping]:
+def _trainer(values: Mapping[str, Value], num_threads: int = 1) -> Callable[[Path], Stepping]:
     experiment = experiment_of(values)
-    return lambda folder: Stepping(experiment.parallel.world_size, _rank_steps, experiment, folder)
+    return lambda folder: Stepping(experiment.parallel.world_size, _rank_steps, experiment, folder, num_threads)
 
 
-def _plain(num_threads: int) -> Callable[[Path], Stepping]:
-    return lambda folder: Stepping(1, _plain_steps, experiment_of({}), num_threads)
+def _plain(num_threads: int, values: Mapping[str, Value] | None = None) -> Callable[[Path], Stepping]:
+    return lambda folder: Stepping(1, _plain_steps, experiment_of(values or {}), num_threads)
 
 
 def _speeds(pairs: Sequence[Pair]) -> list[float]:
@@ -192,11 +215,12 @@ def _plain_steps(rank: int, experiment: Experiment, num_threads: int) -> Iterato
     yield from plain_steps(experiment, DTYPES[experiment.precision.dtype])
 
 
-def _rank_steps(rank: int, experiment: Experiment, folder: Path) -> Iterator[object]:
-    """The trainer's own steps, one thread for each rank."""
+def _rank_steps(rank: int, experiment: Experiment, folder: Path, num_threads: int) -> Iterator[object]:
+    """The trainer's own steps, with so many threads for each rank."""
     folder.mkdir(exist_ok=True)
     seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
     trainer = Trainer(experiment, join(seat, choose_device("cpu", rank)), folder)
+    torch.set_num_threads(num_threads)
     for step in count(1):
         yield trainer.step(step)
 

@@ -43,6 +43,7 @@ from train_core.model.dropout import (
 )
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
+from train_core.model.mixture import MixtureOfExperts
 from train_core.model.transformer import FeedForward, Layer, Transformer, rotary_table_of, takes_groups
 from train_core.parallel.collectives import shard
 from train_core.parallel.context_parallel import ContextAttention, own_tokens
@@ -279,7 +280,8 @@ def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
     torch.compiler.assume_constant_result(takes_groups)
     # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
     for module in layer.modules():
-        if isinstance(module, ColumnParallelLinear | RowParallelLinear | ContextAttention):
+        # How many rows an expert gets differs from pass to pass, for each of which there would be code of its own.
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear | ContextAttention | MixtureOfExperts):
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
     # All passes have activations of one shape, so that code for any shape would only be slower.
     forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)

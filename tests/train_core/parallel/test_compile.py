@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,24 +15,31 @@ from torch import Tensor
 
 from conf.errors import ConfigError
 from conf.experiment import Experiment
-from conf.schema import Value
 from tests.train_core.conftest import ExperimentOf
+from tests.train_core.training.layouts import MIXTURE
 from train_core.model.transformer import Layer, rotary_table_of
 from train_core.parallel.parallelize import compiler_of
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 
-SMALL = {"model.num_layers": 1, "data.source": "synthetic", "batch.global_batch_size": 2, "batch.micro_batch_size": 1}
+SMALL: dict[str, Any] = {
+    "model.num_layers": 1,
+    "data.source": "synthetic",
+    "batch.global_batch_size": 2,
+    "batch.micro_batch_size": 1,
+}
 ALONE = World(0, 1, torch.device("cpu"), "gloo")
 LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torch's compiler warns of itself
-@pytest.mark.parametrize("values", [SMALL, LLAMA], ids=["gpt", "llama, recomputed"])
+@pytest.mark.parametrize(
+    "values", [SMALL, LLAMA, SMALL | MIXTURE | {"model.num_layers": 2}], ids=["gpt", "llama, recomputed", "experts"]
+)
 def test_compiled_layers_train_like_plain_ones(
-    values: dict[str, Value], experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[str, Any], experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced and differentiated by the compiler, without its minutes of generating code."""
     monkeypatch.setattr("train_core.parallel.parallelize.BACKEND", "aot_eager")
