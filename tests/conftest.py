@@ -32,6 +32,11 @@ SHARED = {"slurm_cluster": "slurm", "worlds": "worlds", "finished": "finished", 
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
+SECOND_CLUSTER = "slurm-2"
+ON_SECOND_CLUSTER = {"slurm/test_allocation.py", "slurm/test_chaos.py", "slurm/test_doctor.py"}
+"""Half of the tests on Slurm, which mostly wait, in a group that has a cluster of its own. Where the environment names
+a cluster, there is only that one."""
+
 
 # Thousands of tests, and the libraries that they import, stay until the end. Looking through them for garbage as often
 # as Python does took a third of the time in which every worker collects tests.
@@ -75,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     group_of = _groups(items)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
-    order = list(SHARED.values())
+    order = [SECOND_CLUSTER, *SHARED.values()]
     items.sort(key=lambda item: order.index(group) if (group := group_of[item.path]) in order else len(order))
 
 
@@ -114,6 +119,8 @@ def _groups(items: Iterable[pytest.Item]) -> dict[Path, str]:
         group = next(shared, str(item.path.relative_to(TESTS)))
         if groups.get(item.path) not in SHARED.values():
             groups[item.path] = group
+    if "SLURM_TEST_DIR" not in os.environ:
+        groups |= {path: SECOND_CLUSTER for path in groups if str(path.relative_to(TESTS)) in ON_SECOND_CLUSTER}
     return groups
 
 

@@ -23,7 +23,13 @@ from tests.conftest import BuildRecord, RecordOf
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 START_SECONDS = 280
-OWN_CLUSTER = {"SLURM_TEST_DIR": "/tmp/trisweep_test_slurm", "SLURM_TEST_PORT": "18800"}
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+PORTS = 40
+"""More than a cluster needs."""
+OWN_CLUSTER = {
+    "SLURM_TEST_DIR": f"/tmp/trisweep_test_slurm_{WORKER}",
+    "SLURM_TEST_PORT": str(18800 + PORTS * int(WORKER.removeprefix("gw"))),
+}
 Ending = tuple[SweepFolder, SweepRecord, list[str]]
 
 
@@ -55,7 +61,7 @@ TWO_DEVICE_NODES = ("cluster.devices_per_node=2", "cluster.num_nodes=4")
 
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[Path]:
-    """The cluster's folder. SLURM_CONF points to it for the whole session.
+    """The folder of this worker's cluster. SLURM_CONF points to it for the whole session.
 
     A cluster that is up already is used, and left up, when SLURM_TEST_DIR names its folder.
     """
