@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.target import Target
-from conf.cluster_spec import ClusterSpec
+from conf.compose.load import load_cluster
 from conf.folders import options
-from conf.load import load_cluster
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
 from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.costs.trainers.declared import IMPLEMENTATIONS

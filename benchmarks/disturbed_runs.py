@@ -19,7 +19,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from benchmarks.target import Target, at_least, at_most, figure
-from conf.load import compose
+from conf.compose.load import compose
 from conf.overrides import Overrides
 from sweeps.points.plan import plan_sweep
 from sweeps.repeats.points import measured_points, rivals_of

@@ -14,14 +14,14 @@ from pathlib import Path
 from textwrap import wrap
 
 from benchmarks.target import Target
-from conf.knobs import KNOBS, KnobValue
-from conf.load import compose
+from conf.compose.load import compose
 from conf.overrides import Overrides
+from conf.plan.knobs import KNOBS, KnobValue
 from conf.units import GIBIBYTE, TERA
 from sweeps.confidence.interval import Interval, interval_of
 from sweeps.planner import Training, choose
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request, request
-from sweeps.planner.strategy import Strategy
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 from train_core.whole_files import write_atomically
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from conf.compose.load import settings_of
+from conf.compose.tree import Tree, with_values
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment
-from conf.load import settings_of
-from conf.schema import Value
-from conf.tree import Tree, with_values
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
 from train_core.costs import Estimate, estimate
 
 

@@ -21,10 +21,10 @@ from benchmarks.fastest_fit import Fit, fastest_fit
 from benchmarks.gpu_check.probe import Probe, probed
 from benchmarks.known_device import cluster_of
 from benchmarks.target import Target, at_least, at_most
-from conf.experiment import Experiment
-from conf.load import compose_tree, settings_of
-from conf.schema import Value
-from conf.tree import with_values
+from conf.compose.load import compose_tree, settings_of
+from conf.compose.tree import with_values
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
 from conf.units import GIBIBYTE
 from train_core.costs import Estimate
 from train_core.job.trial import run_trial_here

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from conf.cluster_spec import ClusterSpec, DeviceSpec
+from conf.compose.load import load_cluster
 from conf.folders import options
-from conf.load import load_cluster
-from conf.schema import Frozen
+from conf.types.cluster_spec import ClusterSpec, DeviceSpec
+from conf.types.schema import Frozen
 
 MEMORY_SHARE = 0.1
 """The driver keeps a part of the memory for itself: torch sees a few percent less than the data sheet says."""

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.target import Target, at_most, print_targets
-from conf.experiment import Experiment
-from conf.load import compose
+from conf.compose.load import compose
 from conf.overrides import Overrides
+from conf.plan.experiment import Experiment
 from conf.units import MEBIBYTE
 from results.mlflow.sweep_import import import_sweep
 from results.report.report import write_report

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.target import Target, at_most
 from benchmarks.trainer import SHAPE, TENSOR, experiment_of
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.parallel.clock import Clock, Line
 from train_core.process.world import Seat, choose_device, file_rendezvous, join, leave
 from train_core.training.train import train

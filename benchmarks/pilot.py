@@ -19,9 +19,9 @@ from benchmarks.chaos.cluster import test_cluster, wait_for
 from benchmarks.chaos.job_on_node import quick_job
 from benchmarks.chaos.workbench import Workbench
 from benchmarks.target import Target, figure
-from conf.load import compose
+from conf.compose.load import compose
+from conf.compose.settings import LauncherSpec
 from conf.overrides import Overrides
-from conf.settings import LauncherSpec
 from launcher.allocation_sweep import submit_allocation
 from launcher.snapshot import snapshot_code
 from launcher.sweep import submit

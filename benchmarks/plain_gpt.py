@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 
 
 class Block(nn.Module):

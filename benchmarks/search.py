@@ -19,17 +19,17 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.target import Target, at_least, at_most, figure
-from conf.load import compose, load, load_cluster
+from conf.compose.load import compose, load, load_cluster
+from conf.compose.settings import Settings
 from conf.overrides import Overrides
-from conf.settings import Settings
 from conf.units import MEBIBYTE
 from sweeps.planner import Training, choose
-from sweeps.planner.blocks import blocks
 from sweeps.planner.mixed import choose_mixed
+from sweeps.planner.plans.blocks import blocks
+from sweeps.planner.plans.search import search_space
+from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import strategies_of
 from sweeps.planner.request import request
-from sweeps.planner.search import search_space
-from sweeps.planner.space import Space
-from sweeps.planner.strategy import strategies_of
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.price import price
 from train_core.costs.setting import Setting

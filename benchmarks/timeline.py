@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.target import Target, at_most
 from benchmarks.trainer import DEEP_PIPELINE, experiment_of
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.parallel.schedules import Action
 from train_core.process.world import Seat, choose_device, file_rendezvous, join, leave
 from train_core.training.trainer import Trainer

@@ -24,10 +24,10 @@ import torch
 
 from benchmarks.plain_gpt import plain_steps
 from benchmarks.target import Target, at_least, at_most
-from conf.experiment import Experiment
-from conf.load import compose_tree, settings_of
-from conf.schema import Value
-from conf.tree import with_values
+from conf.compose.load import compose_tree, settings_of
+from conf.compose.tree import with_values
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
 from train_core.model.dtypes import DTYPES
 from train_core.process.world import Seat, choose_device, file_rendezvous, join
 from train_core.training.trainer import Trainer

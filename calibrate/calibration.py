@@ -12,12 +12,12 @@ from typing import Literal
 from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewritten
 from calibrate.measured_changes import left_alone, machine_of, measured_changes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
-from conf.cluster_spec import ClusterSpec
+from conf.compose.load import load_cluster
+from conf.compose.settings import Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
-from conf.load import load_cluster
 from conf.overrides import Overrides
-from conf.settings import Settings
+from conf.types.cluster_spec import ClusterSpec
 from launcher.folder_lock import lock_folder
 from launcher.this_machine.capacity import this_machine
 from launcher.where import compose_for_slurm, slurm_answers

@@ -12,10 +12,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from calibrate.yaml_edit import KeyPath, with_value
-from conf.cluster_spec import ClusterSpec
+from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
 from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
-from conf.load import load_cluster
+from conf.types.cluster_spec import ClusterSpec
 from train_core.whole_files import write_atomically
 
 CHECKOUT = "pyproject.toml"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from calibrate.cluster_file import Change, value_in
 from calibrate.yaml_edit import KeyPath
-from conf.cluster_spec import ClusterSpec, LinkSpec
+from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from train_core.rates.link_fit import fit_link, fit_patterns
 from train_core.rates.plan import reference_dtype
 from train_core.rates.record import DeviceRates, LinkTime, MeasuredSpread

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.compose.load import Composition
 from conf.errors import UsageError
-from conf.load import Composition
 from launcher.where import existing_folder
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.executor import MEASURE_RATES_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch

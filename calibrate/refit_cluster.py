@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose, refit, slopes
-from conf.cluster_spec import ClusterSpec, EfficiencySpec
 from conf.errors import UsageError
-from conf.experiment import Experiment
-from conf.setup import Setup
+from conf.plan.experiment import Experiment
+from conf.plan.setup import Setup
+from conf.types.cluster_spec import ClusterSpec, EfficiencySpec
 from results.report.findings.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.estimate import plan_of, setting_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conf.sites import TrackingSpec
+    from conf.types.sites import TrackingSpec
 
 PROGRAM = "results.mlflow.follow"
 STOP_SECONDS = 5.0

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from conf.overrides import Overrides
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
 from launcher.control.advance import PAUSED, Conductor, Rules, SweepStep
 from launcher.control.loop import go_on

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.cluster_spec import ClusterSpec
+from conf.compose.settings import LauncherSpec
 from conf.credentials import recorded
 from conf.errors import ConfigError, UsageError
-from conf.settings import LauncherSpec
-from conf.sites import SlurmSpec
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.sites import SlurmSpec
 from launcher.allocation.folder import allocation_folder, live_allocation
 from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.control.advance import Rules, SweepStep

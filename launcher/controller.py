@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.compose.load import Composition, compose
+from conf.compose.settings import ControllerSpec, Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import keep_folders
-from conf.load import Composition, compose
 from conf.overrides import Overrides
-from conf.settings import ControllerSpec, Settings
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.control.advance import Conductor, SweepStep
 from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import rules_for, time_limit_here

@@ -31,7 +31,7 @@ from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 
 if TYPE_CHECKING:
-    from conf.load import Composition  # with Hydra, for which no rank of a job has to wait
+    from conf.compose.load import Composition  # with Hydra, for which no rank of a job has to wait
 
 FOLDER, OF_TRIAL, CONFIGURATION = "provenance", "provenance.json", "configuration.yaml"
 MOST_PATCH_BYTES = 2**20

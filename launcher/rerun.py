@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.executor import SlurmExecutor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.experiment import Experiment
-from conf.settings import UNLIMITED_BUDGET, ControllerSpec
-from conf.sites import SlurmSpec
+from conf.compose.settings import UNLIMITED_BUDGET, ControllerSpec
+from conf.plan.experiment import Experiment
+from conf.types.sites import SlurmSpec
 from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on

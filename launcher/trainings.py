@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from conf.compose.load import checked, compose
+from conf.compose.tree import part_at, with_values
 from conf.errors import ConfigError, UsageError
-from conf.experiment import Experiment
-from conf.load import checked, compose
 from conf.overrides import Overrides
-from conf.sites import SlurmSpec
-from conf.sweep_spec import Objective, is_of_time
-from conf.tree import part_at, with_values
+from conf.plan.experiment import Experiment
+from conf.types.sites import SlurmSpec
+from conf.types.sweep_spec import Objective, is_of_time
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import standings

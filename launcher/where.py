@@ -8,11 +8,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.compose.load import Composition, compose
+from conf.compose.settings import Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
-from conf.load import Composition, compose
 from conf.overrides import Overrides
-from conf.settings import Settings
 from sweeps.trial import SweepFolder
 
 SLURM_PING_SECONDS = 10

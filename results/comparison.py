@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
 from train_core.measurement import Environment, Performance

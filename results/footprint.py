@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from conf.cluster_spec import SiteSpec
-from conf.setup import Setup
+from conf.plan.setup import Setup
+from conf.types.cluster_spec import SiteSpec
 from conf.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 from train_core.costs import Estimate
 from train_core.measurement import Performance

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import counted_runs, disturbances, middle_of
 from train_core.measurement import Performance

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.run_content import LoggedMetric, RunContent
 from train_core.whole_files import write_atomically
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas
 
-from conf.experiment import Experiment
-from conf.knobs import KNOBS
-from conf.schema import BatchPlan, Value
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import KNOBS
+from conf.types.schema import BatchPlan, Value
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.scaling import Scaling, scalings
 from results.units import gib, percent, tflops

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from conf.stage_spec import TRAIN, StageSpec, earlier_stages
+from conf.types.stage_spec import TRAIN, StageSpec, earlier_stages
 from sweeps.reading import Reading, TrialReading
 from train_core.measurement import Outcome
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from conf.experiment import Experiment
-from conf.knobs import KNOB, LAYOUT_KEYS, label_of_point, labelled_values
-from conf.schema import Value
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import KNOB, LAYOUT_KEYS, label_of_point, labelled_values
+from conf.types.schema import Value
 
 BATCH_KEY = "batch.global_batch_size"
 SHORT_NAMES = {

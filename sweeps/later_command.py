@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from conf.compose.load import Composition, compose
+from conf.compose.tree import value_at
 from conf.errors import UsageError
-from conf.knobs import LAYOUT_KEYS
-from conf.load import Composition, compose
 from conf.overrides import Overrides, written
-from conf.schema import Value
-from conf.sweep_spec import PointSet
-from conf.tree import value_at
+from conf.plan.knobs import LAYOUT_KEYS
+from conf.types.schema import Value
+from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import Point
 from sweeps.points.plan import part_of, plan_sweep
 from sweeps.search.searcher import Proposal

@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from conf.experiment import Experiment
-from conf.knobs import label_of_point
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import label_of_point
 from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.folder.submission import Submission, last_line, log_of, read_submission
 from sweeps.trial import Trial

@@ -15,10 +15,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from conf.errors import UsageError
-from conf.experiment import Experiment
-from conf.schema import Frozen, Value
-from conf.sites import TrackingSpec
-from conf.sweep_spec import Objective, SweepSpec
+from conf.plan.experiment import Experiment
+from conf.types.schema import Frozen, Value
+from conf.types.sites import TrackingSpec
+from conf.types.sweep_spec import Objective, SweepSpec
 from sweeps.labels import Labels
 from train_core.costs import Estimate
 from train_core.trial_folder import TrialFolder

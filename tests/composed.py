@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-import conf.load
-from conf.cluster_spec import ClusterSpec
-from conf.load import Composition
+import conf.compose.load
+from conf.compose.load import Composition
+from conf.compose.settings import Settings
+from conf.compose.tree import Tree
 from conf.overrides import Overrides
-from conf.settings import Settings
-from conf.tree import Tree
+from conf.types.cluster_spec import ClusterSpec
 
 
 def composed(texts: Sequence[str] = ()) -> Composition:
@@ -28,9 +28,9 @@ def load(texts: Sequence[str] = ()) -> Settings:
 
 @cache
 def load_cluster(name: str) -> ClusterSpec:
-    return conf.load.load_cluster(name)
+    return conf.compose.load.load_cluster(name)
 
 
 @cache
 def _composed(texts: tuple[str, ...]) -> Composition:
-    return conf.load.compose(Overrides.parse(texts))
+    return conf.compose.load.compose(Overrides.parse(texts))

@@ -15,9 +15,9 @@ from typing import Protocol
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from conf.schema import Value
-from conf.sites import TrackingSpec
-from conf.sweep_spec import PointSet
+from conf.types.schema import Value
+from conf.types.sites import TrackingSpec
+from conf.types.sweep_spec import PointSet
 from sweeps.points.plan import make_trials
 from sweeps.trial import SweepRecord
 from tests.composed import compose_tree, load, load_cluster

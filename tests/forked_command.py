@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-NEEDED = ("conf.load", "hydra", "sweeps.planner", "train_core.costs", "typer", "rich.console", "rich.table")
+NEEDED = ("conf.compose.load", "hydra", "sweeps.planner", "train_core.costs", "typer", "rich.console", "rich.table")
 """Not `cli`, whose console looks at the environment when it is imported."""
 
 PATIENCE_SECONDS = 240

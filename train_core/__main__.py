@@ -16,10 +16,10 @@ from pathlib import Path
 # `python -m` puts the current folder first, in which somebody's own package may be called `conf`, as ours is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from conf.compose.load import run_with_hydra, settings_of
+from conf.compose.tree import Tree
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
-from conf.load import run_with_hydra, settings_of
 from conf.private_files import keep_private
-from conf.tree import Tree
 from conf.units import GIBIBYTE, TERA
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder

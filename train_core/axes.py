@@ -18,7 +18,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 
 
 class Coordinates(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from conf.schema import Count, Frozen, NonNegative, Positive
+from conf.types.schema import Count, Frozen, NonNegative, Positive
 
 
 class Outcome(StrEnum):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from conf.schema import Count, Frozen, Positive
+from conf.types.schema import Count, Frozen, Positive
 
 MOST_PASSES = 4000
 """Of all stages together; a stage keeps its share of them, its first and its last ones in equal numbers."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
 from train_core.whole_files import append_whole, replacing, write_atomically

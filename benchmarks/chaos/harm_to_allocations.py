@@ -14,10 +14,10 @@ from benchmarks.chaos.cluster import Cluster, command, wait_for
 from benchmarks.chaos.controller import Silent
 from benchmarks.chaos.scenario import CATALOGUE
 from benchmarks.chaos.workbench import NODES, OVERRIDES, PATIENCE_SECONDS, POLL_SECONDS, REFUSALS, Workbench
-from conf.cluster_spec import ClusterSpec
-from conf.load import compose
+from conf.compose.load import compose
+from conf.compose.settings import LauncherSpec
 from conf.overrides import Overrides
-from conf.settings import LauncherSpec
+from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation_sweep import run_inside, submit_allocation
 from launcher.workplaces.in_allocation import CLOSING_SECONDS

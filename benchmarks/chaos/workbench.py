@@ -16,13 +16,13 @@ from pydantic import BaseModel
 from benchmarks.chaos import job_on_node
 from benchmarks.chaos.cluster import Cluster, wait_for
 from benchmarks.chaos.job_on_node import EXECUTIONS, ORDERS, made_up_training
+from conf.compose.load import Composition, compose
+from conf.compose.tree import Tree, with_values
 from conf.errors import TrisweepError
-from conf.load import Composition, compose
 from conf.overrides import Overrides
-from conf.schema import Value
-from conf.sites import SlurmSpec
-from conf.sweep_spec import PointSet
-from conf.tree import Tree, with_values
+from conf.types.schema import Value
+from conf.types.sites import SlurmSpec
+from conf.types.sweep_spec import PointSet
 from launcher.control.attempts import RetryRule
 from launcher.control.orders import SweepOrders
 from launcher.slurm.executor import SlurmJob

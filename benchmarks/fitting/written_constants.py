@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.fitting.constants import GPUS, NETWORK, NETWORKS, OTHERS, SCALE, chip_values, fitted_constants
 from calibrate.robust_fit import Values
+from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR, options
-from conf.load import load_cluster
 from train_core.whole_files import write_atomically
 
 COSTS = CONF_DIR.parent / "train_core" / "costs"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.gpu_check.check import Finding
 from benchmarks.gpu_check.workbench import Ran
-from conf.schema import Dtype, Value
+from conf.types.schema import Dtype, Value
 from train_core.measurement import StepMetrics
 
 

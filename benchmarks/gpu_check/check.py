@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from conf.errors import TrisweepError
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 
 
 class Verdict(StrEnum):

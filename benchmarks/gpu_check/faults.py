@@ -12,8 +12,8 @@ from benchmarks.gpu_check.agreement import EXACT, compared, figures_of, repeated
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
 from benchmarks.gpu_check.layouts import Layout
 from benchmarks.gpu_check.workbench import Ran, Workbench
-from conf.experiment import Experiment
-from conf.schema import Value
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
 from conf.units import GIBIBYTE, MEBIBYTE
 from train_core.costs import estimate
 from train_core.measurement import Outcome, StepMetrics

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.gpu_check.check import Check, Finding
 from benchmarks.gpu_check.node import GENERIC
 from benchmarks.gpu_check.workbench import Workbench
-from conf.cluster_spec import ClusterSpec, LinkSpec
-from conf.load import settings_of
+from conf.compose.load import settings_of
+from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import GIGA
 from results.units import significant, tflops
 from train_core.rates.plan import KIBIBYTE, rates_plan

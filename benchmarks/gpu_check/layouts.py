@@ -11,7 +11,7 @@ from benchmarks.gpu_check.agreement import compared, figures_of
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
 from benchmarks.gpu_check.scale import TRAINING
 from benchmarks.gpu_check.workbench import Workbench
-from conf.schema import Dtype, Value
+from conf.types.schema import Dtype, Value
 from train_core.measurement import StepMetrics
 
 PART = "layouts"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from benchmarks.gpu_check.probe import Probe
 from benchmarks.known_device import FoundDevice
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 from conf.units import GIBIBYTE
 from launcher.this_machine.capacity import TOOL_SECONDS, this_machine
 from train_core.process.git_sha import git_sha

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from benchmarks.gpu_check.machine import Machine
 from benchmarks.known_device import FoundDevice, cluster_of
-from conf.load import compose_tree
-from conf.schema import Dtype, Value
-from conf.tree import Tree, part_at, with_values
+from conf.compose.load import compose_tree
+from conf.compose.tree import Tree, part_at, with_values
+from conf.types.schema import Dtype, Value
 from conf.units import TERA
 
 PATTERN = "dgx-h100"

@@ -10,7 +10,7 @@ from benchmarks.gpu_check.check import Check, Finding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import Workbench
-from conf.schema import Value
+from conf.types.schema import Value
 
 WHOLE: dict[str, Value] = {"batch.micro_batch_size": 8}
 WAYS: dict[str, dict[str, Value]] = {

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from benchmarks.known_device import FoundDevice
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 from train_core.process.git_sha import ROOT
 
 PROBE_SECONDS = 120.0

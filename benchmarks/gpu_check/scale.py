@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conf.schema import Value
+from conf.types.schema import Value
 
 FAMILIES: dict[str, dict[str, Value]] = {
     "GPT": {},

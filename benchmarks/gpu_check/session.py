@@ -18,8 +18,8 @@ from benchmarks.gpu_check.plan import rounds
 from benchmarks.gpu_check.report import EVERYTHING, PAGE, Report, summary, write_report
 from benchmarks.gpu_check.scale import CPU, GPU
 from benchmarks.gpu_check.workbench import Workbench
+from conf.compose.load import compose_tree
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from conf.load import compose_tree
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

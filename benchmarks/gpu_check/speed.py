@@ -12,9 +12,9 @@ from benchmarks.gpu_check.agreement import figures_of
 from benchmarks.gpu_check.check import Check, Finding, LeftOut
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import Workbench
-from conf.load import compose_tree
-from conf.schema import Value
-from conf.tree import Tree, with_values
+from conf.compose.load import compose_tree
+from conf.compose.tree import Tree, with_values
+from conf.types.schema import Value
 from results.report.findings.comparable import measured_terms, predicted_terms
 from train_core.costs import Estimate
 from train_core.measurement import Performance

@@ -18,10 +18,10 @@ import psutil
 
 from benchmarks.gpu_check.check import LeftOut
 from benchmarks.gpu_check.scale import FAMILIES, TRAINING, Scale
-from conf.experiment import Experiment
-from conf.load import settings_of
-from conf.schema import Dtype, Value
-from conf.tree import Tree, with_values
+from conf.compose.load import settings_of
+from conf.compose.tree import Tree, with_values
+from conf.plan.experiment import Experiment
+from conf.types.schema import Dtype, Value
 from train_core.job.failures import without_numbers
 from train_core.measurement import Measurement, Outcome, StepMetrics
 from train_core.process.git_sha import ROOT

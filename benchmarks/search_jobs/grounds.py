@@ -11,11 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from conf.experiment import Experiment
-from conf.load import Composition, compose
+from conf.compose.load import Composition, compose
 from conf.overrides import Overrides
+from conf.plan.experiment import Experiment
+from sweeps.planner.plans.space import Space
 from sweeps.planner.request import request
-from sweeps.planner.space import Space
 from sweeps.replay.machine import InventedMachine
 from sweeps.search.layouts.candidates import PlansOfSpaces
 from train_core.costs.counts.flops import model_flops

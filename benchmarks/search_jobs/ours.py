@@ -6,9 +6,9 @@ from math import exp
 from typing import Any
 
 from benchmarks.search_jobs.grounds import Ground
-from conf.experiment import Experiment
-from conf.schema import Value
-from sweeps.planner.strategy import Strategy
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured
 from sweeps.search.layouts.bayes import Bayes

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.search_jobs.grounds import Ground
-from conf.knobs import SEARCHED_KNOBS
+from conf.plan.knobs import SEARCHED_KNOBS
 from conf.units import GIBIBYTE
-from sweeps.planner.space import Placing
+from sweeps.planner.plans.space import Placing
 from train_core.costs.setting import Booleans, Integers
 
 MOST_ASKS = 2000  # of a study for one plan that can be run

@@ -15,10 +15,10 @@ from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.published_rows import row_sets, sweep_of
 from benchmarks.search_jobs.contest import Played
 from benchmarks.search_jobs.grounds import NEAR
+from conf.compose.load import load
 from conf.errors import ConfigError
-from conf.experiment import Experiment, ExperimentParts
-from conf.load import load
-from conf.schema import Value
+from conf.plan.experiment import Experiment, ExperimentParts
+from conf.types.schema import Value
 from results.score import RowComparison
 from sweeps.replay.reading import ReplayedReading, replayed_reading
 from sweeps.replay.run import as_measured

@@ -11,14 +11,14 @@ import yaml
 from rich.text import Text
 
 from cli.output.console import complaints
+from conf.compose.model_from import KEY, expanded
 from conf.credentials import hide_credentials, shown_tree
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders, groups, options
-from conf.model_from import KEY, expanded
 from conf.overrides import Override, Overrides
 
 if TYPE_CHECKING:
-    from conf.load import Composition
+    from conf.compose.load import Composition
 
 TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torchtitan, deepspeed"
 """Those of `train_core.costs`, written out because importing that takes longer than to answer `--help`."""
@@ -72,7 +72,7 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
 
 def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
     """The configuration of a command that needs to know no more than what was asked for."""
-    from conf.load import compose
+    from conf.compose.load import compose
 
     asked = compose(overrides_of(sweep, texts))
     for doubt in asked.doubts:

@@ -12,7 +12,7 @@ from conf.errors import UsageError
 from conf.folders import options
 
 if TYPE_CHECKING:
-    from conf.load import Composition
+    from conf.compose.load import Composition
     from sweeps.trial import SweepFolder
 
 MOST_NAMED = 8

@@ -10,7 +10,7 @@ import typer
 from cli.output.console import print_unwrapped
 from conf.errors import ConfigError
 from conf.private_files import shared_as_usual
-from conf.schema import Dtype
+from conf.types.schema import Dtype
 
 
 def export(

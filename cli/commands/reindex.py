@@ -13,7 +13,7 @@ from cli.output.console import counted, print_unwrapped, shown_path
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
-    from conf.sites import TrackingSpec
+    from conf.types.sites import TrackingSpec
     from launcher.trainings import LongRun
     from sweeps.sweep import Sweep
 

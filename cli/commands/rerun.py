@@ -15,8 +15,8 @@ from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
 
 if TYPE_CHECKING:
-    from conf.load import Composition
-    from conf.sites import SlurmSpec
+    from conf.compose.load import Composition
+    from conf.types.sites import SlurmSpec
     from launcher.rerun import Rerun
     from sweeps.reading import Reading
     from sweeps.sweep import Sweep

@@ -10,13 +10,13 @@ import yaml
 
 from cli.command_line.arguments import AsJson, OverrideTexts, composed
 from cli.output.console import print_json, print_unwrapped
+from conf.compose.model_from import KEY
 from conf.credentials import hide_credentials, shown_tree
 from conf.folders import option_called, options, shown_source
-from conf.model_from import KEY
 from conf.overrides import Overrides
 
 if TYPE_CHECKING:
-    from conf.load import Composition
+    from conf.compose.load import Composition
 
 All = Annotated[bool, typer.Option("--all", help="Show every group, not just those that were named.")]
 
@@ -55,7 +55,7 @@ def _document(name: str, values: Any, sources: dict[str, dict[str, str]]) -> dic
 
 def _sources(asked: Composition) -> dict[str, dict[str, str]]:
     """The files of each group: its own, then those that it takes parts from, by what was chosen."""
-    from conf.load import choices
+    from conf.compose.load import choices
 
     found: dict[str, dict[str, str]] = {}
     for key, option in choices(asked.overrides).items():

@@ -12,8 +12,8 @@ import typer
 from cli.command_line.arguments import complete_sweep, composed, overrides_of
 from cli.output.console import print_unwrapped
 from cli.output.next_command import ui_command
+from conf.compose.model_from import expanded
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
-from conf.model_from import expanded
 from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
 
@@ -73,7 +73,7 @@ def require_memory(predicted: Estimate) -> None:
 
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
-    from conf.load import is_name
+    from conf.compose.load import is_name
     from launcher.trainings import long_run, write_extension, write_long_run
     from launcher.where import choose_place
     from train_core.costs import estimate

@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from conf.complaints import model_in
+from conf.compose.complaints import model_in
+from conf.compose.load import compose_tree
+from conf.compose.settings import Settings
+from conf.compose.tree import Tree
 from conf.folders import options
-from conf.load import compose_tree
-from conf.settings import Settings
-from conf.setup_parts import EXAMPLE
-from conf.setup_parts import KEY as MIXED
-from conf.tree import Tree
+from conf.plan.setup_parts import EXAMPLE
+from conf.plan.setup_parts import KEY as MIXED
 
 HEAD = """# Every key of the configuration
 

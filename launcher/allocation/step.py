@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import SlurmAllocation, running_steps
 from launcher.allocation.packing import Expectation, StepPlacement
 from launcher.executor import FolderWork

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from conf.trainer_spec import LogSpec
+from conf.types.trainer_spec import LogSpec
 from launcher.command_trainer.step_book import StepBook
 from sweeps.folder.submission import tail
 from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes

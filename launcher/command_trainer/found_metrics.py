@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conf.trainer_spec import MetricsSpec
+from conf.types.trainer_spec import MetricsSpec
 
 
 class NoMetrics(Exception):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from conf.errors import EXIT_FAILED
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from launcher.command_trainer.run import ProgramRun
 from launcher.command_trainer.seat import seat_in_slurm, seats_here
 from train_core.job.failures import failed_measurement

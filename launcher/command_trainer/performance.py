@@ -8,7 +8,7 @@ import socket
 import statistics
 from collections.abc import Mapping, Sequence
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.costs import FLOPS_FORMULA, hardware_flops, model_flops, num_parameters, num_recomputed
 from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics
 from train_core.process.git_sha import git_sha

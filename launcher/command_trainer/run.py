@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, rank_failure, unmeasured_failure
 from launcher.command_trainer.found_metrics import FoundMetrics, NoMetrics
 from launcher.command_trainer.performance import environment_of, performance_of

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.process.meeting import port_of_step, reachable_host
 
 THIS_MACHINE = "127.0.0.1"

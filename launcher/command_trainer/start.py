@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.experiment import Experiment
-from conf.trainer_call import Call, call_of, torchrun_words
+from conf.plan.experiment import Experiment
+from conf.plan.trainer_call import Call, call_of, torchrun_words
 from launcher.command_trainer.seat import ProgramSeat
 from train_core.process.git_sha import ROOT
 from train_core.trial_folder import TrialFolder

@@ -8,8 +8,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from conf.experiment import Experiment
-from conf.trainer_spec import TIMES
+from conf.plan.experiment import Experiment
+from conf.types.trainer_spec import TIMES
 from launcher.command_trainer.performance import devices_in_use
 from train_core.costs import model_flops
 from train_core.measurement import StepMetrics

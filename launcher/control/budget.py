@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from conf.compose.settings import BudgetSpec
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.settings import BudgetSpec
-from conf.sites import SlurmSpec
+from conf.plan.experiment import Experiment
+from conf.types.sites import SlurmSpec
 from launcher.slurm.resources import devices_charged
 from sweeps.trial import Trial
 

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from conf.compose.settings import NotifySpec
 from conf.credentials import hide_credentials, is_web_address
-from conf.schema import Frozen
-from conf.settings import NotifySpec
+from conf.types.schema import Frozen
 from conf.units import TERA
 from sweeps.folder.journal import Finished
 from sweeps.points.objectives import cost

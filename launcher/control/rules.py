@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from conf.load import Composition
-from conf.settings import Settings
-from conf.sweep_spec import SearchPlan, is_of_time
-from conf.tree import Tree
+from conf.compose.load import Composition
+from conf.compose.settings import Settings
+from conf.compose.tree import Tree
+from conf.types.sweep_spec import SearchPlan, is_of_time
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
 from launcher.control.notify import Notifier

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.cluster_spec import ClusterSpec
 from conf.errors import TrisweepError
 from conf.folders import options
 from conf.overrides import Overrides
-from conf.sites import SlurmSpec
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult
 from launcher.doctor.machine import machine_findings
 from launcher.doctor.node_checks import NODES, node_findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 
-from conf.cluster_spec import ClusterSpec, LinkSpec
+from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import GIBIBYTE, GIGA
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.node_report import NodeReport

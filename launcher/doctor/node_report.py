@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 from train_core.trial_folder import JobFolder, PathInside
 from train_core.whole_files import write_atomically
 

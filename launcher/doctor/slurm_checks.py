@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.cluster_spec import ClusterSpec
 from conf.folders import shown_file
-from conf.sites import SlurmSpec
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
 from launcher.slurm.cluster import ask, minutes, this_cluster

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.cluster_spec import ClusterSpec
-from conf.sites import SlurmSpec
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
 from launcher.executor import CHECK_NODE_IN_SLURM, FolderWork

@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 from train_core.whole_files import write_atomically
 
 ANSWER_SECONDS = 15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE")
 OF_THE_JOB = (

@@ -28,7 +28,7 @@ from typing import Any
 
 from conf.errors import UsageError
 from conf.private_files import read_own, require_own_folders
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.executor import Executor, FolderWork
 from launcher.slurm.cluster import first_rank_lines, this_cluster
 from launcher.slurm.query import SlurmSilent, query_named

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from conf.experiment import Experiment
-from conf.sites import SlurmSpec
+from conf.plan.experiment import Experiment
+from conf.types.sites import SlurmSpec
 from launcher.slurm.cluster import this_cluster
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial

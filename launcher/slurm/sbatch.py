@@ -12,7 +12,7 @@ from typing import Any
 from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.slurm.container import container_srun_args, container_words
 from launcher.snapshot import CHECKSUM_OF_FILES, checksum_of_files
 from sweeps.folder.submission import JobShape

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
 from sweeps.trial import Trial
 from train_core.costs import Estimate

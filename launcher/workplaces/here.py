@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
 from launcher.slurm.silent_jobs import TRACEBACK_LINES

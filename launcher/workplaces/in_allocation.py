@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.allocation.ends import allocation_end, step_end, why_not_created
 from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose

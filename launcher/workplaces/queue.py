@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.control.workplace import Workplace
 from launcher.executor import RUN_IN_SLURM

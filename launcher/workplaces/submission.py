@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from conf.experiment import Experiment
-from conf.knobs import KNOB, KNOBS
-from conf.schema import Value
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import KNOB, KNOBS
+from conf.types.schema import Value
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import Trial

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conf.credentials import HIDDEN
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.folder.submission import Submission, tail
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepFolder

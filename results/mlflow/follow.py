@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conf.sites import TrackingSpec
+    from conf.types.sites import TrackingSpec
     from sweeps.trial import SweepFolder
 
 LOWEST_PRIORITY = 19
@@ -34,7 +34,7 @@ def follow(folder: Path, tracking: dict[str, Any]) -> None:
 
 def import_of(folder: Path, tracking: dict[str, Any]) -> Callable[[], None]:
     """Return a function that brings the sweep, or all sweeps that have not ended, up to date in the store."""
-    from conf.sites import TrackingSpec
+    from conf.types.sites import TrackingSpec
     from results.mlflow.unfinished import UnfinishedSweeps
     from sweeps.trial import SweepFolder
 

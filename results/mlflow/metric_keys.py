@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conf.sweep_spec import Objective, figure_of
+from conf.types.sweep_spec import Objective, figure_of
 from conf.units import GIBIBYTE, TERA
 from results.scaling import Scaling
 from sweeps.points.objectives import measured_value as value_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.errors import UsageError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.reachable import require_database, require_entry, require_server, require_sqlite
 from results.mlflow.stored_runs import SWEEP_ID
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from conf.credentials import hide_credentials
 from conf.errors import UsageError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.artifacts import log_sweep_files, log_trial_files, report_digest
 from results.mlflow.last_import import LastImport
 from results.mlflow.reachable import remedy_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from conf.experiment import Experiment
-from conf.knobs import KNOBS, value_of
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import KNOBS, value_of
 from results.mlflow import metric_keys
 from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, StepHistory, at, milliseconds, tag
 from results.scaling import Scaling

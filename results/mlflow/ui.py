@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 
 from conf.credentials import without_credentials
 from conf.errors import UsageError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow import server_guard
 from results.mlflow.reachable import require_database, require_sqlite
 from results.mlflow.store import QUIET_SETTINGS, artifact_dir, connect, database_path, tracking_uri

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from conf.errors import TrisweepError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.sweep_import import import_sweep
 from sweeps.glance import glance_at, is_settled
 from sweeps.sweep import Sweep

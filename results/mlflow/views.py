@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from conf.sweep_spec import Objective
+from conf.types.sweep_spec import Objective
 from results.mlflow.metric_keys import objective_key
 from results.mlflow.run_content import RunContent
 from results.mlflow.stored_runs import SWEEP_ID

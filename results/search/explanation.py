@@ -12,7 +12,7 @@ from rich.text import Text
 
 from conf.units import GIBIBYTE
 from results.units import gib, seconds
-from sweeps.planner.explain import Alternative, Explanation
+from sweeps.planner.choosing.explain import Alternative, Explanation
 
 SMALLEST_SHARE = 0.001
 """A smaller part of the step, or of the memory, is not worth a word."""

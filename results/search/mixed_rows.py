@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from conf.knobs import KNOBS, layers_in_short
+from conf.plan.knobs import KNOBS, layers_in_short
 from conf.units import GIBIBYTE, SECONDS_PER_HOUR, TERA
 from results.search.rows import MILLION, Row, knob_cells
 from results.terminal.layout_names import LayoutCell
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
+from sweeps.planner.choosing.objectives import dollars_per_second, tokens_per_step, total_hours, watts
 from sweeps.planner.mixed import MixedBlock, MixedChoice, MixedStrategy
-from sweeps.planner.objectives import dollars_per_second, tokens_per_step, total_hours, watts
-from sweeps.planner.space import Space
+from sweeps.planner.plans.space import Space
 from train_core.costs import model_flops
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sweeps.planner import Choice
-from sweeps.planner.choice import NEARLY_FULL, Judged, num_rivals
+from sweeps.planner.choosing.choice import NEARLY_FULL, Judged, num_rivals
 from sweeps.planner.request import Request
 
 MOST_OUTSIDE = 3

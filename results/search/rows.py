@@ -7,21 +7,21 @@ import io
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from conf.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
-from conf.settings import Settings
+from conf.compose.settings import Settings
+from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
 from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
 from results.machine_text import csv_cell
 from sweeps.planner import Candidate, Choice, Training
-from sweeps.planner.choice import Judged, num_rivals
-from sweeps.planner.objectives import (
+from sweeps.planner.choosing.choice import Judged, num_rivals
+from sweeps.planner.choosing.objectives import (
     dollars_per_second,
     tokens_per_step,
     total_dollars,
     total_hours,
     watts,
 )
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request
-from sweeps.planner.strategy import Strategy
 
 Cell: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Cell]

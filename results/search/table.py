@@ -11,9 +11,9 @@ from results.search.rows import Row, layout, layout_knobs, search_row
 from results.terminal.layout_names import LayoutCell, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
-from sweeps.planner.choice import Judged
-from sweeps.planner.objectives import ScalingKind, dollars_per_second
-from sweeps.planner.scaling import ScalingPoint
+from sweeps.planner.choosing.choice import Judged
+from sweeps.planner.choosing.objectives import ScalingKind, dollars_per_second
+from sweeps.planner.choosing.scaling import ScalingPoint
 
 WIDE = 100
 

@@ -10,8 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
-from conf.knobs import IN_ORDER_OF_LABELS, Knob, KnobValue, labelled_values
-from conf.setup import Setup
+from conf.plan.knobs import IN_ORDER_OF_LABELS, Knob, KnobValue, labelled_values
+from conf.plan.setup import Setup
 
 NARROW = 100
 """Columns of a terminal below which only a table's first column may take more than it needs."""

@@ -10,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from conf.units import GIGA, TERA
 from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from conf.setup import Setup
+from conf.plan.setup import Setup
 from results.report.findings.sought import half_width_text, value_text, words_of
 from results.terminal.layout_names import LayoutCell, OutcomeCell, legend_in_short
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops

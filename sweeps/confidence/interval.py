@@ -12,9 +12,9 @@ from typing import Annotated
 import yaml
 from pydantic import Field, TypeAdapter
 
-from conf.cluster_spec import FittedRuns
-from conf.schema import Frozen, NonNegative
-from conf.setup import Setup
+from conf.plan.setup import Setup
+from conf.types.cluster_spec import FittedRuns
+from conf.types.schema import Frozen, NonNegative
 from conf.units import GIGA
 from train_core.costs import Estimate, num_parameters
 from train_core.costs.counts.flops import layer_forward_flops

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from conf.schema import Count, Frozen
+from conf.types.schema import Count, Frozen
 from train_core.measurement import Fault, Measurement, Outcome
 from train_core.trial_folder import JobFolder
 from train_core.whole_files import append_whole

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from conf.errors import UsageError
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 from sweeps.trial import Trial
 from train_core.measurement import Outcome
 from train_core.process.long_lived import long_lived

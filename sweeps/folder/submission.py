@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from conf.experiment import Experiment
-from conf.schema import Count, Frozen
+from conf.plan.experiment import Experiment
+from conf.types.schema import Count, Frozen
 from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 

@@ -2,27 +2,18 @@
 
 Read in this order:
 
-request      from overrides to the spaces that are searched: usual batch and precision, memory left free
-space        the values of each knob, given those before it, padding; `spreads` of layers over stages; `runnable` plans
-blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
-search       one space whole: what fits, the fastest, and the best of each family
-promising    many spaces at once: bounds tell which families need not be priced
-choice       among spaces: which cluster, how many devices, which plan; `objectives` are money, energy, device-hours
-strategy     one plan as a value; `neighbours` differ from it in one knob, `explain` says why it is as fast as it is
-points       what a sweep then measures
-scaling      the best plan for every number of devices
-mixed        one job over several types of devices
-
-A family is all plans of the same `space.Sizes` on one number of devices of one cluster. A knob of a plan lives in one
-of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends on) or `spreads.StageLayout`, all three
-columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
+request   from overrides to the spaces that are searched: usual batch and precision, memory left free
+plans     a room: all legal plans of a space, as columns that are priced together
+choosing  a room: which plan to take among them, by which objective, and why
+points    what a sweep then measures
+mixed     one job over several types of device
 """
 
-from sweeps.planner.choice import Candidate, Choice, choose, pareto_front
-from sweeps.planner.objectives import OBJECTIVES, Objective, Training
-from sweeps.planner.search import Found, search_space
-from sweeps.planner.space import Space
-from sweeps.planner.strategy import Strategy
+from sweeps.planner.choosing.choice import Candidate, Choice, choose, pareto_front
+from sweeps.planner.choosing.objectives import OBJECTIVES, Objective, Training
+from sweeps.planner.plans.search import Found, search_space
+from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import Strategy
 
 __all__ = [
     "OBJECTIVES",

@@ -23,9 +23,9 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
-from sweeps.planner.promising import SLACK
-from sweeps.planner.shard_work import ShardWork, price_shards
-from sweeps.planner.space import (
+from sweeps.planner.choosing.promising import SLACK
+from sweeps.planner.plans.shard_work import ShardWork, price_shards
+from sweeps.planner.plans.space import (
     ShardChoice,
     Space,
     divisors,
@@ -35,7 +35,7 @@ from sweeps.planner.space import (
     tensor_parallel_sizes,
     zero_stages,
 )
-from sweeps.planner.strategy import Strategy, strategies_of
+from sweeps.planner.plans.strategy import Strategy, strategies_of
 from train_core.costs import StepTime
 from train_core.costs.layer.shard import NONE
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_shortfall, mixed_step

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import ExperimentParts
-from conf.schema import Value
-from conf.sweep_spec import SearchPlan
-from conf.trainer_limits import limits_of_program
-from conf.trainer_spec import TrainerSpec
-from sweeps.planner.neighbours import neighbours
-from sweeps.planner.search import search_space
-from sweeps.planner.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
-from sweeps.planner.strategy import Strategy, strategies_of
+from conf.plan.experiment import ExperimentParts
+from conf.plan.trainer_limits import limits_of_program
+from conf.types.schema import Value
+from conf.types.sweep_spec import SearchPlan
+from conf.types.trainer_spec import TrainerSpec
+from sweeps.planner.choosing.neighbours import neighbours
+from sweeps.planner.plans.search import search_space
+from sweeps.planner.plans.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
+from sweeps.planner.plans.strategy import Strategy, strategies_of
 from train_core.costs import Implementation, estimate
 
 PROBES: Mapping[str, str] = {

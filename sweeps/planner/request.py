@@ -12,24 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conf.cluster_spec import ClusterSpec, DeviceSpec
+from conf.compose.load import Composition, load_cluster, settings_of
+from conf.compose.settings import Settings
+from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import require_compilable, require_whole_attention
 from conf.folders import is_own, path_of
-from conf.knobs import KNOBS, KnobValue
-from conf.load import Composition, load_cluster, settings_of
-from conf.model_spec import ModelSpec
 from conf.overrides import Overrides, written
-from conf.plan_checks import require_recipe
-from conf.schema import Value
-from conf.settings import Settings
-from conf.setup_parts import KEY, is_count, named_blocks, written_blocks
-from conf.sweep_spec import SweepSpec
-from conf.tree import part_at, value_at, with_values
+from conf.plan.experiment import require_compilable, require_whole_attention
+from conf.plan.knobs import KNOBS, KnobValue
+from conf.plan.plan_checks import require_recipe
+from conf.plan.setup_parts import KEY, is_count, named_blocks, written_blocks
+from conf.types.cluster_spec import ClusterSpec, DeviceSpec
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Value
+from conf.types.sweep_spec import SweepSpec
 from conf.units import GIBIBYTE, MEBIBYTE
-from sweeps.planner.runnable import require_run
-from sweeps.planner.space import Space, padded_model, require_searchable, shared_tensor_sizes
-from sweeps.planner.strategy import Strategy, even_ends, spread_layers
+from sweeps.planner.plans.runnable import require_run
+from sweeps.planner.plans.space import Space, padded_model, require_searchable, shared_tensor_sizes
+from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
 from train_core.costs.trainers.trisweep import TRISWEEP

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from conf.axes import AxisBlock, SweepAxis, followed
+from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_at
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import Experiment
-from conf.expression import BadExpression, Expression, parsed
-from conf.schema import Value
-from conf.sweep_spec import PointSet
-from conf.tree import Tree, has_key, nearest_key, part_at, value_at
-from sweeps.planner.objectives import steps_for
+from conf.plan.experiment import Experiment
+from conf.types.axes import AxisBlock, SweepAxis, followed
+from conf.types.expression import BadExpression, Expression, parsed
+from conf.types.schema import Value
+from conf.types.sweep_spec import PointSet
+from sweeps.planner.choosing.objectives import steps_for
 
 Point = dict[str, Value]
 Row = tuple[Value, ...]

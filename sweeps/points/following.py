@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from conf.compose.load import Composition, compose, settings_of
+from conf.compose.tree import Tree, part_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import Experiment
-from conf.load import Composition, compose, settings_of
 from conf.overrides import Override, Overrides
-from conf.stage_spec import STAGES, TRAIN, StagePlace, StageSpec, following
-from conf.tree import Tree, part_at, with_values
+from conf.plan.experiment import Experiment
+from conf.types.stage_spec import STAGES, TRAIN, StagePlace, StageSpec, following
 from sweeps.points.axes import NUM_STEPS
 from sweeps.trial import FEWEST_DIGITS, SweepFolder, Trial
 from train_core.costs import IMPLEMENTATIONS, estimate

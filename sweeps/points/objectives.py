@@ -14,10 +14,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.sweep_spec import Objective, PointSet, figure_of, is_of_time
-from conf.tree import Tree, part_at
+from conf.plan.experiment import Experiment
+from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time
 from conf.units import SECONDS_PER_HOUR, TRILLION
 from sweeps.reading import Reading, TrialReading
 from train_core.costs import Estimate

@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from conf.compose.load import Composition, compose, settings_of
+from conf.compose.settings import Settings
+from conf.compose.tree import Tree, part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
-from conf.experiment import Experiment
-from conf.knobs import LAYOUT_KEYS
-from conf.load import Composition, compose, settings_of
 from conf.overrides import Overrides
-from conf.schema import Value
-from conf.settings import Settings
-from conf.sweep_spec import PointSet, ProxySpec, SweepSpec
-from conf.tree import Tree, part_at, value_at, with_values
+from conf.plan.experiment import Experiment
+from conf.plan.knobs import LAYOUT_KEYS
+from conf.types.schema import Value
+from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
 from sweeps.labels import name_of_point
 from sweeps.planner.points import planned_points

@@ -8,10 +8,10 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from conf.cluster_spec import ClusterSpec
-from conf.load import Composition, checked
-from conf.sweep_spec import PointSet
-from conf.tree import Tree, value_at, with_values
+from conf.compose.load import Composition, checked
+from conf.compose.tree import Tree, value_at, with_values
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import MODEL_PARALLEL, Point, every_point
 
 WORLD_SIZE = "parallel.world_size"

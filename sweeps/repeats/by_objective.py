@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from conf.sweep_spec import Objective, is_of_time
+from conf.types.sweep_spec import Objective, is_of_time
 from sweeps.points.objectives import cost, front, measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import t_quantile

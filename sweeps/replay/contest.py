@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from conf.load import Composition
-from conf.sweep_spec import ReplaySpec
+from conf.compose.load import Composition
+from conf.types.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.players import at_random, by_search, by_tpe, rows_until_found

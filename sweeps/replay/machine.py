@@ -12,7 +12,7 @@ from math import exp
 
 import numpy as np
 
-from conf.cluster_spec import ClusterSpec, LinkSpec
+from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from train_core.costs import Implementation
 from train_core.costs.price import price
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting

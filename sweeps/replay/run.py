@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
 from sweeps.replay.machine import InventedMachine
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops

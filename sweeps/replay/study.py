@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.points.axes import AxisSpace, spaces_of
 from sweeps.points.plan import SweepPart, make_trials
 from sweeps.replay.machine import InventedMachine

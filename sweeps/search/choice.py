@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from conf.compose.load import Composition
+from conf.compose.tree import value_at
 from conf.errors import InfeasiblePlan
-from conf.load import Composition
-from conf.schema import Value
-from conf.sweep_spec import PointSet
-from conf.tree import value_at
+from conf.types.schema import Value
+from conf.types.sweep_spec import PointSet
 from sweeps.planner.request import request
 from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, part_of
 from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from conf.schema import Value
+from conf.types.schema import Value
 from sweeps.reading import TrialReading
 
 

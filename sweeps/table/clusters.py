@@ -11,11 +11,11 @@ from functools import cache
 
 import yaml
 
-from conf.cluster_spec import ClusterSpec, LinkSpec
+from conf.compose.load import load_cluster
 from conf.errors import ConfigError
 from conf.folders import options, path_of
-from conf.load import load_cluster
 from conf.nearest import most_like
+from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.yaml_errors import not_yaml
 from sweeps.table.cells import Row, count_of, number_of, text_of
 

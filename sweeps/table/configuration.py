@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
-from conf.knobs import KNOBS
-from conf.setup import Setup
-from conf.trainer_limits import limits_of, require_runnable
+from conf.plan.knobs import KNOBS
+from conf.plan.setup import Setup
+from conf.plan.trainer_limits import limits_of, require_runnable
+from conf.types.cluster_spec import ClusterSpec
 from sweeps.table.cells import Row, flag_of, index_of, said, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.layout import batch_of, parallel_of

@@ -6,8 +6,8 @@ import re
 from typing import Literal
 
 from conf.errors import ConfigError
-from conf.knobs import EXPERT_DISPATCHERS, plain_values
-from conf.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
+from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
+from conf.types.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
 from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, said, text_of
 from sweeps.table.model import MOST_LAYERS
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from conf.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.remedies import VOCABULARY_MULTIPLE, next_multiple
-from conf.schema import Family
+from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
+from conf.types.schema import Family
 from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, said, text_of
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks

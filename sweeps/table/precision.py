@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
-from conf.schema import Dtype, MatmulRecipe, PrecisionPlan
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.schema import Dtype, MatmulRecipe, PrecisionPlan
 from sweeps.table.cells import Row, choice_of, text_of
 
 PRECISIONS: dict[str, Dtype] = {

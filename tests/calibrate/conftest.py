@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 import pytest
 
-from conf.cluster_spec import ClusterSpec
 from conf.folders import CONF_DIR
+from conf.types.cluster_spec import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesFolder

@@ -8,8 +8,8 @@ import pytest
 
 from calibrate.calibration import draft_of_rates
 from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewritten
+from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
-from conf.load import load_cluster
 from tests.calibrate.conftest import RatesOf
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}

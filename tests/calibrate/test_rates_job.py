@@ -10,8 +10,8 @@ import pytest
 
 from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import Here
+from conf.compose.load import load_cluster
 from conf.errors import UsageError
-from conf.load import load_cluster
 from tests.conftest import TinyRatesPlan
 from train_core.rates.record import RatesFolder
 

@@ -18,11 +18,11 @@ from calibrate.refit_cluster import (
     refit_cluster,
 )
 from calibrate.robust_fit import Constant, Floats, refit
-from conf.cluster_spec import ClusterSpec
+from conf.compose.load import settings_of
+from conf.compose.tree import with_values
 from conf.errors import UsageError
-from conf.experiment import Experiment
-from conf.load import settings_of
-from conf.tree import with_values
+from conf.plan.experiment import Experiment
+from conf.types.cluster_spec import ClusterSpec
 from tests.composed import compose_tree
 from train_core.costs.setting import SCALE
 

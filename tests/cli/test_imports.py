@@ -40,7 +40,8 @@ def test_help_and_completion_wait_neither_for_hydra_nor_for_numpy() -> None:
     """In a process of its own: others have loaded both for the next command."""
     code = (
         "import sys, cli.main\n"
-        "print([name for name in ('conf.load', 'hydra', 'numpy', 'sweeps', 'train_core') if name in sys.modules])"
+        "print([name for name in ('conf.compose.load', 'hydra', 'numpy', 'sweeps', 'train_core')"
+        " if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.credentials import hide_credentials, recorded, shown_tree, without_credentials
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from tests.composed import compose_tree
 
 SIGNED_IN = TrackingSpec(kind="server", uri="https://ada:p%40ss@runs.example:5000/mlflow", experiment="layouts")

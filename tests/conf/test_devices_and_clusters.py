@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.cluster_spec import ClusterSpec, DeviceSpec
+from conf.compose.load import load
 from conf.folders import CONF_DIR, options
-from conf.load import load
+from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 
 GPUS = [name for name in options("device") if name != "cpu"]
 # What tables of published configurations call a GPU, and the cluster that is meant unless they name one.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from conf.compose.load import load, load_cluster
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, VARIABLE, further_folders, groups, options, own_folders, path_of
-from conf.load import load, load_cluster
 from conf.overrides import Overrides
 from launcher.where import compose_for_slurm
 

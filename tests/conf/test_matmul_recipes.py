@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import InfeasiblePlan
-from conf.setup import Setup
+from conf.plan.setup import Setup
 from tests.composed import load
 
 JOB = ("model=gpt-22b", "precision=bf16", "parallel.world_size=64", "batch.global_batch_size=64")

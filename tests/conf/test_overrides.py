@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import compose_tree
+from conf.compose.load import compose_tree
 from conf.overrides import Override, Overrides, for_a_shell, quoted, written
 
 ROOT = Path(__file__).parents[2]

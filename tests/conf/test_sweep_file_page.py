@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conf.load import checked
-from conf.sweep_spec import PointSet
+from conf.compose.load import checked
+from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import Point, expand
 from tests.composed import compose_tree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import InfeasiblePlan
-from conf.trainer_call import JOB_NAMES, call_of
+from conf.plan.trainer_call import JOB_NAMES, call_of
 from tests.composed import load
 
 JOB = ("cluster=gb200-nvl72", "precision=bf16", "parallel.world_size=16", "batch.global_batch_size=64", "model=gpt-22b")

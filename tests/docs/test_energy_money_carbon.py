@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.cluster_spec import SiteSpec
-from conf.load import load, load_cluster
+from conf.compose.load import load, load_cluster
+from conf.types.cluster_spec import SiteSpec
 from results.footprint import Footprint, declared_footprint
 from train_core.costs import IMPLEMENTATIONS, estimate
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from sweeps.folder.submission import JobShape, Submission
 from sweeps.trial import SweepFolder
 from tests.composed import load

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from conf.schema import Value
+from conf.types.schema import Value
 from launcher.control.orders import SweepOrders
 from launcher.folder_lock import lock_folder
 from launcher.sweep import run_here

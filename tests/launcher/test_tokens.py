@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import train_core.data.tokens
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from launcher.sweep import prepare_tokens
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from conf.cluster_spec import ClusterSpec, DeviceSpec, EfficiencySpec, LinkSpec
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment
-from conf.model_spec import ModelSpec
-from conf.schema import (
+from conf.plan.experiment import Experiment
+from conf.types.cluster_spec import ClusterSpec, DeviceSpec, EfficiencySpec, LinkSpec
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import (
     BatchPlan,
     CheckpointPlan,
     DataSpec,
@@ -23,8 +23,8 @@ from conf.schema import (
     TrainingPlan,
     WatchPlan,
 )
-from conf.sites import TrackingSpec
-from conf.sweep_spec import SweepSpec
+from conf.types.sites import TrackingSpec
+from conf.types.sweep_spec import SweepSpec
 from results.report.report import ReportPaths, write_report
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.sweep import Sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.cluster_spec import ClusterSpec, SiteSpec
+from conf.types.cluster_spec import ClusterSpec, SiteSpec
 from results.footprint import best_known_footprint, counted_footprint, declared_footprint
 from results.scaling import scalings
 from results.trial_rows import plan_row, trial_row

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results import tensorboard
 from results.mlflow.run_content import LoggedMetric, RunContent, StepHistory
 from results.tensorboard import require_trackers, write_events

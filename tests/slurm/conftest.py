@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from conf.schema import Value
-from conf.sites import SlurmSpec
+from conf.types.schema import Value
+from conf.types.sites import SlurmSpec
 from launcher.state import reconcile
 from launcher.sweep import submit
 from sweeps.reading import TrialReading

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.cluster import Cluster
-from conf.schema import Frozen, Value
-from conf.settings import LauncherSpec
-from conf.sites import SlurmSpec
+from conf.compose.settings import LauncherSpec
+from conf.types.schema import Frozen, Value
+from conf.types.sites import SlurmSpec
 from launcher.allocation.folder import live_allocation
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation_job import LOCK_SECONDS

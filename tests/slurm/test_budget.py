@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from conf.settings import UNLIMITED_BUDGET
-from conf.sites import SlurmSpec
+from conf.compose.settings import UNLIMITED_BUDGET
+from conf.types.sites import SlurmSpec
 from launcher.control.advance import Conductor, Rules
 from launcher.control.budget import Budget
 from launcher.slurm.executor import SlurmJob

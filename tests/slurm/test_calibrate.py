@@ -8,9 +8,9 @@ import pytest
 
 from calibrate.calibration import draft_of_rates
 from calibrate.rates_job import InSlurm
+from conf.compose.load import load, load_cluster
 from conf.errors import UsageError
-from conf.load import load, load_cluster
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.slurm.query import query_jobs
 from sweeps.folder.submission import JobShape, read_submission
 from tests.conftest import TinyRatesPlan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import SweepOrders

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from conf.compose.load import load_cluster
 from conf.folders import further_folders
-from conf.load import load_cluster
 from conf.overrides import Overrides
 from launcher.where import compose_for_slurm
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from conf.schema import Value
-from conf.sites import SlurmSpec
-from conf.sweep_spec import PointSet
-from conf.tree import with_values
+from conf.compose.tree import with_values
+from conf.types.schema import Value
+from conf.types.sites import SlurmSpec
+from conf.types.sweep_spec import PointSet
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import SweepOrders
 from launcher.sweep import submit

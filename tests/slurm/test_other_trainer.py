@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import Value
-from conf.sites import SlurmSpec
+from conf.types.schema import Value
+from conf.types.sites import SlurmSpec
 from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.sweep import submit
 from sweeps.folder.submission import read_submission
 from sweeps.sweep import Sweep

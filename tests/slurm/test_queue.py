@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import Value
-from conf.sites import SlurmSpec
+from conf.types.schema import Value
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm import silent_jobs
 from launcher.slurm.query import SlurmSilent, query_jobs

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from conf.overrides import Overrides
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_training
 from launcher.state import reconcile
 from launcher.trainings import LongRun, live_job, long_run, submit_long_run, trainings_of, write_long_run

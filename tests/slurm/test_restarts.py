@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.query import query_jobs
 from launcher.state import reconcile

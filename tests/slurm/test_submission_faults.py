@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm.executor import SlurmJob
 from launcher.state import INTERRUPTED, reconcile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import SweepOrders
 from launcher.sweep import submit

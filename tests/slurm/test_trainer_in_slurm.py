@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from conf.schema import Value
-from conf.sites import SlurmSpec
+from conf.types.schema import Value
+from conf.types.sites import SlurmSpec
 from launcher.sweep import submit
 from sweeps.folder.submission import read_submission, shape_of
 from sweeps.sweep import Sweep

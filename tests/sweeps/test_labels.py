@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.schema import Value
+from conf.types.schema import Value
 from sweeps.labels import Labels, name_of_point
 from sweeps.points.plan import trial_of
 from tests.composed import compose_tree

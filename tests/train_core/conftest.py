@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 import pytest
 import torch
 
-from conf.experiment import Experiment
-from conf.schema import Value
-from conf.settings import Settings
-from conf.tree import with_values
+from conf.compose.settings import Settings
+from conf.compose.tree import with_values
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
 from tests.composed import compose_tree
 from train_core.process.world import Seat, World, choose_device, file_rendezvous, join, leave
 from train_core.trial_folder import TrialFolder

@@ -28,9 +28,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from conf.errors import TrainingError
-from conf.experiment import Experiment
-from conf.model_spec import ModelSpec
-from conf.schema import Value
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Value
 from conf.units import GIBIBYTE
 from train_core.checkpoints.checkpoint_folder import (
     Facts,

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from pydantic import Field, ValidationError
 
 from conf.errors import ConfigError, TrisweepError, UsageError
-from conf.model_spec import ModelSpec
-from conf.schema import Frozen, Value
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Frozen, Value
 
 FACTS, METADATA, KEY = "checkpoint.json", ".metadata", "checkpoint.load"
 LOGGER = logging.getLogger(__name__)

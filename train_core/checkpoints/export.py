@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from conf.errors import UsageError
-from conf.model_spec import ModelSpec
-from conf.schema import ROTARY_BASE, Dtype
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
 from train_core.checkpoints.huggingface_config import QWEN2

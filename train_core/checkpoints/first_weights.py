@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences
 from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue

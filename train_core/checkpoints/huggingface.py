@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import require_config
 from train_core.model.transformer import Transformer, gate_block_size

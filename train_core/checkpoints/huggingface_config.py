@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec, RotaryScaling
 from conf.overrides import for_a_shell
-from conf.schema import ROTARY_BASE, Family
+from conf.types.model_spec import ModelSpec, RotaryScaling
+from conf.types.schema import ROTARY_BASE, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 
 LOGGER = logging.getLogger(__name__)

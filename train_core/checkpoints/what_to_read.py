@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
+from conf.compose.tree import value_at
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.model_spec import ModelSpec
 from conf.overrides import for_a_shell, written
-from conf.schema import ROTARY_BASE, Value
-from conf.tree import value_at
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import ROTARY_BASE, Value
 from train_core.checkpoints.checkpoint_folder import KEY, Facts, checkpoints_in, damage, last_whole, read_facts
 from train_core.checkpoints.metadata import read_metadata, saved_shapes
 from train_core.model.transformer import Transformer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from conf.setup import Setup
+from conf.plan.setup import Setup
 from train_core.costs.counts.flops import stage_model_flops
 from train_core.measurement import BlockRates
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from conf.cluster_spec import ClusterSpec
-from conf.knobs import KNOB
-from conf.schema import Frozen
-from conf.setup import Setup
+from conf.plan.knobs import KNOB
+from conf.plan.setup import Setup
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.schema import Frozen
 from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.computable import require_computable
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from conf.chunks import chunk_layers
-from conf.setup import Setup
+from conf.plan.chunks import chunk_layers
+from conf.plan.setup import Setup
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.mixed import on_widest_link
 from train_core.costs.setting import Floats, Plans, Setting

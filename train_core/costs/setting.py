@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from conf.cluster_spec import ClusterSpec
-from conf.knobs import KNOB
-from conf.model_spec import ModelSpec
-from conf.schema import ContextExchange, Dtype, ExpertDispatcher, Frozen, MatmulRecipe, NonNegative
+from conf.plan.knobs import KNOB
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import ContextExchange, Dtype, ExpertDispatcher, Frozen, MatmulRecipe, NonNegative
 from train_core.costs.trainers.implementation import Implementation
 
 

@@ -42,7 +42,7 @@ class StageGroup:
 def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
     """Count the layers of a stage that recompute something: the first of each chunk and every n-th after it.
 
-    Which chunks have a layer more does not matter to that (`conf.chunks.chunk_layers`).
+    Which chunks have a layer more does not matter to that (`conf.plan.chunks.chunk_layers`).
     """
     each, more = layers // num_chunks, layers % num_chunks
     held: Size = more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)

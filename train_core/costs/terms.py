@@ -15,7 +15,7 @@ from pydantic import AliasChoices, ConfigDict, Field
 from train_core.costs.setting import Floats, Integers
 
 Number = TypeVar("Number")
-CHECKED = ConfigDict(extra="forbid", strict=True)  # as `conf.schema.Frozen` is
+CHECKED = ConfigDict(extra="forbid", strict=True)  # as `conf.types.schema.Frozen` is
 
 
 @dataclass(frozen=True)

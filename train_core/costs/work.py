@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conf.knobs import RECOMPUTES
+from conf.plan.knobs import RECOMPUTES
 from conf.units import FLOAT32_BYTES
 from train_core.costs.counts.parameters import (
     dense_layer_parameters,

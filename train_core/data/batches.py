@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.data.token_file import Ids, TokenFile
 from train_core.data.tokens import prepare, split_of
 from train_core.parallel.mesh import Mesh

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from conf.schema import DataSpec
+from conf.types.schema import DataSpec
 from train_core.data.text_files import PIECE_BYTES, blocks
 from train_core.data.token_file import TokenFile, split
 from train_core.whole_files import write_atomically

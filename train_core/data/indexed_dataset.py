@@ -22,9 +22,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
 from conf.remedies import padded_vocabulary
-from conf.schema import DataSpec
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import DataSpec
 from train_core.data.token_file import Ids, TokenFile
 from train_core.whole_files import write_atomically
 

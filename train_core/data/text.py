@@ -21,8 +21,8 @@ import numpy as np
 from filelock import FileLock
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
-from conf.schema import DataSpec
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import DataSpec
 from train_core.data import byte_pairs
 from train_core.data.byte_pairs import BytePairs, learnt_beside
 from train_core.data.text_files import TextFiles, pieces, text_files

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import ConfigError
-from conf.schema import DataSpec
+from conf.types.schema import DataSpec
 
 MOST_NAMED = 3
 HIDDEN, DANGLING, SPECIAL, AGAIN = (

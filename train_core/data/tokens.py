@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.data.indexed_dataset import prepare_indexed
 from train_core.data.text import prepare_text
 from train_core.data.token_file import Split, TokenFile, split

@@ -14,10 +14,10 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+from conf.compose.load import checked
+from conf.compose.tree import with_values
 from conf.errors import TrisweepError, UsageError
-from conf.experiment import Experiment
-from conf.load import checked
-from conf.tree import with_values
+from conf.plan.experiment import Experiment
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.trial_folder import TrialFolder
 

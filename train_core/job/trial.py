@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.checkpoints.huggingface_config import warn_of_differences
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from conf.schema import Dtype
+from conf.types.schema import Dtype
 
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from train_core.model.elementwise import SILU
 
 SumOverSequence = Callable[[Tensor], Tensor]

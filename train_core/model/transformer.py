@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.model_spec import ModelSpec, RotaryScaling
-from conf.schema import ROTARY_BASE
+from conf.types.model_spec import ModelSpec, RotaryScaling
+from conf.types.schema import ROTARY_BASE
 from train_core.attention_rules import flash_runs
 from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
 from train_core.model.mixture import MixtureOfExperts

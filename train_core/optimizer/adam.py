@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conf.schema import TrainingPlan
+from conf.types.schema import TrainingPlan
 
 
 class AdamState:

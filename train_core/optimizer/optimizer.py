@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
-from conf.schema import PrecisionPlan, TrainingPlan
+from conf.plan.experiment import Experiment
+from conf.types.schema import PrecisionPlan, TrainingPlan
 from train_core.bucket_rules import Treatment
 from train_core.optimizer.adam import AdamState
 from train_core.parallel.collectives import all_reduce

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from conf.schema import ContextExchange
+from conf.types.schema import ContextExchange
 from train_core.model.transformer import CausalAttention
 from train_core.parallel.attention_blocks import block_gradients, block_output
 from train_core.parallel.collectives import Axis, Pending, all_gather, pass_on, reduce_scatter

@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.bucket_rules import Treatment
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.collectives import Pending, all_gather, all_reduce, reduce_scatter, shard

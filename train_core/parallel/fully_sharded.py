@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into

@@ -32,8 +32,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.schema import ParallelPlan
+from conf.plan.experiment import Experiment
+from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
 from train_core.model.dropout import (
     SEEDED_ATTENTION,

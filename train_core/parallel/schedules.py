@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from conf.chunks import group_sizes
-from conf.experiment import Experiment
+from conf.plan.chunks import group_sizes
+from conf.plan.experiment import Experiment
 
 
 class Action(NamedTuple):
@@ -72,8 +72,9 @@ def one_forward_one_backward(num_stages: int, stage: int, num_micro_batches: int
 
 
 def interleaved(num_stages: int, stage: int, num_micro_batches: int, num_chunks: int) -> list[Action]:
-    """1F1B over model chunks: micro-batches go round in groups (`conf.chunks.group_sizes`), backward through the last
-    chunk first.
+    """1F1B over model chunks: micro-batches go round in groups, backward through the last chunk first.
+
+    `conf.plan.chunks.group_sizes` says how large the groups are.
 
     Source: arXiv 2104.04473, section 2.2.2, in the order of Megatron-LM's
     `forward_backward_pipelining_with_interleaving`.

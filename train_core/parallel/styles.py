@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from conf.schema import ParallelPlan
+from conf.types.schema import ParallelPlan
 from train_core.axes import EXPERT
 from train_core.model.dropout import Dropping
 from train_core.model.mixture import Balance

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.schema import Schedule
+from conf.plan.experiment import Experiment
+from conf.types.schema import Schedule
 
 HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

@@ -15,7 +15,7 @@ from multiprocessing.sharedctypes import RawValue
 from types import FrameType
 from typing import NoReturn
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 
 Handler = Callable[[int, FrameType | None], object]
 StopAsked = Callable[[], int]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from conf.schema import Dtype
+from conf.types.schema import Dtype
 from conf.units import FLOAT32_BYTES
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import Layer

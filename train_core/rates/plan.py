@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from conf.cluster_spec import ClusterSpec
-from conf.schema import Dtype
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.schema import Dtype
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Setting

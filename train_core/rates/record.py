@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from conf.model_spec import ModelSpec
-from conf.schema import Count, Dtype, Frozen, Name, Positive
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Count, Dtype, Frozen, Name, Positive
 from train_core.costs.layer.context import FLASH_BACKWARD_TO_FORWARD
 from train_core.measurement import Environment
 from train_core.trial_folder import JobFolder, PathInside

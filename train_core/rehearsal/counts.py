@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from conf.schema import Frozen
+from conf.types.schema import Frozen
 from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HeldBytes
 

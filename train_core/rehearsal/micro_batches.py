@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.parallel.schedules import Action, actions_of
 
 ENDS_AND_ONE = 3

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.costs.counts.computable import require_computable
 from train_core.process.torch_import import importing_torch
 from train_core.rehearsal.counts import Rehearsal, StageStep

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.axes import Layout
 from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HELD_KINDS

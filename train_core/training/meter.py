@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.axes import REPLICAS, Layout
 from train_core.costs import FLOPS_FORMULA, block_rates, hardware_flops, model_flops, num_parameters, num_recomputed
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.errors import TrainingError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.axes import OPTIMIZER, Layout
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from conf.schema import ProfilePlan
+from conf.types.schema import ProfilePlan
 from train_core.trial_folder import TrialFolder
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from calibrate.refit_cluster import FinishedTrial, telling_runs
 from cli.commands.calibrate.output import plain_table, shown
 from cli.output.console import console
+from conf.compose.load import Composition
 from conf.errors import UsageError
-from conf.load import Composition
 from conf.overrides import for_a_shell
 from results.terminal.layout_names import LayoutCell
 from sweeps.points.plan import plan_sweep

@@ -19,9 +19,9 @@ from calibrate.measured_table import measured_table
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
 from cli.commands.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
 from cli.output.console import console
-from conf.cluster_spec import ClusterSpec
-from conf.load import Composition, load_cluster
+from conf.compose.load import Composition, load_cluster
 from conf.overrides import Overrides
+from conf.types.cluster_spec import ClusterSpec
 from results.terminal.layout_names import LayoutCell
 from sweeps.confidence.interval import half_width
 

@@ -32,7 +32,7 @@ def init(
     """
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
-    from conf.load import is_name, load_cluster
+    from conf.compose.load import is_name, load_cluster
     from launcher.doctor.site import read_site
 
     if name is not None and not is_name(name):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import yaml
 
-from conf.cluster_spec import ClusterSpec, LinkSpec
+from conf.compose.load import load_cluster
 from conf.folders import options, path_of
-from conf.load import load_cluster
+from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from launcher.slurm.cluster import NodeKind, best_of, node_kinds, this_cluster
 
 EXAMPLE_DEVICE, EXAMPLE_NODES, EXAMPLE_DEVICES = "a100-80gb", 4, 8

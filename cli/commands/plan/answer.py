@@ -7,12 +7,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 from cli.output.console import console, counted, print_unwrapped
+from conf.compose.tree import with_values
 from conf.errors import TrisweepError
 from conf.overrides import for_a_shell
-from conf.tree import with_values
 
 if TYPE_CHECKING:
-    from conf.load import Composition
+    from conf.compose.load import Composition
     from sweeps.planner import Candidate
     from sweeps.trial import SweepRecord, Trial
     from train_core.costs import Estimate
@@ -99,8 +99,8 @@ def _what_a_search_finds(asked: Composition, trial: Trial | None, *, fits: bool)
 
 
 def _searched(asked: Composition, trial: Trial | None) -> Candidate | None:
-    from conf.load import Composition
-    from sweeps.planner.choice import best_of
+    from conf.compose.load import Composition
+    from sweeps.planner.choosing.choice import best_of
     from sweeps.planner.request import KNOB_KEYS, request
 
     if trial is None or trial.experiment is None:

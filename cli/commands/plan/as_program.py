@@ -13,18 +13,18 @@ import typer
 from cli.commands.plan.search import training_of
 from cli.commands.plan.search_options import SearchOptions
 from cli.output.console import complaints
+from conf.compose.load import Composition
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
-from conf.experiment import Experiment, ExperimentParts
 from conf.folders import options
-from conf.load import Composition
 from conf.overrides import Override
-from conf.trainer_call import call_of, met_limits, names_of, torchrun_words
+from conf.plan.experiment import Experiment, ExperimentParts
+from conf.plan.trainer_call import call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
 from results.search.notes import padded_vocabulary_sentence
 from sweeps.planner import choose
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import request
-from sweeps.planner.strategy import Strategy
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate

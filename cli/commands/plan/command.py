@@ -20,13 +20,13 @@ from cli.command_line.arguments import (
 from cli.commands.plan.answer import print_best, print_impossible
 from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
 from cli.output.console import complaints, console, counted, headed, print_json
+from conf.compose.tree import part_at
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Override
-from conf.tree import part_at
 
 if TYPE_CHECKING:
-    from conf.experiment import Experiment
-    from conf.load import Composition
+    from conf.compose.load import Composition
+    from conf.plan.experiment import Experiment
     from sweeps.trial import SweepRecord
 
 MOST = 10**18
@@ -76,7 +76,7 @@ def plan(
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    from sweeps.planner.objectives import OBJECTIVES, SCALING_KINDS
+    from sweeps.planner.choosing.objectives import OBJECTIVES, SCALING_KINDS
 
     asked = _asked(name, overrides or [], as_program, as_json)
     options = SearchOptions(

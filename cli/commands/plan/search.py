@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.commands.plan.search_output import SearchOutput, print_answer, print_explanations, print_mixed
 from cli.output.console import complaints
+from conf.compose.load import Composition, compose
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
-from conf.load import Composition, compose
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
-from sweeps.planner.blocks import searched_values
-from sweeps.planner.choice import MOST_SEARCHED_WHOLE, judge
-from sweeps.planner.objectives import steps_for, tokens_per_step
+from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, judge
+from sweeps.planner.choosing.objectives import steps_for, tokens_per_step
+from sweeps.planner.plans.blocks import searched_values
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 
 if TYPE_CHECKING:
-    from sweeps.planner.explain import Explanation
-    from sweeps.planner.objectives import ScalingKind
-    from sweeps.planner.scaling import ScalingPoint
+    from sweeps.planner.choosing.explain import Explanation
+    from sweeps.planner.choosing.objectives import ScalingKind
+    from sweeps.planner.choosing.scaling import ScalingPoint
 
 BEST = "best"
 
@@ -111,7 +111,7 @@ def training_of(wanted: Request, options: SearchOptions) -> Training:
 
 def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
     """The curve over the numbers of devices that were asked for, else over numbers that double up to the largest."""
-    from sweeps.planner.scaling import doublings, scaling_curve
+    from sweeps.planner.choosing.scaling import doublings, scaling_curve
 
     if len({space.setting.cluster.name for space in spaces}) > 1:
         raise UsageError("A scaling curve is for one cluster, but several were given", "Leave out --clusters.")
@@ -129,7 +129,7 @@ def _explanations(
 
 
 def _winner(best: Candidate, wanted: Request) -> Explanation:
-    from sweeps.planner.explain import explain
+    from sweeps.planner.choosing.explain import explain
 
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
@@ -138,7 +138,7 @@ def _winner(best: Candidate, wanted: Request) -> Explanation:
 
 def _named(plan: str, asked: Composition, space: Space) -> Explanation:
     """Explain the configured plan with the overrides that name it, on the devices of `space` unless they differ."""
-    from sweeps.planner.explain import explain
+    from sweeps.planner.choosing.explain import explain
 
     if "=" not in plan:
         remedy = "Write --explain best, or overrides such as 'batch.micro_batch_size=2'."

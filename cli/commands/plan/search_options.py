@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from conf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sweeps.planner.objectives import Objective, ScalingKind
+    from sweeps.planner.choosing.objectives import Objective, ScalingKind
 
 DEFAULT_TOP = 10
 DEFAULT_OBJECTIVE: Objective = "time"

@@ -12,14 +12,14 @@ import typer
 from cli.output.console import console, print_json, print_unwrapped
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Choice, Objective, Training
-from sweeps.planner.choice import Judged
+from sweeps.planner.choosing.choice import Judged
 from sweeps.planner.request import Request
 
 if TYPE_CHECKING:
-    from sweeps.planner.explain import Explanation
+    from sweeps.planner.choosing.explain import Explanation
+    from sweeps.planner.choosing.objectives import ScalingKind
+    from sweeps.planner.choosing.scaling import ScalingPoint
     from sweeps.planner.mixed import MixedChoice
-    from sweeps.planner.objectives import ScalingKind
-    from sweeps.planner.scaling import ScalingPoint
 
 RANKED_BY: dict[Objective, str] = {
     "time": "time of a step",

@@ -19,8 +19,8 @@ from cli.output.next_command import folder_words, ui_command
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
-    from conf.load import Composition
-    from conf.sites import TrackingSpec
+    from conf.compose.load import Composition
+    from conf.types.sites import TrackingSpec
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
 

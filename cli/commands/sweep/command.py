@@ -34,7 +34,7 @@ from cli.output.state_document import print_state
 from conf.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from conf.load import Composition
+    from conf.compose.load import Composition
     from launcher.control.advance import Rules
     from launcher.control.orders import SweepOrders
     from launcher.where import SweepPlace

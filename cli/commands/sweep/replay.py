@@ -11,7 +11,7 @@ from rich.table import Table
 from cli.output.console import console, headed, print_json
 
 if TYPE_CHECKING:
-    from conf.sweep_spec import ReplaySpec
+    from conf.types.sweep_spec import ReplaySpec
     from launcher.where import SweepPlace
     from sweeps.replay.contest import Contest
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from conf.units import TRILLION
 from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Plot

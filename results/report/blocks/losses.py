@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from results.report.blocks.charts import Spec, quantity
 from results.report.section import Block, Heading, Paragraph, Plot
 from results.units import significant

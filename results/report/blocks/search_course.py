@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from conf.errors import ConfigError
-from conf.sweep_spec import Objective, SearchPlan
+from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
 from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section

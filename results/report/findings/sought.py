@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conf.sweep_spec import Objective, figure_of, is_of_time
+from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA
 from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from conf.knobs import layers_in_short
+from conf.plan.knobs import layers_in_short
 from results.report.findings.comparable import display_name, has_device_per_rank
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text

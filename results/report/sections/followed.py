@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from conf.stage_spec import TRAIN, StageSpec
+from conf.types.stage_spec import TRAIN, StageSpec
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, significant

@@ -20,8 +20,8 @@ from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.table import Cell, ReportTable, number, text
 from results.units import ABSENT, gib, percent, seconds
-from sweeps.planner.explain import Explanation, explain
-from sweeps.planner.strategy import Strategy
+from sweeps.planner.choosing.explain import Explanation, explain
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate

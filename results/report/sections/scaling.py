@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from conf.schema import Value
+from conf.types.schema import Value
 from results.published import PublishedFigure, chosen_figures
 from results.report.blocks.charts import Spec, Values, quantity
 from results.report.blocks.circumstances import noise_notes

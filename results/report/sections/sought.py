@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from conf.schema import Value
-from conf.sweep_spec import Objective
+from conf.types.schema import Value
+from conf.types.sweep_spec import Objective
 from results.knobs.sensitivity import FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, quantity

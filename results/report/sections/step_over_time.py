@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from results.report.findings.best_plan import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.report.table import ReportTable, number, text

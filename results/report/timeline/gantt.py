@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from results.report.section import Plot
 from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, StageSpan
 from results.units import round_to_digits, seconds

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.costs import Implementation
 from train_core.costs.pass_seconds import PassSeconds, StageTimes, stage_times
 from train_core.parallel.schedules import Action, TimedAction, action_times, actions_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject
 from results.report.timeline.gantt import DrawnStep, gantt_plots, stage_names
 from results.report.timeline.pipeline_spans import WAITS, PipelineStep

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from results.report.section import ReportSubject
 from results.report.table import Cell, ReportTable, number, text
 from results.report.timeline.gantt import devices_of_stages, stages_to_draw

@@ -14,9 +14,9 @@ from itertools import islice
 
 import numpy as np
 
+from conf.compose.tree import Tree
 from conf.errors import ConfigError
-from conf.sweep_spec import Objective, SearchPlan
-from conf.tree import Tree
+from conf.types.sweep_spec import Objective, SearchPlan
 from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of

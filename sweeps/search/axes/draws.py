@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from conf.axes import SweepAxis
+from conf.compose.tree import Tree
 from conf.errors import ConfigError
-from conf.schema import Value
-from conf.tree import Tree
+from conf.types.axes import SweepAxis
+from conf.types.schema import Value
 from sweeps.points.axes import AxisSpace, Dimension, Point, spaces_of, value_in
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.trial import Trial

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from conf.schema import Value
-from conf.sweep_spec import Objective, SearchPlan
-from conf.tree import Tree, value_at
+from conf.compose.tree import Tree, value_at
+from conf.types.schema import Value
+from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
 from sweeps.points.axes import Point
 from sweeps.points.objectives import cost, front, measured_value, unit_of

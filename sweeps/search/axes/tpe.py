@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conf.axes import SweepAxis
+from conf.types.axes import SweepAxis
 from sweeps.points.axes import AxisSpace, Dimension
 from sweeps.search.axes.draws import BLOCK, Choices, choice_name, choices_of, ends, is_ordered
 from sweeps.search.axes.seen_points import SeenPoint

@@ -13,7 +13,7 @@ from math import exp, inf, log, log1p
 
 import numpy as np
 
-from conf.sweep_spec import Objective
+from conf.types.sweep_spec import Objective
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.lessons import lessons

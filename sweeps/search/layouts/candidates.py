@@ -12,12 +12,12 @@ from typing import Protocol
 import numpy as np
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment, ExperimentParts
-from conf.schema import Value
+from conf.plan.experiment import Experiment, ExperimentParts
+from conf.types.schema import Value
+from sweeps.planner.plans.search import search_space
+from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
-from sweeps.planner.search import search_space
-from sweeps.planner.space import Space
-from sweeps.planner.strategy import Strategy, strategies_of
 from sweeps.points.plan import MEMORY_MARGIN, nearly_fits
 from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
 from sweeps.trial import Trial

@@ -9,9 +9,9 @@ from math import pi, sqrt
 
 import numpy as np
 
-from conf.knobs import RECOMPUTES, SCHEDULES
+from conf.plan.knobs import RECOMPUTES, SCHEDULES
 from conf.units import GIBIBYTE, MEBIBYTE
-from sweeps.planner.space import MOST_ZERO_STAGE
+from sweeps.planner.plans.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import Priced
 from train_core.costs.setting import Booleans, Floats, Plans
 

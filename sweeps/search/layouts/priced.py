@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
-from conf.sweep_spec import Objective, is_of_time
-from sweeps.planner.search import concatenate_plans
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.sweep_spec import Objective, is_of_time
+from sweeps.planner.plans.search import concatenate_plans
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting, plain_columns

@@ -13,8 +13,8 @@ from math import log
 
 import numpy as np
 
-from conf.knobs import RECOMPUTES, SCHEDULES
-from sweeps.planner.space import MOST_ZERO_STAGE
+from conf.plan.knobs import RECOMPUTES, SCHEDULES
+from sweeps.planner.plans.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import CONSTANTS, Priced
 from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
 from train_core.costs.setting import Floats, Integers, Plans
@@ -55,7 +55,7 @@ KINDS = {
     "sequence_parallel": 2,
 }
 """Knobs without an order, and how many values each has."""
-MOST_MICRO_BATCH = 10**9  # sweeps.planner.space refuses larger batches
+MOST_MICRO_BATCH = 10**9  # sweeps.planner.plans.space refuses larger batches
 PARTS = {term: of for term, of in PREDICTED_TERMS.items() if term != MEASURED_TERMS[WORLD]}
 """The predicted terms of each part that a measured breakdown tells apart. What is left of it, waiting for all ranks, is
 of several terms."""

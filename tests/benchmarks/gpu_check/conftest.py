@@ -12,7 +12,7 @@ from benchmarks.gpu_check.node import node_of
 from benchmarks.gpu_check.scale import CPU, GPU
 from benchmarks.gpu_check.workbench import Workbench
 from benchmarks.known_device import FoundDevice
-from conf.load import compose_tree
+from conf.compose.load import compose_tree
 
 H200 = FoundDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")
 MachineOf = Callable[[FoundDevice, int], Machine]

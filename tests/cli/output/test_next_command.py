@@ -10,7 +10,7 @@ import typer
 
 from cli.commands.sweep.end import end_command
 from cli.output.next_command import folder_words, next_command, ui_command
-from conf.load import compose
+from conf.compose.load import compose
 from conf.overrides import Overrides
 from launcher.where import SweepPlace
 from tests.composed import composed

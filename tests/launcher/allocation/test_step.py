@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
 from launcher.allocation.packing import StepPlacement
 from launcher.allocation.step import StepExecutor

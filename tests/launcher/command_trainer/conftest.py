@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from conf.load import settings_of
-from conf.tree import with_values
+from conf.compose.load import settings_of
+from conf.compose.tree import with_values
 from tests.composed import compose_tree
 from train_core.trial_folder import TrialFolder
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment
-from conf.trainer_call import JOB_NAMES, call_of
+from conf.plan.experiment import Experiment
+from conf.plan.trainer_call import JOB_NAMES, call_of
 from launcher.command_trainer.run import LogTail
 from launcher.command_trainer.step_book import StepBook
 from tests.composed import load

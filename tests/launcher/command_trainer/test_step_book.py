@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from launcher.command_trainer.performance import performance_of
 from launcher.command_trainer.step_book import StepBook
 from tests.composed import load

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
-from conf.schema import Value
-from conf.settings import UNLIMITED_BUDGET, BudgetSpec
+from conf.types.schema import Value
 from launcher.control.advance import Conductor, Rules
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
-from conf.settings import UNLIMITED_BUDGET, BudgetSpec
 from launcher.control.attempts import Admission, news
 from launcher.control.budget import Budget, predicted_seconds
 from sweeps.folder.history import History

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from conf.compose.settings import NotifySpec
 from conf.errors import ConfigError
-from conf.settings import NotifySpec
 from launcher.control.advance import SweepStep
 from launcher.control.notify import Notifier
 from sweeps.folder.journal import Finished

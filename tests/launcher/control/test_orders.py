@@ -7,7 +7,7 @@ import time
 import pytest
 
 from conf.errors import UsageError
-from conf.schema import Value
+from conf.types.schema import Value
 from launcher.control.orders import find_trial, pause, remeasure_finished, require_not_paused, resume, retry
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal

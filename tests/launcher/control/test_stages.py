@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import Value
-from conf.settings import UNLIMITED_BUDGET
-from conf.stage_spec import StageSpec
-from conf.trainer_spec import MetricsSpec
+from conf.compose.settings import UNLIMITED_BUDGET
+from conf.types.schema import Value
+from conf.types.stage_spec import StageSpec
+from conf.types.trainer_spec import MetricsSpec
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
 from launcher.executor import RUN_ON_THIS_MACHINE

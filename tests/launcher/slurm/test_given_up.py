@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.sites import SlurmSpec
+from conf.types.sites import SlurmSpec
 from launcher.slurm.query import GIVEN_UP
 from launcher.state import reconcile
 from launcher.workplaces.queue import SlurmQueue

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError
-from conf.sites import SlurmComponent
+from conf.types.sites import SlurmComponent
 from launcher.allocation_sweep import request
 from launcher.slurm.cluster import first_ranks
 from launcher.sweep import dry_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from conf.schema import Value
+from conf.types.schema import Value
 from launcher.slurm.resources import by_shape, device_hours, max_array_size, split
 from launcher.slurm.sbatch import python_command
 from launcher.sweep import dry_run, submit

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sweeps.glance
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep
 from sweeps.reading import TrialReading

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from conf.errors import UsageError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import import_sweep
 from results.mlflow.ui import Links, serve_ui

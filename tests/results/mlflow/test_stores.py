@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy
 
 from conf.errors import UsageError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow.run_content import LoggedMetric
 from results.mlflow.store import artifact_dir, connect, database_path, tracking_uri
 from results.mlflow.sweep_import import import_sweep, move_store_aside

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conf.errors import UsageError
-from conf.sites import TrackingSpec
+from conf.types.sites import TrackingSpec
 from results.mlflow import artifacts, sweep_import
 from results.mlflow.store import connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training

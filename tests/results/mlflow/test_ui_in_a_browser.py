@@ -14,7 +14,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Page
 
-from conf.sweep_spec import SweepSpec
+from conf.types.sweep_spec import SweepSpec
 from results.mlflow.store import database_path
 from results.mlflow.sweep_import import import_sweep
 from sweeps.sweep import Sweep

@@ -6,10 +6,10 @@ from math import exp, log
 
 import pytest
 
-from conf.cluster_spec import FittedRuns
-from conf.experiment import Experiment
-from conf.load import settings_of
-from conf.tree import with_values
+from conf.compose.load import settings_of
+from conf.compose.tree import with_values
+from conf.plan.experiment import Experiment
+from conf.types.cluster_spec import FittedRuns
 from sweeps.confidence import interval_of
 from sweeps.confidence.interval import (
     FEW_IS_WIDER,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conf.schema import Value
+from conf.types.schema import Value
 from launcher.control.rules import rules_for
 from sweeps.folder.journal import Asked, Begun, Journal
 from sweeps.later_command import union

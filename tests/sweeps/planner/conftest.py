@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conf.settings import Settings
-from sweeps.planner.blocks import PlanGrid, blocks
-from sweeps.planner.space import Space
-from sweeps.planner.strategy import Strategy, strategies_of
+from conf.compose.settings import Settings
+from sweeps.planner.plans.blocks import PlanGrid, blocks
+from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import Strategy, strategies_of
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.setting import Setting

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.planner.explain import priceable
-from sweeps.planner.search import tables_of
+from sweeps.planner.choosing.explain import priceable
+from sweeps.planner.plans.search import tables_of
 from tests.sweeps.planner.conftest import Case, drawn
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.price import peak_bytes, price, price_step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
+from sweeps.planner.plans.space import MOST_SEQUENCES, MOST_TYPES, require_few_types
 from sweeps.planner.request import request
-from sweeps.planner.space import MOST_SEQUENCES, MOST_TYPES, require_few_types
 from tests.composed import composed
 
 ON_SELENE = ["model=gpt-22b", "cluster=selene", "precision=bf16"]

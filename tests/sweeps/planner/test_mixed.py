@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.knobs import RECOMPUTES, KnobValue
+from conf.plan.knobs import RECOMPUTES, KnobValue
 from sweeps.planner.mixed import choose_mixed
-from sweeps.planner.search import search_space
-from sweeps.planner.space import Space
-from sweeps.planner.strategy import spread_layers
+from sweeps.planner.plans.search import search_space
+from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import spread_layers
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.price import price

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.knobs import KNOBS, KnobValue
 from conf.overrides import written
-from sweeps.planner.choice import choose
-from sweeps.planner.objectives import Training
+from conf.plan.knobs import KNOBS, KnobValue
+from sweeps.planner.choosing.choice import choose
+from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import request
 from tests.composed import composed
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from conf.experiment import Experiment, ExperimentParts
+from conf.plan.experiment import Experiment, ExperimentParts
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.points import PROBES, planned_points
 from sweeps.planner.request import request
-from sweeps.planner.strategy import Strategy
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.knobs import RECOMPUTES
+from conf.plan.knobs import RECOMPUTES
+from sweeps.planner.plans.space import recomputations
 from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, request
-from sweeps.planner.space import recomputations
 from tests.composed import composed, load, load_cluster
 
 GPT_3 = ["model=gpt-175b", "cluster=selene", "precision=bf16", "batch.global_batch_size=1536"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from conf.compose.load import checked
 from conf.errors import ConfigError
-from conf.load import checked
-from conf.schema import Value
-from conf.sweep_spec import PointSet
+from conf.types.schema import Value
+from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import expand, stated_points
 from tests.composed import compose_tree
 

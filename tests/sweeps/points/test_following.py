@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.stage_spec import TRAIN
+from conf.types.stage_spec import TRAIN
 from launcher.control.rules import stages_of
 from sweeps.points.following import Stages
 from sweeps.points.plan import plan_sweep

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conf.sweep_spec import PointSet
-from conf.trainer_call import JOB_NAMES, call_of
+from conf.plan.trainer_call import JOB_NAMES, call_of
+from conf.types.sweep_spec import PointSet
 from sweeps.points.plan import make_trials
 from tests.composed import compose_tree
 

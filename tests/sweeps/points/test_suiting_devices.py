@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.tree import value_at
+from conf.compose.tree import value_at
 from sweeps.points.plan import part_of
 from tests.composed import composed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import Value
-from conf.sweep_spec import Objective
+from conf.types.schema import Value
+from conf.types.sweep_spec import Objective
 from results.report.findings.verdict import verdict
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading, sought_points

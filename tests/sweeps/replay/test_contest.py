@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.sweep_spec import ReplaySpec
+from conf.types.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of, plan_sweep
 from sweeps.replay.contest import Contest, contest
 from sweeps.replay.machine import InventedMachine

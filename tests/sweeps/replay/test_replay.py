@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.run import replay_trial
 from tests.composed import load

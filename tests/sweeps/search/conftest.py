@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from conf.load import settings_of
-from conf.tree import with_values
+from conf.compose.load import settings_of
+from conf.compose.tree import with_values
 from sweeps.points.plan import plan_sweep
 from sweeps.replay.machine import InventedMachine
 from sweeps.replay.reading import ReplayedReading, replayed_reading

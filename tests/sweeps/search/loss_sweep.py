@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading
 from sweeps.replay.machine import InventedMachine

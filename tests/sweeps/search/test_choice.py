@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
+from conf.compose.load import compose
 from conf.folders import options
-from conf.load import compose
 from conf.overrides import Overrides
-from conf.sweep_spec import PLANNED, SearchPlan
+from conf.types.sweep_spec import PLANNED, SearchPlan
 from sweeps.points.plan import plan_sweep
 from sweeps.search.choice import SEARCHES, search_for
 from sweeps.search.layouts.bayes import Bayes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conf.cluster_spec import ClusterSpec
 from conf.errors import ConfigError
+from conf.types.cluster_spec import ClusterSpec
 from sweeps.table.clusters import cluster_of
 from sweeps.table.remarks import with_columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.schema import ParallelPlan
+from conf.types.schema import ParallelPlan
 from sweeps.table.layout import MANY_MICRO_BATCHES, batch_of, parallel_of
 from sweeps.table.remarks import with_columns
 

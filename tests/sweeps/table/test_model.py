@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
+from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from sweeps.table.model import model_of
 from sweeps.table.remarks import with_columns
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import MIXTURE
 from train_core.checkpoints.checkpoint import LAZILY, Checkpoints, allow_sockets, group_of_writers

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from conf.errors import ConfigError, UsageError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.checkpoints.checkpoint_folder import FACTS, Unreadable, _checksum, damage, path_of, read_facts
 from train_core.checkpoints.export import export

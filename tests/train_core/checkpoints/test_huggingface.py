@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.model_spec import RotaryScaling
-from conf.schema import Value
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import RotaryScaling
+from conf.types.schema import Value
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout

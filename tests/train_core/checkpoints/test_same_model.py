@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from tests.composed import load
 from train_core.checkpoints.what_to_read import require_same_shapes, require_same_spec
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 
 
 class Attention(nn.Module):

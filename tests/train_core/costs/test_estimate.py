@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate, estimates
 from train_core.costs.estimate import MOST_AT_ONCE

@@ -16,10 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from conf.experiment import Experiment
 from conf.folders import CONF_DIR, options
-from conf.model_spec import ModelSpec
-from conf.schema import Recompute
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Recompute
 from tests.composed import load
 from tests.train_core.costs.llama import Llama
 from tests.train_core.costs.priced import unscaled, with_links, with_trainer

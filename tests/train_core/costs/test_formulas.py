@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conf.experiment import Experiment
-from conf.model_spec import ModelSpec
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import ModelSpec
 from tests.composed import load
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
 

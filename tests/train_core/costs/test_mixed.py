@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.planner.mixed import MixedStrategy, choose_mixed
 from sweeps.planner.request import mixed_request
 from tests.composed import composed, load

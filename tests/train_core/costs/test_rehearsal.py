@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.counts.traffic import stage_traffic

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf
 from train_core.data import text
 from train_core.data.tokens import prepare

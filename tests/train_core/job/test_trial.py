@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from conf.errors import UsageError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import TrialOf
 from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, _meeting_folder

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
-from conf.schema import Value
+from conf.plan.experiment import Experiment
+from conf.types.schema import Value
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.dropout import (
     SEEDED_ATTENTION,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from tests.composed import load
 from train_core.model.transformer import rotary_frequencies
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf
 from tests.train_core.training.layouts import MIXTURE
 from train_core.model.transformer import Layer, rotary_table_of

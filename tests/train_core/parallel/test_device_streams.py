@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from conf.knobs import SCHEDULES
-from conf.schema import Schedule
+from conf.plan.knobs import SCHEDULES
+from conf.types.schema import Schedule
 from tests.train_core.parallel.device_streams import (
     CHANNELS,
     COMPUTE,

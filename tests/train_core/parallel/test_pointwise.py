@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.parallel.parallelize import DroppedOutput
 from train_core.process.world import World

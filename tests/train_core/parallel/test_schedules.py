@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from conf.knobs import SCHEDULES
+from conf.plan.knobs import SCHEDULES
 from tests.train_core.costs import pipeline_events
 from tests.train_core.costs.pipeline_events import Pass, Stage, simulated_seconds
 from train_core.costs.step.stage_memory import chunks_in_flight

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from conf.schema import ParallelPlan
+from conf.types.schema import ParallelPlan
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.model.dropout import Dropping, Randomness

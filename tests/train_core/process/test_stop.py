@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.process.stop import Stopped, StopSwitch
 from train_core.process.world import World

@@ -22,10 +22,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
+from conf.compose.settings import Settings
+from conf.compose.tree import with_values
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment
-from conf.settings import Settings
-from conf.tree import with_values
+from conf.plan.experiment import Experiment
 from conf.units import FLOAT32_BYTES
 from tests.composed import compose_tree
 from tests.covering import covering

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.counts.buckets import parameters_of

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from conf.errors import InfeasiblePlan
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.covering import covering
 
 GLOBAL_BATCH_SIZE = 16

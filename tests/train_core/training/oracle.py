@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
-from conf.model_spec import ModelSpec
-from conf.schema import TrainingPlan
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import TrainingPlan
 from train_core.data.batches import mixed, permuted
 from train_core.model.initialize import initial_value
 

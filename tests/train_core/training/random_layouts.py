@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from conf.compose.load import settings_of
+from conf.compose.tree import with_values
 from conf.errors import ConfigError
-from conf.experiment import Experiment
-from conf.load import settings_of
-from conf.tree import with_values
+from conf.plan.experiment import Experiment
 from tests.composed import compose_tree
 
 Values = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils import deterministic
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import StepMetrics

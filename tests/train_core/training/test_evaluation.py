@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import StepMetrics
 from train_core.process.world import World

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import NUM_STEPS, Layout, covering_layouts, matrix
 from train_core.process.world import World

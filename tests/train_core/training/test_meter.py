@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.steps import STEP
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.costs import estimate

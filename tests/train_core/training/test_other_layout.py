@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.checkpoints.test_checkpoint import MODEL, layout
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints.checkpoint_folder import path_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conf.errors import InfeasiblePlan, TrainingError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
 from tests.train_core.training.test_layouts import assembled, assert_alike, train_and_tell

@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import Worlds
 from tests.train_core.training.oracle import Trained, train
 from tests.train_core.training.random_layouts import RECOMPUTATIONS, SCHEDULES, Case, case_of

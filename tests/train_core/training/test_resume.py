@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints.checkpoint_folder import (
     Facts,

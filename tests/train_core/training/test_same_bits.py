@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.process.world import World
 from train_core.training.trainer import Trainer

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from conf.experiment import Experiment
-from conf.model_spec import ModelSpec
+from conf.plan.experiment import Experiment
+from conf.types.model_spec import ModelSpec
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.model.initialize import initial_value

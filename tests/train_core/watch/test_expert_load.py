@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from results.mlflow.metric_keys import measured_metrics, step_metrics
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import MIXTURE

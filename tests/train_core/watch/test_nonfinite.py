@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from conf.errors import TrainingError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.process.world import World
 from train_core.training.train import train

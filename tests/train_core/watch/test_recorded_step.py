@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.parallel.clock import Clock, Line, StepRecord
 from train_core.parallel.schedules import Action, actions_of

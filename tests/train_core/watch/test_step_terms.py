@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.measurement import Performance, StepMetrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
 from train_core.bucket_rules import Treatment, bucketed, padded_length
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from train_core.costs.counts.parameters import num_parameters
 
 LARGEST_SIZE = 2**56  # elements, parameters or products; bytes and FLOPs of anything larger could leave 64 bits

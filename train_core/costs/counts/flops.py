@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conf.model_spec import ModelSpec
-from conf.schema import Recompute
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import Recompute
 from train_core.costs.counts.parameters import attention_matrices, feed_forward_matrices
 
 FLOPS_FORMULA = "matmul-full-square-v1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from train_core.costs.setting import Size
 
 

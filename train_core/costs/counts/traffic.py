@@ -11,8 +11,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from conf.experiment import Experiment
-from conf.schema import Frozen, Recompute
+from conf.plan.experiment import Experiment
+from conf.types.schema import Frozen, Recompute
 from conf.units import FLOAT32_BYTES
 from train_core.axes import EXPERT
 from train_core.costs.counts.buckets import Parameter, buckets_of, layer_parameters_of, num_replicas, parameters_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conf.model_spec import ExpertsSpec
+from conf.types.model_spec import ExpertsSpec
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of

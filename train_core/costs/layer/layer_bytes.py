@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from train_core.attention_rules import flash_runs
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import (
     FULL,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conf.knobs import RECOMPUTES
+from conf.plan.knobs import RECOMPUTES
 from train_core.costs.counts.parameters import Matrix, attention_matrices, feed_forward_matrices
 from train_core.costs.setting import Booleans, Integers, Setting
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conf.cluster_spec import LinkSpec
+from conf.types.cluster_spec import LinkSpec
 from train_core.costs.setting import Floats, Integers, Setting
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2
 
-from conf.cluster_spec import DeviceSpec, narrow_dtype
-from conf.schema import MatmulRecipe
+from conf.types.cluster_spec import DeviceSpec, narrow_dtype
+from conf.types.schema import MatmulRecipe
 from train_core.costs.setting import Setting
 
 NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5}

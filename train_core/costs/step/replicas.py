@@ -131,7 +131,7 @@ def same_shard_group(setting: Setting, plans: Plans) -> RankGroup:
 def expert_stride(setting: Setting, plans: Plans) -> Integers:
     """Devices between neighbours of those ranks that hold the same experts.
 
-    Under `pipeline_before_data` experts are spread over all ranks of one replica (conf.expert_axis).
+    Under `pipeline_before_data` experts are spread over all ranks of one replica (conf.plan.expert_axis).
     """
     among = plans.expert_parallel_size * setting.expert_tensor_size(plans.tensor_parallel_size)
     apart: Integers = among * plans.pipeline_parallel_size if setting.pipeline_before_data else among

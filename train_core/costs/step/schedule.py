@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conf.knobs import SCHEDULES
+from conf.plan.knobs import SCHEDULES
 from train_core.costs.setting import Floats, Integers
 from train_core.costs.stages import StageGroup
 
@@ -20,7 +20,7 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (
 
 
 def largest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
-    """Micro-batches of the first group under interleaving, in columns, (n,); see `conf.chunks.group_sizes`."""
+    """Micro-batches of the first group under interleaving, in columns, (n,); see `conf.plan.chunks.group_sizes`."""
     largest: Integers = -(-num_micro_batches // np.maximum(1, num_micro_batches // num_stages))
     return largest
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conf.knobs import SCHEDULES
+from conf.plan.knobs import SCHEDULES
 from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.stages import StageGroup
@@ -256,9 +256,10 @@ def more_in_uneven_chunks(
 def heavier_in_flight(plans: Plans, group: StageGroup, heavier: Integers, in_flight: Integers) -> Integers:
     """The most chunks with a layer more that are in flight at once.
 
-    The heavier chunks come last on the first stage and first on the others (`conf.chunks`). The number grows until they
-    have gone forward, and falls while they go backward, so that it is greatest where the one ends or the other begins.
-    The last stage is fullest at the loss, when all heavier chunks of a group have gone forward and none backward.
+    The heavier chunks come last on the first stage and first on the others (`conf.plan.chunks`). The number grows until
+    they have gone forward, and falls while they go backward, so that it is greatest where the one ends or the other
+    begins. The last stage is fullest at the loss, when all heavier chunks of a group have gone forward
+    and none backward.
 
     Args:
         heavier: how many chunks of the stage have a layer more.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conf.cluster_spec import ClusterSpec
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import FLOAT32_BYTES
 from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from conf.schema import Count, Frozen, Name
+from conf.types.schema import Count, Frozen, Name
 
 
 class Implementation(Frozen):

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR
-from conf.load import load_cluster
 from sweeps.points.plan import plan_sweep
 from sweeps.replay.run import as_measured
 from sweeps.trial import SweepFolder, Trial

@@ -16,8 +16,8 @@ import pytest
 from cli.main import main
 from cli.output.console import console
 from results.units import significant
-from sweeps.planner.search import search_space
-from sweeps.planner.space import Space
+from sweeps.planner.plans.search import search_space
+from sweeps.planner.plans.space import Space
 from sweeps.points.plan import plan_sweep
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate

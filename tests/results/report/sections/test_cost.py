@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conf.cluster_spec import SiteSpec
+from conf.types.cluster_spec import SiteSpec
 from results.report.section import Section
 from results.report.sections.cost import section
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, trial

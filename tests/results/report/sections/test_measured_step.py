@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conf.setup_parts import StageBlock
+from conf.plan.setup_parts import StageBlock
 from results.report.report import csv_text
 from results.report.section import Section
 from results.report.sections.step_over_time import section

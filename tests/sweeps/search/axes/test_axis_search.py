@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.experiment import Experiment
+from conf.plan.experiment import Experiment
 from sweeps.search.axes.axis_search import AxisSearch
 from sweeps.search.searcher import Listed
 from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError
-from conf.model_spec import ModelSpec
+from conf.types.model_spec import ModelSpec
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, Implementation, estimate
 from train_core.costs.counts.computable import largest_micro_batch_size, require_computable

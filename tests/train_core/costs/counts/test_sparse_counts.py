@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conf.model_spec import ExpertsSpec, ModelSpec
+from conf.types.model_spec import ExpertsSpec, ModelSpec
 from tests.composed import load
 from train_core.costs import hardware_flops, model_flops, num_parameters
 from train_core.costs.counts.parameters import experts_parameters, layer_parameters

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conf.schema import MatmulRecipe
+from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of, shard_of, with_trainer
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.layer_time import projections_forward, projections_repeated

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conf.schema import MatmulRecipe
+from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency
 from train_core.costs.layer.layer_bytes import kept_bytes
 from train_core.costs.layer.layer_costs import layer_costs

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conf.schema import MatmulRecipe
+from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of
 from train_core.costs.primitives.kernels import matmul_seconds
 from train_core.costs.primitives.narrow import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from conf.chunks import chunk_layers
+from conf.plan.chunks import chunk_layers
 from tests.train_core.costs.pipeline_events import (
     Pass,
     Stage,
@@ -72,7 +72,7 @@ def interleaved(stages: list[Stage], m: int, num_chunks: int) -> tuple[float, fl
 def interleaved_layers(
     layer: Stage, layers_per_stage: list[int], m: int, num_chunks: int, embedding: float, head: float
 ) -> tuple[float, float]:
-    """Chunks by `conf.chunks`; the first one also embeds and the last one has the head, in units of a layer."""
+    """Chunks by `conf.plan.chunks`; the first one also embeds and the last one has the head, in units of a layer."""
     last = len(layers_per_stage) - 1
     shares = [
         [float(n) for n in chunk_layers(layers, num_chunks, is_first_stage=stage == 0)]

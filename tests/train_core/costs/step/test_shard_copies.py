@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conf.schema import MatmulRecipe
+from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import plan_of, setting_of, with_efficiency
 from train_core.costs.setting import Setting
 from train_core.costs.step.sharded_seconds import shard_copy_seconds

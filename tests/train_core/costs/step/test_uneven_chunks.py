@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from conf.chunks import chunk_layers, group_sizes
+from conf.plan.chunks import chunk_layers, group_sizes
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import INTERLEAVED
 from train_core.costs.step.stage_memory import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups

@@ -1,0 +1,315 @@
+"""From overrides to checked `Settings`: compose the YAML groups, then validate.
+
+Only this module knows Hydra and OmegaConf. Composing costs 150 ms, so a command composes once and passes the
+`Composition` on, and a sweep makes its points with `with_values`, which does not compose.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import hydra
+import yaml
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from conf.compose.complaints import dotted_fields, first_complaint
+from conf.compose.plausible import doubts
+from conf.compose.settings import Settings
+from conf.compose.tree import Tree, dotted_keys, value_at
+from conf.compose.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
+from conf.errors import ConfigError
+from conf.folders import (
+    CONF_DIR,
+    draft_first,
+    groups,
+    is_own,
+    options,
+    own_folders,
+    path_of,
+    shown_file,
+    site_overrides,
+)
+from conf.nearest import nearest
+from conf.overrides import Override, Overrides
+from conf.plan.setup_parts import named_blocks
+from conf.types.cluster_spec import ClusterSpec
+from conf.types.schema import Name
+from conf.yaml_errors import not_yaml
+
+MOST_OF_HYDRA = 300
+"""Characters of a message of Hydra's that are passed on where no better one is known."""
+ROOT = "config"
+"""The file from which all groups are composed."""
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class OwnFolders(SearchPathPlugin):
+    """Tells Hydra where a person's own groups are, which come before the package's."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Put the own folders in front of the package's, in their order."""
+        for folder in own_folders():
+            search_path.prepend("own", f"file://{folder}", SearchPathQuery(provider="main"))
+
+
+Plugins.instance().register(OwnFolders)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A request and the configuration composed from it, made once and passed on.
+
+    Attributes:
+        tree: plain values, interpolations resolved. Nobody changes it: `with_values` makes changed copies.
+        doubts: a sentence for each figure of the cluster that is unusual, for the person who wrote it.
+    """
+
+    overrides: Overrides
+    tree: Tree
+    doubts: tuple[str, ...] = ()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The tree as settings, validated when they are first asked for.
+
+        They are not validated at once, because a search replaces the plan of a tree, which need not be able to exist.
+
+        Raises:
+            ConfigError: names the dotted key, its value and the remedy.
+        """
+        return settings_of(self.tree)
+
+
+def compose(overrides: Overrides) -> Composition:
+    """The configuration with these overrides.
+
+    Raises:
+        ConfigError: an override names an unknown group, option or key, a file is not valid YAML, or a figure of the
+            cluster is impossible in its unit.
+    """
+    tree = _composed(ROOT, overrides)
+    for group in ("cluster", "model"):
+        _require_own_name(group, tree, overrides)
+    return Composition(overrides, tree, doubts(tree["cluster"]) if isinstance(tree.get("cluster"), dict) else ())
+
+
+def compose_tree(texts: Sequence[str] = ()) -> Tree:
+    """The composed tree alone, for callers that have overrides as texts."""
+    return compose(Overrides.parse(texts)).tree
+
+
+def load(texts: Sequence[str] = ()) -> Settings:
+    """The settings alone, for callers that have overrides as texts.
+
+    Raises:
+        ConfigError: names the dotted key, its value and the remedy.
+    """
+    return compose(Overrides.parse(texts)).settings
+
+
+def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
+    """One file of conf/cluster alone: composing it takes half the time of the whole configuration.
+
+    Args:
+        folder: a draft of the configuration, which comes before all other folders.
+
+    Raises:
+        ConfigError: there is no such file, or its content is wrong; names the dotted key, its value and the remedy.
+    """
+    with draft_first(folder):
+        if name not in options("cluster"):
+            raise no_option("cluster", name)
+        tree = _composed(f"cluster/{name}", Overrides())
+        _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
+    doubts(tree["cluster"])
+    return checked(ClusterSpec, tree["cluster"], "cluster.")
+
+
+def choices(overrides: Overrides) -> dict[str, str]:
+    """The option that each group came to, by its key: `model`, and `device@cluster.device` inside another."""
+    composed = _with_hydra(ROOT, overrides, with_its_own=True)
+    return {key: str(option) for key, option in composed.hydra.runtime.choices.items()}
+
+
+def _composed(root: str, overrides: Overrides) -> Tree:
+    try:
+        tree: Tree = OmegaConf.to_container(_with_hydra(root, overrides), resolve=True)  # type: ignore[assignment]
+    except (OmegaConfBaseException, ValueError) as error:
+        raise _explained(error, overrides) from None
+    return tree
+
+
+def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) -> DictConfig:
+    """The configuration that Hydra composes, with its own values or without them."""
+    # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
+    GlobalHydra.instance().clear()
+    _require_sweep(overrides)
+    given = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
+    try:
+        with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+            return hydra.compose(root, overrides=given, return_hydra_config=with_its_own)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise _explained(error, overrides) from None
+
+
+def _require_sweep(overrides: Overrides) -> None:
+    """Refuse a value of a sweep where none was named, which would make one of that value alone."""
+    of_a_sweep = next((each for each in overrides.of({"sweep"}) if each.pins), None)
+    if of_a_sweep is not None and overrides.chosen("sweep") is None:
+        problem, remedy = "belongs to a sweep, and none was named", "Name it, as in `trisweep plan 175b`."
+        raise ConfigError(of_a_sweep.key, of_a_sweep.value, problem, remedy)
+
+
+def settings_of(tree: Tree) -> Settings:
+    """A composed tree, validated; `parallel.world_size: null` becomes every device, of the cluster or a mixed job."""
+    named = tree.get("mixed")
+    if named is not None and not _holds_blocks(named):
+        tree = _with_blocks(tree, "+".join(map(str, named)) if isinstance(named, list) else str(named))
+    parallel, cluster = tree.get("parallel"), tree.get("cluster")
+    if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
+        whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
+        tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
+    settings = checked(Settings, tree)
+    slurm = settings.slurm.seeing(Path(settings.output_dir), settings.cluster.device.maker)
+    return settings if slurm is settings.slurm else settings.model_copy(update={"slurm": slurm})
+
+
+def _holds_blocks(mixed: object) -> bool:
+    """True if the clusters are described, as in a trial's folder, and not just named."""
+    return isinstance(mixed, list | tuple) and all(isinstance(block, dict) for block in mixed)
+
+
+def _with_blocks(tree: Tree, named: str) -> Tree:
+    """The tree with a cluster's whole description in place of each name; the chosen cluster keeps what was overridden.
+
+    Raises:
+        ConfigError: the text names no blocks, or an unknown cluster.
+    """
+    found, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
+    chosen = cluster.get("name") if isinstance(cluster, dict) else None
+    blocks = [
+        {"cluster": cluster if name == chosen else _known_cluster(name).model_dump(), "num_devices": number}
+        for name, number in found
+    ]
+    tree = {**tree, "mixed": blocks}
+    if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
+        tree["parallel"] = {**parallel, "world_size": sum(number for _, number in found)}
+    return tree
+
+
+@lru_cache(maxsize=64)  # every point of a sweep over blocks names the same few files
+def _known_cluster(name: str) -> ClusterSpec:
+    return load_cluster(name)
+
+
+def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
+    """`tree` validated as a `model`, with pydantic's first complaint turned into a `ConfigError`."""
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise first_complaint(error, model, prefix) from None
+
+
+def is_name(text: str) -> bool:
+    """True if a text can name a sweep and its folder: no slashes, no blanks, and no dot in front."""
+    try:
+        return bool(TypeAdapter(Name).validate_python(text))
+    except ValidationError:
+        return False
+
+
+def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
+    """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
+    # A name that an override states is meant, and no slip.
+    chosen, key = overrides.chosen(group), f"{group}.name"
+    named = value_at(tree, key)
+    if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
+        problem = f"is not the name of the file {shown_file(group, chosen)}"
+        raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
+
+
+def _explained(error: Exception, overrides: Overrides) -> ConfigError:
+    """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
+    text = " ".join(str(error).split())
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        path = Path(error.problem_mark.name)
+        return not_yaml("conf", path if is_own(path) else path.name, error)
+    if isinstance(error, UnicodeDecodeError):
+        return _not_text(overrides)
+    if wrong := next(filter(None, map(wrong_alone, overrides)), None):
+        return wrong
+    if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
+        group, option = missing.groups()
+        return no_option(group, option)
+    if missing := re.search(r"Could not override '([\w./@-]+)'", text):
+        return _not_overridable(missing.group(1), overrides)
+    if missing := re.search(r"Could not delete from config. '([^']*)' does not exist", text):
+        return ConfigError(
+            f"~{missing.group(1)}", None, "cannot be removed, as it is not set", "Leave out the override."
+        )
+    if (wrong := _unresolved(text, overrides)) is not None:
+        return wrong
+    shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
+    return ConfigError("override", shown, text[:MOST_OF_HYDRA], LOOK_LIKE)
+
+
+def _unresolved(text: str, overrides: Overrides) -> ConfigError | None:
+    """A value that refers to another one, which is not there or refers back."""
+    found = re.search(r"^(.*?nterpolation.*?) full_key: (\S+)", text)
+    if found is None:
+        return None
+    what, key = found.groups()
+    known = re.search(r"key '([^']+)' not found", what)
+    problem = f"refers to {known.group(1)}, which is not known" if known else "refers to what cannot be resolved"
+    return ConfigError(key, overrides.chosen(key), problem, "Write the value itself, or ${KEY} of a key that is set.")
+
+
+def _not_text(overrides: Overrides) -> ConfigError:
+    """Names the chosen file that is not UTF-8, which the error of the codec does not."""
+    chosen = (path_of(override.key, override.value or "") for override in overrides)
+    broken = next((str(path) for path in chosen if path is not None and not _is_text(path)), None)
+    return ConfigError("conf", broken, "is not a text in UTF-8", "Correct the file.")
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
+    value, sweep = overrides.chosen(key), overrides.chosen("sweep")
+    # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
+    without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
+    keys = [*dotted_keys(_composed(ROOT, without_mistake)), *dotted_fields()]
+    return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
+
+
+def run_with_hydra(run: Callable[[Tree], None]) -> None:
+    """Compose what the command line (`sys.argv`) says and call `run` with it, once for each job of a Hydra sweep.
+
+    Hydra prints what it cannot compose itself. The tree is not yet validated: `settings_of` does that.
+    """
+
+    def job(config: DictConfig) -> None:
+        run(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+
+    given = [text if text.startswith("-") else as_hydra_spells(Override.parse(text)) for text in sys.argv[1:]]
+    sys.argv[1:] = [*site_overrides(), *given]
+    hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()

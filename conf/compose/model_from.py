@@ -1,0 +1,266 @@
+"""`model_from=PATH`: the shape of a model from a Hugging Face `config.json`, as overrides of group `model`.
+
+What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, norms of
+queries and keys, and rotary stretching other than llama3's are left out, as in the package's own files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.overrides import Override, quoted, written
+from conf.types.schema import NORM_EPSILON, ROTARY_BASE
+
+KEY = "model_from"
+MOST_TOKENS = 8192
+"""Sequences are no longer than this unless model.seq_length says so: positions go far beyond those of pretraining."""
+
+MISTRAL_WINDOW = 4096
+"""The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
+
+QWEN3_HEAD = 128
+"""The width of a head that a Qwen3's file means that does not name it. Source: transformers, Qwen3Config."""
+
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+Shape = dict[str, Any]
+
+
+def expanded(texts: Iterable[str]) -> list[str]:
+    """Overrides with the values of a model's file in the place of `model_from=PATH`.
+
+    They are expanded before anything else, so that records and jobs do not depend on the file any more.
+
+    Raises:
+        ConfigError: the file cannot be read, or says what is not understood; or a model was chosen beside it.
+    """
+    given = list(texts)
+    parsed = [Override.parse(text) for text in given]
+    named = [override for override in parsed if override.key == KEY]
+    if not named:
+        return given
+    if beside := next((override for override in parsed if override.key == "model"), None):
+        remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
+        raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
+    shape = model_in(Path(named[-1].value or "").expanduser())
+    values = [f"model.{key}={_shown(value)}" for key, value in shape.items()]
+    return [*values, *(override.text for override in parsed if override.key != KEY)]
+
+
+def _shown(value: object) -> str:
+    return quoted(value) if isinstance(value, str) else written(value)
+
+
+def model_in(path: Path) -> Shape:
+    """The keys of group `model` that a config.json, or the folder that holds one, comes to.
+
+    Raises:
+        ConfigError: it cannot be read, or says what is not understood.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        remedy = "Name a Hugging Face config.json, or the folder that holds it."
+        raise ConfigError(KEY, str(path), f"cannot be read ({error.strerror})", remedy) from None
+    except ValueError as error:
+        raise ConfigError(KEY, str(path), f"is not JSON ({error})", "Name a Hugging Face config.json.") from None
+    config = _Config(path, content if isinstance(content, dict) else {})
+    kind = config.text("model_type")
+    if kind not in KINDS:
+        raise config.not_understood("model_type", f"Known: {', '.join(KINDS)}.")
+    return {"name": _name(path), **KINDS[kind](config)}
+
+
+class _Config:
+    """The keys of one file. A key that is absent or null has its default."""
+
+    def __init__(self, path: Path, content: dict[str, Any]) -> None:
+        self.path, self.content = path, content
+
+    def not_understood(self, key: str, remedy: str) -> ConfigError:
+        value = json.dumps(self.content.get(key))[:80]
+        return ConfigError(KEY, str(self.path), f"names {key} = {value}, which is not understood", remedy)
+
+    def text(self, key: str) -> str | None:
+        value = self.content.get(key)
+        return value if isinstance(value, str) else None
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self.content.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.not_understood(key, "Give a whole number.")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.content.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.not_understood(key, "Give a number.")
+        return float(value)
+
+    def truth(self, key: str, default: bool) -> bool:
+        value = self.content.get(key)
+        return value if isinstance(value, bool) else default
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self.content.get(key)
+        return value if isinstance(value, dict) else {}
+
+    def require(self, key: str, *values: object) -> None:
+        """Refuse a value of a key that would make another model of it; a key that is absent is taken for the first."""
+        if self.content.get(key, values[0]) not in values:
+            known = " or ".join(json.dumps(value) for value in values)
+            raise self.not_understood(key, f"The cost model takes {known}.")
+
+
+def _gpt2(config: _Config) -> Shape:
+    config.require("activation_function", "gelu_new", "gelu", "gelu_fast", "gelu_pytorch_tanh")
+    config.require("add_cross_attention", False)
+    hidden, heads = config.count("n_embd"), config.count("n_head")
+    return {
+        "family": "gpt",
+        "num_layers": config.count("n_layer"),
+        "hidden_size": hidden,
+        "ffn_hidden_size": config.count("n_inner", 4 * hidden),
+        "num_attention_heads": heads,
+        "num_query_groups": heads,
+        "head_size": None,
+        "rotary_base": None,
+        "rotary_scaling": None,
+        "norm_epsilon": config.number("layer_norm_epsilon", NORM_EPSILON),
+        "qkv_bias": False,
+        "gated_mlp": False,
+        "tied_embeddings": config.truth("tie_word_embeddings", True),
+        "vocab_size": config.count("vocab_size"),
+        "seq_length": config.count("n_positions", config.count("n_ctx", 1024)),
+        "experts": None,
+        "latent_attention": None,
+    }
+
+
+def _llama(config: _Config) -> Shape:
+    config.require("hidden_act", "silu", "swish")
+    rotary = config.mapping("rope_parameters") or config.mapping("rope_scaling")
+    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+    head = config.count("head_dim", 0)
+    scaling = {name: rotary.get(name) for name in LLAMA3} if _rope_type(rotary) == "llama3" else None
+    tokens = config.count("max_position_embeddings", MOST_TOKENS)
+    trained = rotary.get("original_max_position_embeddings") or tokens
+    return {
+        "family": "llama",
+        "num_layers": config.count("num_hidden_layers"),
+        "hidden_size": hidden,
+        "ffn_hidden_size": config.count("intermediate_size"),
+        "num_attention_heads": heads,
+        "num_query_groups": config.count("num_key_value_heads", heads),
+        "head_size": head if head and head * heads != hidden else None,
+        "rotary_base": config.number("rope_theta", float(rotary.get("rope_theta") or ROTARY_BASE)),
+        "rotary_scaling": scaling,
+        "norm_epsilon": config.number("rms_norm_eps", NORM_EPSILON),
+        "qkv_bias": config.text("model_type") == "qwen2",
+        "gated_mlp": True,
+        "tied_embeddings": config.truth("tie_word_embeddings", False),
+        "vocab_size": config.count("vocab_size"),
+        "seq_length": min(tokens, trained, MOST_TOKENS),
+        "experts": None,
+        "latent_attention": None,
+    }
+
+
+def _rope_type(rotary: dict[str, Any]) -> object:
+    return rotary.get("rope_type") or rotary.get("type")
+
+
+def _mistral(config: _Config) -> Shape:
+    """A Llama whose attention looks back so far; sequences that fit into that window are computed alike."""
+    shape = _llama(config)
+    if "sliding_window" in config.content and config.content["sliding_window"] is None:
+        return shape
+    return {**shape, "seq_length": min(shape["seq_length"], config.count("sliding_window", MISTRAL_WINDOW))}
+
+
+def _mixtral(config: _Config) -> Shape:
+    shape = _llama(config)
+    experts = _experts(
+        config.count("num_local_experts"), config.count("num_experts_per_tok"), config.count("intermediate_size")
+    )
+    return {**shape, "experts": experts}
+
+
+def _qwen(config: _Config) -> Shape:
+    config.require("use_sliding_window", False)
+    return _llama(config)
+
+
+def _qwen3(config: _Config) -> Shape:
+    shape, head = _qwen(config), config.count("head_dim", QWEN3_HEAD)
+    return {**shape, "head_size": head if head * shape["num_attention_heads"] != shape["hidden_size"] else None}
+
+
+def _qwen3_moe(config: _Config) -> Shape:
+    config.require("mlp_only_layers", [], None)
+    config.require("decoder_sparse_step", 1)
+    experts = _experts(
+        config.count("num_experts"), config.count("num_experts_per_tok"), config.count("moe_intermediate_size")
+    )
+    return {**_qwen3(config), "experts": experts}
+
+
+def _deepseek(config: _Config) -> Shape:
+    config.require("moe_layer_freq", 1)
+    rotary, width = config.count("qk_rope_head_dim"), config.count("moe_intermediate_size")
+    latent = {
+        "query_rank": config.count("q_lora_rank", 0) or None,
+        "key_value_rank": config.count("kv_lora_rank"),
+        "rotary_head_size": rotary,
+        "value_head_size": config.count("v_head_dim"),
+    }
+    experts = _experts(
+        config.count("n_routed_experts"),
+        config.count("num_experts_per_tok"),
+        width,
+        shared=width * config.count("n_shared_experts", 0),
+        dense=config.count("first_k_dense_replace", 0),
+    )
+    head = config.count("qk_nope_head_dim") + rotary
+    return {**_llama(config), "head_size": head, "experts": experts, "latent_attention": latent}
+
+
+def _experts(number: int, top_k: int, width: int, shared: int = 0, dense: int = 0) -> Shape:
+    return {
+        "num_experts": number,
+        "top_k": top_k,
+        "ffn_hidden_size": width,
+        "shared_ffn_hidden_size": shared,
+        "num_dense_layers": dense,
+        "capacity_factor": None,
+        "imbalance": 1.0,
+    }
+
+
+KINDS: dict[str, Callable[[_Config], Shape]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+}
+"""The functions that read the keys of each type of model."""
+
+
+def _name(path: Path) -> str:
+    """The folder's name, or the file's own where that says more, as a name for people."""
+    told = path.absolute().parent.name if path.stem == "config" else path.stem
+    return re.sub(r"[^a-z0-9.-]+", "-", told.lower()).strip("-.") or "model"

@@ -1,0 +1,118 @@
+"""Figures of a cluster that cannot be, or hardly can: a unit was left out, or tiers of links do not fit the nodes.
+
+Configurations that people write are checked when they are composed; what a trial recorded is read as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from conf.compose.tree import Tree, part_at
+from conf.errors import ConfigError
+
+
+class Unit(NamedTuple):
+    """The range of a figure in its plain unit.
+
+    Attributes:
+        possible: beyond this no device, link or site is; such a value is an error.
+        usual: beyond this a value is worth a second look.
+        meant: the units that data sheets use in place of the plain one, the likeliest first, with their factors.
+    """
+
+    name: str
+    possible: tuple[float, float]
+    usual: tuple[float, float]
+    meant: Mapping[str, float]
+
+
+RATE = {"GB/s": 1e9, "TB/s": 1e12, "MB/s": 1e6}
+LINK = Unit("bytes a second", (1e6, 1e14), (1e8, 5e12), RATE)
+MEMORY = Unit("bytes", (2**26, 2**46), (2**28, 2**41), {"GB": 1e9, "MB": 1e6})
+MEMORY_RATE = Unit("bytes a second", (1e8, 1e15), (1e9, 5e13), {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6})
+LATENCY = Unit("seconds", (1e-9, 0.1), (1e-7, 5e-3), {"microseconds": 1e-6, "nanoseconds": 1e-9, "ms": 1e-3})
+PEAK = Unit("FLOP a second", (1e5, 1e18), (1e8, 1e17), {"TFLOPS": 1e12, "GFLOPS": 1e9, "PFLOPS": 1e15})
+UNITS = {
+    "device.memory_bytes": MEMORY,
+    "device.memory_bandwidth_bytes_per_second": MEMORY_RATE,
+    "device.watts": Unit("watts", (0.01, 1e5), (1, 5e3), {"kW": 1e3, "mW": 1e-3}),
+    "efficiency.kernel_seconds": LATENCY._replace(possible=(0, 0.1), usual=(0, 1e-3)),
+    "host_bytes_per_second": LINK,
+    "site.grid_co2_grams_per_kwh": Unit("grams for a kWh", (0, 5e3), (1, 2e3), {"kg": 1e3}),
+    "site.power_usage_effectiveness": Unit("times what computers draw", (1, 20), (1, 3), {"percent": 0.01}),
+}
+PEAKS = "device.peak_flops_per_second"
+OF_LINK = {"bandwidth_bytes_per_second": LINK, "latency_seconds": LATENCY}
+
+
+def doubts(cluster: Tree) -> tuple[str, ...]:
+    """One sentence for each figure of a composed cluster that is unusual; what is no number is not judged here.
+
+    Raises:
+        ConfigError: a figure is impossible, or the tiers of links cannot connect such nodes.
+    """
+    found = [doubt for key, value, unit in _figures(cluster) if (doubt := _doubt(f"cluster.{key}", value, unit))]
+    return (*found, *_doubts_of_tiers(cluster))
+
+
+def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
+    peaks = part_at(cluster, PEAKS)
+    units = UNITS | {f"{PEAKS}.{dtype}": PEAK for dtype in (peaks if isinstance(peaks, dict) else ())}
+    found = [(key, part_at(cluster, key), unit) for key, unit in units.items()]
+    for index, link in enumerate(_links(cluster)):
+        found += [(f"links.{index}.{key}", link.get(key), unit) for key, unit in OF_LINK.items()]
+    return ((key, value, unit) for key, value, unit in found if _is_number(value) and value > 0)
+
+
+def _doubt(key: str, value: float, unit: Unit) -> str | None:
+    if _within(value, unit.usual):
+        return None
+    if not _within(value, unit.possible):
+        raise ConfigError(key, value, f"no machine has that many {unit.name}", _remedy(value, unit))
+    return f"{key} = {value!r} is unusual in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
+
+
+def _remedy(value: float, unit: Unit) -> str:
+    for name, factor in unit.meant.items():
+        if _within(value * factor, unit.usual):
+            return f"If {value:g} {name} was meant, write {_written(value, factor, unit)}."
+    return f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
+
+
+def _written(value: float, factor: float, unit: Unit) -> str:
+    """As files have it: counts of bytes in digits alone, because YAML reads 80e9 as no whole number."""
+    return f"{round(value * factor):_}" if unit is MEMORY else f"{value:g}e{round(math.log10(factor))}"
+
+
+def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
+    per_node: Any = cluster.get("devices_per_node")
+    num_nodes: Any = cluster.get("num_nodes")
+    extents: list[Any] = [link.get("num_devices") for link in _links(cluster)]
+    if not extents or not all(isinstance(count, int) and count > 0 for count in (per_node, num_nodes, *extents)):
+        return
+    total = per_node * num_nodes
+    for index, extent in enumerate(extents):
+        if extent < total and per_node % extent and extent % per_node:
+            problem = f"a tier of {extent} devices does not fit nodes of {per_node}"
+            remedy = f"Take a divisor of {per_node} (inside a node), or a multiple of it (whole nodes)."
+            raise ConfigError(f"cluster.links.{index}.num_devices", extent, problem, remedy)
+    if extents[-1] <= per_node < total:
+        yield f"cluster.links has none between the {num_nodes} nodes: the last one inside a node is taken for it."
+    elif extents[-1] < total:
+        last = f"cluster.links.{len(extents) - 1}.num_devices = {extents[-1]}"
+        yield f"{last} does not reach all {total} devices: the same link is taken for those beyond."
+
+
+def _links(cluster: Tree) -> list[dict[str, Any]]:
+    links = cluster.get("links")
+    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _within(value: float, extent: tuple[float, float]) -> bool:
+    return extent[0] <= value <= extent[1]

@@ -1,0 +1,129 @@
+"""`Settings`: everything that a command is told, an experiment's parts among it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator, model_validator
+
+from conf.credentials import HIDDEN, is_web_address
+from conf.errors import ConfigError
+from conf.plan.experiment import Experiment, ExperimentParts
+from conf.types.schema import Count, Frozen, NonNegative, Positive
+from conf.types.sites import SlurmSpec, TrackingSpec
+from conf.types.stage_spec import StagePlace
+from conf.types.sweep_spec import SearchPlan, SweepSpec
+
+
+class BudgetSpec(Frozen):
+    """The limits of a sweep's spending, trials in flight included; null sets no limit.
+
+    Attributes:
+        device_hours: of all trials together, whatever becomes of them.
+        dollars: at the price of the cluster's file.
+        energy_kwh: at the declared power of its devices.
+        deadline_hours: hours since the sweep was begun, by the clock on the wall.
+    """
+
+    device_hours: Positive | None
+    dollars: Positive | None
+    energy_kwh: Positive | None
+    deadline_hours: Positive | None
+
+
+UNLIMITED_BUDGET = BudgetSpec(device_hours=None, dollars=None, energy_kwh=None, deadline_hours=None)
+
+
+class ControllerSpec(Frozen):
+    """The process that goes on with a sweep whose next points depend on what was measured.
+
+    Attributes:
+        kind: `foreground`: the command itself; `slurm`: a small job that requeues itself.
+        poll_seconds: between two looks at how the trials stand.
+        fail_fast: the sweep stops once so many trials have failed; null never stops it.
+        time_limit_minutes: of the controller's own job.
+    """
+
+    kind: Literal["foreground", "slurm"]
+    poll_seconds: Positive
+    fail_fast: Count | None
+    time_limit_minutes: Count
+
+
+class LauncherSpec(Frozen):
+    """The kind of job in which trials run.
+
+    Attributes:
+        kind: `jobs`: each trial is a job or an element of a job array; `allocation`: a step inside one allocation.
+        num_nodes: of the allocation; null takes as many as the largest trial needs.
+        time_limit_minutes: of the allocation. Each trial has `slurm.time_limit_minutes`.
+    """
+
+    kind: Literal["jobs", "allocation"]
+    num_nodes: Count | None
+    time_limit_minutes: Count
+
+
+class NotifySpec(Frozen):
+    """The recipient of a message when a sweep ends, fails often, or finds a new best.
+
+    Whoever knows the address can write there, so that it is a secret: no record, log or error shows it.
+
+    Attributes:
+        url: where the message is posted. It stands in the command that everybody on the machine can list, and whoever
+            goes on with the sweep later does not know it; `url_file` has neither fault.
+        url_file: a file that holds the address on its first line. With neither, nobody is told.
+        style: `generic` posts our own JSON, `slack` the body that Slack and its likes take.
+        after_failures: tell once so many trials have failed, and again whenever twice as many have.
+        min_gain: a new best is told of if it is better than the last one that was told of by this share.
+    """
+
+    url: str | None
+    url_file: str | None
+    style: Literal["generic", "slack"]
+    after_failures: Count
+    min_gain: NonNegative
+
+    @model_validator(mode="after")
+    def _is_an_address(self) -> NotifySpec:
+        if self.url is not None and not is_web_address(self.url):
+            raise ConfigError("notify.url", HIDDEN, "is no address of a web server", "Give https://HOST/PATH.")
+        if self.url is not None and self.url_file is not None:
+            raise ConfigError("notify.url_file", self.url_file, "is given beside notify.url", "Give one of them.")
+        return self
+
+
+class Settings(ExperimentParts):
+    """The whole configuration, as composed by Hydra. The parts of an experiment are not yet held against each other.
+
+    Attributes:
+        output_dir: folder below which sweeps and trainings are written.
+    """
+
+    slurm: SlurmSpec
+    tracking: TrackingSpec
+    output_dir: str
+    sweep: SweepSpec | None
+    search: SearchPlan
+    budget: BudgetSpec
+    controller: ControllerSpec
+    launcher: LauncherSpec
+    notify: NotifySpec
+
+    @field_validator("output_dir")
+    @classmethod
+    def _somewhere(cls, value: str) -> str:
+        if not value.strip():
+            raise ConfigError("output_dir", value, "is empty", "Give output_dir=PATH; a dot is the current folder.")
+        return value
+
+    def experiment(self, stage: StagePlace | None = None) -> Experiment:
+        """The experiment that these settings describe.
+
+        Args:
+            stage: its place among stages that follow each other; None of a sweep's own point.
+
+        Raises:
+            InfeasiblePlan: the parts cannot exist together.
+        """
+        return Experiment(**{key: getattr(self, key) for key in ExperimentParts.model_fields}, stage=stage)

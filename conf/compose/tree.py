@@ -1,0 +1,76 @@
+"""A composed configuration as plain values: what stands at a dotted key, and the same with other values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.nearest import nearest
+from conf.types.schema import Value
+
+Tree = dict[str, Any]
+
+
+def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """A copy of `tree` in which every dotted key of `values` has its value; it shares with `tree` what is the same.
+
+    Raises:
+        ConfigError: a key that the configuration does not have.
+    """
+    changed = dict(tree)
+    for dotted, value in values.items():
+        *parents, leaf = dotted.split(".")
+        node: Any = changed
+        for parent in parents:
+            inner = node.get(parent)
+            if not isinstance(inner, dict):
+                raise _unknown_key(dotted, value, tree)
+            node[parent] = node = dict(inner)  # copy the path to the leaf; all other branches are shared
+        if leaf not in node:
+            raise _unknown_key(dotted, value, tree)
+        node[leaf] = value
+    return changed
+
+
+def part_at(tree: Tree, dotted: str) -> Any:
+    """The part of the tree at a dotted key, which may be a whole group; None if there is nothing."""
+    node: Any = tree
+    for part in dotted.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def value_at(tree: Tree, dotted: str) -> Value:
+    """The plain value at a dotted key; None if there is none."""
+    node = part_at(tree, dotted)
+    return None if isinstance(node, dict | list) else node
+
+
+def has_key(tree: Tree, dotted: str) -> bool:
+    *parents, leaf = dotted.split(".")
+    node = part_at(tree, ".".join(parents)) if parents else tree
+    return isinstance(node, dict) and leaf in node
+
+
+def nearest_key(tree: Tree, dotted: str, *others: str) -> str:
+    """The key of the configuration that is most like one that it does not have.
+
+    Args:
+        others: further names that may be written there.
+    """
+    return nearest(dotted, [*dotted_keys(tree), *others])
+
+
+def dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every dotted key, of groups and of values."""
+    keys: list[str] = []
+    for key, value in tree.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            keys += dotted_keys(value, f"{prefix}{key}.")
+    return keys
+
+
+def _unknown_key(dotted: str, value: object, tree: Tree) -> ConfigError:
+    return ConfigError(dotted, value, "is not a key of the configuration", nearest(dotted, dotted_keys(tree)))

@@ -1,0 +1,94 @@
+"""The faults of single overrides, told without Hydra's own words; and how Hydra wants right ones spelled."""
+
+from __future__ import annotations
+
+import re
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from conf.compose.complaints import can_be_set
+from conf.credentials import HIDDEN, SECRET_KEY
+from conf.errors import ConfigError
+from conf.folders import groups, options
+from conf.nearest import most_like
+from conf.overrides import Override, for_a_shell
+
+MOST_NAMED = 10
+KEY = re.compile(r"[\w./@:-]+")
+LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
+
+
+def as_hydra_spells(override: Override) -> str:
+    """The text that Hydra needs for an override, since people may write some of them shorter.
+
+    The root lists no `sweep` by default, so Hydra wants a plus. A device is chosen inside the cluster, so Hydra wants
+    an at sign. An option that is all digits needs quotes, or Hydra would take it for a number. And so does a command
+    that is given as a text, since a shell has taken its quotes and Hydra takes braces for mappings. A key that the
+    chosen files leave to its default needs two pluses, as Hydra knows only what is written.
+    """
+    text, option = override.text, override.value or ""
+    if option.isdigit() and override.key in groups():
+        text = f"{override.key}='{option}'"
+    if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
+        quoted = option.replace("\\", "\\\\").replace('"', '\\"')
+        return f'trainer.command="{quoted}"'
+    if text.startswith("device="):
+        return f"device@cluster.{text}"
+    if text.startswith(override.key) and override.pins and can_be_set(override.key):
+        return f"++{text}"
+    return f"+{text}" if text.startswith("sweep=") else text
+
+
+def wrong_alone(override: Override) -> ConfigError | None:
+    """The error in an override that would be wrong beside any others; None if there is none."""
+    key, value = override.key, override.value
+    if value is None and override.text.startswith("~"):
+        return None
+    if value is None or not key:
+        return ConfigError("override", override.text, f"states no {'key' if value else 'value'}", LOOK_LIKE)
+    if not KEY.fullmatch(key):
+        return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
+    if key in groups() and value not in options(key):
+        return no_option(key, value)
+    shown = HIDDEN if key == SECRET_KEY else value
+    try:
+        is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
+    except HydraException:
+        return _unreadable(key, shown)
+    return None if is_single else _several(key, shown)
+
+
+def no_option(group: str, value: str) -> ConfigError:
+    if "," in value:
+        return _several(group, value)
+    if group == "sweep" and "=" in value:
+        remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
+        return ConfigError(group, value, "is not the name of a sweep", remedy)
+    meant = most_like(value, options(group))
+    remedy = f"Did you mean {meant}?" if meant else _known(group)
+    return ConfigError(group, value, "is not an option of this group", remedy)
+
+
+def _known(group: str) -> str:
+    names = options(group)
+    more = f" and {len(names) - MOST_NAMED} more; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
+    return f"Known: {', '.join(names[:MOST_NAMED])}{more}."
+
+
+def _unreadable(key: str, value: str) -> ConfigError:
+    if key == "trainer.command" and "{" in value:
+        remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
+        return ConfigError(key, value, "cannot be read", remedy)
+    problem = "holds characters that mean something else in an override"
+    return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
+
+
+def _several(key: str, values: str) -> ConfigError:
+    """Several values where one is taken, which Hydra takes for a sweep of its own."""
+    remedy = f"Give one of them, a list as {key}=[{values}], or a text as \"{key}='{values}'\"."
+    if key == "cluster":
+        remedy = f"Give one of them, or let a search choose: `trisweep plan --clusters {values}`."
+    elif key in groups():
+        remedy = "Give one of them."
+    return ConfigError(key, values, "are several values, and the configuration takes one", remedy)

@@ -1,0 +1,212 @@
+"""An `Experiment` is a `Setup` and how it is run: the one immutable value that the trainer takes.
+
+Invariants between what is priced and how it is run live here; those of the setup live in `setup`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.plan.expert_axis import check_own_experts
+from conf.plan.setup import Setup
+from conf.plan.setup_parts import SetupParts
+from conf.plan.trainer_call import JOB_NAMES, call_of, met_limits, names_of
+from conf.plan.trainer_limits import limits_of_program, require_runnable
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import (
+    ROTARY_BASE,
+    CheckpointPlan,
+    DataSpec,
+    ParallelPlan,
+    PrecisionPlan,
+    ProfilePlan,
+    TrainingPlan,
+    WatchPlan,
+)
+from conf.types.stage_spec import StagePlace
+from conf.types.trainer_spec import TRISWEEP, TrainerSpec
+
+
+class ExperimentParts(SetupParts):
+    """The parts of an experiment, not yet checked against each other."""
+
+    data: DataSpec
+    training: TrainingPlan
+    checkpoint: CheckpointPlan
+    watch: WatchPlan
+    profile: ProfilePlan
+    trainer: TrainerSpec = TRISWEEP
+
+
+class Experiment(Setup, ExperimentParts):
+    """One point of a sweep, whole: the value that is estimated on paper and trained on devices.
+
+    Attributes:
+        stage: its place among the stages that follow each other; None of a trial that is a sweep's own point.
+
+    Raises:
+        InfeasiblePlan: the parts cannot exist together; names the dotted key, its value and what would fit.
+    """
+
+    stage: StagePlace | None = None
+
+    @property
+    def dropout(self) -> float:
+        return self.training.dropout
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve hex digits, equal for two experiments exactly when they measure the same thing."""
+        # What a run is watched with, what a model is called and where files are cached do not change a measurement. A
+        # cluster counts by its name alone: a corrected constant of its file does not change what was measured on it.
+        content = self.model_dump(
+            mode="json",
+            exclude={"cluster": True, "mixed": True, "watch": True, "model": {"name"}, "data": {"cache_dir"}},
+        )
+        content["cluster"] = self.place
+        # Null and the value that it stands for measure the same thing. Where no text is read, these values mean
+        # nothing.
+        content["data"]["tokenizer"] = self.data.tokenizer or "bytes"
+        content["data"]["max_bytes"] = self.data.max_bytes or 1
+        content["model"]["head_size"] = self.model.query_size // self.model.num_attention_heads
+        content["model"]["rotary_base"] = self.model.rotary_base or ROTARY_BASE
+        if not self.training.deterministic:  # likewise
+            del content["training"]["deterministic"]
+        _leave_out_later_keys(content)
+        if self.stage is None:  # as in folders that were written before there were stages
+            del content["stage"]
+        content["parallel"]["layers_per_stage"] = self.layers_per_stage
+        del content["trainer"]
+        if not self.trainer.is_own:  # another program measures something else
+            content["trainer"] = self.trainer.identity()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    @model_validator(mode="after")
+    def _can_run(self) -> Self:
+        for check in OWN_RUN_CHECKS if self.trainer.is_own else (_check_command,):
+            check(self)
+        return self
+
+
+def _leave_out_later_keys(content: dict[str, Any]) -> None:
+    """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
+    later = (
+        ("parallel", ParallelPlan),
+        ("precision", PrecisionPlan),
+        ("model", ModelSpec),
+        ("checkpoint", CheckpointPlan),
+    )
+    for group, spec in later:
+        for name, field in spec.model_fields.items():
+            if not field.is_required() and content[group].get(name) == field.default:
+                content[group].pop(name, None)
+    if content["model"].get("experts") and not content["model"]["experts"]["balance_loss"]:
+        del content["model"]["experts"]["balance_loss"]
+
+
+def _check_own_limits(experiment: Experiment) -> None:
+    """Refuse what can be priced for other trainers, and what this package's own does not carry out."""
+    otherwise = "choose another trainer, such as trainer=megatron-lm, or plan it with --implementation megatron-core"
+    require_runnable(experiment, TRISWEEP.name, limits_of_program(TRISWEEP.name), otherwise)
+
+
+def _check_profile(experiment: Experiment) -> None:
+    profile, training, world_size = experiment.profile, experiment.training, experiment.parallel.world_size
+    if absent := [rank for rank in profile.trace_ranks if rank >= world_size]:
+        problem = f"names ranks that do not exist ({absent}): parallel.world_size = {world_size}"
+        remedy = f"Use ranks 0 to {world_size - 1}."
+        raise InfeasiblePlan("profile.trace_ranks", list(profile.trace_ranks), problem, remedy)
+    key, steps = "profile.trace_steps", list(profile.trace_steps)
+    if absent := [step for step in steps if step > training.num_steps]:
+        problem = f"names steps that do not come ({absent}): training.num_steps = {training.num_steps}"
+        raise InfeasiblePlan(key, steps, problem, f"Use steps 1 to {training.num_steps}, or more steps.")
+    if bool(steps) != bool(profile.trace_ranks):
+        remedy = "Give both profile.trace_steps and profile.trace_ranks, or neither."
+        raise InfeasiblePlan(key, steps, f"does not go with profile.trace_ranks = {list(profile.trace_ranks)}", remedy)
+    # Traced steps are slower and left out of the timing, as warm-up steps are; some step has to remain.
+    if sum(step > training.num_warmup_steps for step in set(steps)) == training.num_steps - training.num_warmup_steps:
+        remedy = "Trace fewer steps, or add steps: traced ones are slower and so not timed."
+        raise InfeasiblePlan(key, steps, "leaves no step to time", remedy)
+
+
+def _check_training(experiment: Experiment) -> None:
+    training = experiment.training
+    if training.compile_layers and training.dropout:
+        problem = f"would compile anew in every step for new masks: training.dropout = {training.dropout}"
+        remedy = "Set training.compile_layers=false, or training.dropout=0."
+        raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
+    require_compilable(training, experiment.parallel.recompute)
+    require_whole_attention(training, experiment.parallel.context_parallel_size)
+
+
+def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:
+    """Refuse dropout beside context ranks, in this package's own trainer.
+
+    Raises:
+        InfeasiblePlan: says why they do not go together.
+    """
+    if training.dropout and context_parallel_size > 1:
+        problem = f"would have to drop scores of a sequence that {context_parallel_size} context ranks share out"
+        remedy = "Set training.dropout=0, or parallel.context_parallel_size=1."
+        raise InfeasiblePlan("training.dropout", training.dropout, problem, remedy)
+
+
+def require_compilable(training: TrainingPlan, recompute: str) -> None:
+    """Refuse compiled layers beside pointwise recomputation, in this package's own trainer.
+
+    Raises:
+        InfeasiblePlan: says why they do not go together.
+    """
+    if training.compile_layers and recompute == "pointwise":
+        problem = "traces away what parallel.recompute = pointwise notes in a layer, to make outputs again"
+        remedy = "Set training.compile_layers=false, or choose another parallel.recompute."
+        raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
+
+
+def _check_watch(experiment: Experiment) -> None:
+    every = experiment.watch.compare_replicas_every
+    if every is not None and experiment.parallel.zero_stage == 3:
+        problem, remedy = "finds no replicas with parallel.zero_stage = 3", "Use null, or zero_stage=2 or less."
+        raise InfeasiblePlan("watch.compare_replicas_every", every, problem, remedy)
+
+
+def _check_command(experiment: Experiment) -> None:
+    """Make the command once, so that a wrong name in it is found before anything is submitted."""
+    trainer = experiment.trainer
+    if experiment.mixed is not None:
+        problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
+        raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
+    folders = experiment.stage.folder_names if experiment.stage else ()
+    if not trainer.trains and experiment.stage is None:
+        problem, remedy = "does not train, and a sweep's points are trainings", "Make it a stage, in sweep.stages."
+        raise ConfigError("trainer.kind", trainer.kind, problem, remedy)
+    job = dict.fromkeys((*JOB_NAMES, *folders), "")
+    call_of(trainer, experiment, job)
+    names = names_of(trainer, experiment, job)
+    met_limits(trainer.differs, names, "trainer.differs")
+    for limit in met_limits(trainer.refuses, names, "trainer.refuses"):
+        # A name of the file's own, such as torchtitan's flavor, tells nobody what to change: what it follows from does.
+        follows = trainer.values.get(limit.of)
+        key = follows.of if follows is not None else limit.of
+        remedy = "Choose another value, or another trainer."
+        if "." not in key:
+            raise InfeasiblePlan("trainer", trainer.name, f"cannot run this plan: {limit.because}", remedy)
+        raise InfeasiblePlan(key, names[key], f"trainer {trainer.name}: {limit.because}", remedy)
+    if trainer.limits_of is not None:
+        require_runnable(experiment, trainer.name, limits_of_program(trainer.limits_of))
+
+
+OWN_RUN_CHECKS = (
+    _check_own_limits,
+    check_own_experts,
+    _check_profile,
+    _check_training,
+    _check_watch,
+)
+"""The checks of what our own trainer cannot run; of other programs `trainer.limits_of` and `trainer.refuses` say so."""

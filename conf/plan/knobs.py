@@ -1,0 +1,352 @@
+"""The table of knobs: every choice that makes up a plan, and how other packages spell it.
+
+The line of a knob decides which point of a sweep sets it, with which value a search starts, in which column a search
+prices it, which rows of results show it, how layouts are named, and what tables of configurations call it. What a value
+means and which values are legal is said where the field is declared, in `schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+from conf.types.schema import BatchPlan, ContextExchange, ExpertDispatcher, ParallelPlan, Recompute, Schedule
+
+Listed: TypeAlias = int | str | bool
+KnobValue: TypeAlias = Listed | tuple[int, ...] | None
+Role: TypeAlias = Literal["searched", "held", "given"]
+Shown: TypeAlias = Literal["in every row", "in rows of a search", "nowhere"]
+
+SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble", "gpipe")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full", "pointwise")
+CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = ("ring", "gather")
+EXPERT_DISPATCHERS: tuple[ExpertDispatcher, ...] = ("alltoall", "deepep", "hybridep")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One choice of a plan.
+
+    Attributes:
+        name: the field of `ParallelPlan` or `BatchPlan`, and the name in rows of results.
+        label: its part of a layout's short name, with `{}` for the value; empty where the layout leaves it out.
+        column: its name in tables of configurations; empty where they have no such column.
+        plain: the value that asks for nothing special. A search starts from it, and a label does not mention it.
+        values: all values, if they can be listed. In columns of numbers, a name is held as its index in this tuple.
+        role: whether a search varies the knob, holds it at `plain` unless it is pinned, or takes it from the job.
+        shown: which rows of results have a column of this name.
+        meaning: what its part of a layout's name says, for people, with `{}` for the value.
+        in_every_label: whether labels begin with it, whatever its value, so that the labels of several plans line up.
+        value_labels: labels of single values, for a knob whose label is not made from its value.
+        value_meanings: meanings of single values, for a knob whose values have nothing in common.
+        value_columns: what a table of configurations writes for single values.
+    """
+
+    name: str
+    label: str = ""
+    column: str = ""
+    plain: KnobValue = None
+    values: tuple[Listed, ...] = ()
+    role: Role = "searched"
+    shown: Shown = "in every row"
+    meaning: str = ""
+    in_every_label: bool = False
+    value_labels: Mapping[str, str] = field(default_factory=dict)
+    value_meanings: Mapping[str, str] = field(default_factory=dict)
+    value_columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str | None:
+        """The group of the configuration that states the knob; None for a size that follows from the others."""
+        if self.name in ParallelPlan.model_fields:
+            return "parallel"
+        return "batch" if self.name in BatchPlan.model_fields else None
+
+    @property
+    def key(self) -> str:
+        """The dotted key of the configuration."""
+        return f"{self.group}.{self.name}" if self.group else self.name
+
+    @property
+    def has_plain(self) -> bool:
+        """True if there is a plain value: numbers of devices and of sequences have none."""
+        return self.role != "given" or self.plain is not None
+
+    def entry(self, value: KnobValue) -> KnobValue:
+        """The entry of a column for a value."""
+        return self.values.index(value) if isinstance(value, str) else value
+
+    def value(self, entry: int | bool) -> Listed:
+        """The value that an entry of a column stands for."""
+        return self.values[int(entry)] if self.values else entry
+
+    def labelled(self, value: KnobValue) -> str:
+        """The part of a layout's name that says this value; empty where nothing needs to be said."""
+        if self.value_labels:
+            return self.value_labels.get(str(value), "")
+        return self.label.format(value) if self.in_every_label or value != self.plain else ""
+
+    def explained(self, value: KnobValue) -> str:
+        """The meaning of that part of the name, as a phrase for people."""
+        return self.value_meanings.get(str(value), self.meaning).format(value)
+
+
+KNOBS = (
+    Knob("world_size", column="num_gpus", role="given"),
+    Knob(
+        "tensor_parallel_size",
+        "tp{}",
+        "tp",
+        plain=1,
+        in_every_label=True,
+        meaning="tensor-parallel size {}: ranks among which every matrix is split",
+    ),
+    Knob(
+        "pipeline_parallel_size",
+        "pp{}",
+        "pp",
+        plain=1,
+        in_every_label=True,
+        meaning="pipeline-parallel size {}: stages into which the layers are split",
+    ),
+    Knob(
+        "data_parallel_size",
+        "dp{}",
+        "dp",
+        plain=1,
+        in_every_label=True,
+        meaning="data-parallel size {}: replicas over which the batch is split",
+    ),
+    Knob(
+        "virtual_pipeline_size",
+        "vp{}",
+        "vpp",
+        plain=1,
+        shown="in rows of a search",
+        meaning="virtual pipeline size {}: chunks of layers on every stage, interleaved",
+    ),
+    Knob(
+        "schedule",
+        # Tables of configurations have no column for schedules: they say 1F1B by one chunk, and interleaving by more.
+        column="vpp",
+        plain="1f1b",
+        values=SCHEDULES,
+        shown="in rows of a search",
+        value_labels={"gpipe": "gpipe", "zero-bubble": "zb"},  # chunks already say that a pipeline is interleaved
+        value_meanings={
+            "gpipe": "GPipe schedule: all forward passes first",
+            "zero-bubble": "zero-bubble schedule (ZB-H1): weight gradients fill waits",
+        },
+        value_columns={"1f1b": "1"},
+    ),
+    Knob("layers_per_stage", "layers{}", shown="in rows of a search", meaning="layers of the stages, first to last"),
+    Knob(
+        "sequence_parallel",
+        "sp",
+        "sequence_parallel",
+        plain=False,
+        values=(False, True),
+        meaning="sequence parallelism: tensor-parallel ranks share out the activations between the matrices",
+    ),
+    Knob(
+        "zero_stage",
+        "zero{}",
+        "zero_stage",
+        plain=0,
+        values=(0, 1, 2, 3),
+        value_meanings={
+            "1": "ZeRO stage 1: replicas share out the optimizer's state",
+            "2": "ZeRO stage 2: replicas share out the optimizer's state and the gradients",
+            "3": "ZeRO stage 3: replicas share out the optimizer's state, the gradients and the weights",
+        },
+    ),
+    Knob(
+        "recompute",
+        "{}",
+        "recompute",
+        plain="none",
+        values=RECOMPUTES,
+        value_meanings={
+            "selective": "recomputes the attention core in the backward pass",
+            "full": "recomputes whole layers in the backward pass",
+            "pointwise": "recomputes norms and activation functions in the backward pass",
+        },
+    ),
+    Knob(
+        "recompute_every",
+        "every{}",
+        plain=1,
+        shown="in rows of a search",
+        meaning="recomputes one layer in {} of every chunk",
+    ),
+    Knob(
+        "context_parallel_size",
+        "cp{}",
+        "cp",
+        plain=1,
+        shown="in rows of a search",
+        meaning="context-parallel size {}: ranks among which every sequence is split",
+    ),
+    Knob(
+        "context_exchange",
+        "{}",
+        plain="ring",
+        values=CONTEXT_EXCHANGES,
+        role="held",
+        shown="nowhere",
+        value_meanings={"gather": "context ranks gather keys and values at once, instead of passing them round"},
+    ),
+    Knob(
+        "expert_parallel_size",
+        "ep{}",
+        "ep",
+        plain=1,
+        shown="in rows of a search",
+        meaning="expert-parallel size {}: ranks over which the experts are spread",
+    ),
+    Knob(
+        "expert_tensor_parallel_size",
+        "etp{}",
+        "etp",
+        role="held",
+        shown="nowhere",
+        meaning="expert tensor-parallel size {}: ranks among which an expert's matrices are split",
+    ),
+    Knob(
+        "zero_group_size",
+        "zg{}",
+        shown="in rows of a search",
+        meaning="ZeRO group of {}: replicas that share out among themselves",
+    ),
+    Knob(
+        "offload_optimizer",
+        "offload",
+        plain=False,
+        values=(False, True),
+        shown="in rows of a search",
+        meaning="the optimizer's state is kept and updated in the host's memory",
+    ),
+    Knob(
+        "pipeline_before_data",
+        "pd",
+        plain=False,
+        values=(False, True),
+        shown="in rows of a search",
+        meaning="pipeline before data: neighbouring nodes hold stages of one replica",
+    ),
+    Knob(
+        "expert_dispatcher",
+        "{}",
+        "dispatcher",
+        plain="alltoall",
+        values=EXPERT_DISPATCHERS,
+        role="held",
+        shown="nowhere",
+        meaning="tokens are brought to their experts by {}",
+    ),
+    Knob(
+        "micro_batch_size",
+        "mb{}",
+        "micro_batch",
+        plain=1,
+        in_every_label=True,
+        meaning="micro-batch size {}: sequences that go through the pipeline at a time",
+    ),
+    Knob(
+        "global_batch_size",
+        "gb{}",
+        "global_batch",
+        role="given",
+        in_every_label=True,
+        meaning="global batch size {}: sequences in one step of all devices",
+    ),
+    Knob("tensor_parallel_across_nodes", plain=False, role="given", shown="nowhere"),
+)
+LAYOUT_KEYS = frozenset(knob.key for knob in KNOBS if knob.group)
+"""Every key that decides how a model is laid out and fed."""
+KNOB = {knob.name: knob for knob in KNOBS}
+IN_ORDER_OF_LABELS = tuple(sorted(KNOBS, key=lambda knob: not knob.in_every_label))
+"""The knobs in the order in which a plan's name mentions them."""
+SEARCHED_KNOBS = tuple(knob.name for knob in KNOBS if knob.role == "searched")
+
+
+def plain_values(group: str) -> dict[str, Any]:
+    """The knobs of a group that a plan need not mention, each at its plain value."""
+    return {knob.name: knob.plain for knob in KNOBS if knob.group == group and knob.has_plain}
+
+
+PARALLEL_FIELDS = frozenset(ParallelPlan.model_fields)
+"""Pydantic finds them anew each time, and ten thousand plans are asked for every knob."""
+
+
+def value_of(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
+    """The value of a knob in a plan."""
+    if name == "data_parallel_size":
+        return data_parallel_size_of(parallel)
+    value: KnobValue = getattr(parallel if name in PARALLEL_FIELDS else batch, name)
+    return value
+
+
+def data_parallel_size_of(parallel: ParallelPlan) -> int:
+    model_parallel_size = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return parallel.world_size // (model_parallel_size * parallel.context_parallel_size)
+
+
+def label_of(
+    parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int], leave_out: Collection[str] = ()
+) -> str:
+    """A short name of a plan for people; never parsed.
+
+    Args:
+        layers_per_stage: the layers of every stage, also where the plan leaves them to be spread evenly.
+        leave_out: knobs that all plans of a table share, or that it shows in a column of their own.
+    """
+    said = labelled_values(parallel, batch, layers_per_stage)
+    return "-".join(knob.labelled(value) for knob, value in said if knob.name not in leave_out)
+
+
+def label_of_point(values: Mapping[str, object]) -> str:
+    """A short name of a point by the dotted keys that it sets, such as `tp4-pp4 on 8 devices`; never parsed.
+
+    The name of a layout holds the values of a whole plan, which a point that cannot exist does not have.
+    """
+    sizes = {key.rsplit(".", 1)[-1]: value for key, value in values.items()}
+    devices = sizes.pop("world_size", None)
+    known = [(name, KNOB[name].labelled(_plain(sizes.pop(name)))) for name in tuple(sizes) if _has_label(name)]
+    order = [knob.name for knob in IN_ORDER_OF_LABELS]
+    layout = "-".join(label for name, label in sorted(known, key=lambda pair: order.index(pair[0])) if label)
+    parts = [layout, *(f"{name}={value}" for name, value in sizes.items())]
+    return " ".join(filter(None, (*parts, f"on {devices} devices" if devices is not None else "")))
+
+
+def _has_label(name: str) -> bool:
+    return name in KNOB and bool(KNOB[name].label or KNOB[name].value_labels)
+
+
+def _plain(value: object) -> KnobValue:
+    return value if isinstance(value, int | str) else str(value)
+
+
+def labelled_values(
+    parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]
+) -> list[tuple[Knob, KnobValue]]:
+    """The knobs that a plan's name mentions, with their values, in the order of the name."""
+    values = {knob.name: value_of(knob.name, parallel, batch) for knob in KNOBS}
+    # The layers are compared as they are, not as they were stated: an even list gets no label, like null.
+    values["layers_per_stage"] = _spread(layers_per_stage)
+    if parallel.recompute == "none":
+        values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
+    return [(knob, values[knob.name]) for knob in IN_ORDER_OF_LABELS if knob.labelled(values[knob.name])]
+
+
+def _spread(layers_per_stage: Sequence[int]) -> str | None:
+    """`5.6x10.5`: 5 layers on the first stage, 6 on each of the next 10, 5 on the last; None where all hold as many."""
+    return None if len(set(layers_per_stage)) == 1 else layers_in_short(layers_per_stage, separator=".")
+
+
+def layers_in_short(layers_per_stage: Sequence[int], separator: str = ",") -> str:
+    """The layers of all stages with equal neighbours put together, such as `5,6x10,5`."""
+    runs = [(layers, len(list(stages))) for layers, stages in groupby(layers_per_stage)]
+    return separator.join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in runs)

@@ -1,0 +1,359 @@
+"""The command line of a program for one plan: names put in, flags in order, and the files that it wants.
+
+Names are the dotted keys of the experiment's groups, what follows from them (`plan_names`), what a trainer looks up for
+itself (`trainer.values`), and in a job the place of the process (`JOB_NAMES`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from conf.errors import ConfigError
+from conf.nearest import most_like
+from conf.overrides import written
+from conf.plan.setup import Setup
+from conf.types.model_spec import ExpertsSpec, ModelSpec
+from conf.types.schema import ROTARY_BASE
+from conf.types.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
+
+JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
+"""The names whose values only a job knows."""
+
+GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
+
+LATENT_NAMES = (
+    "has_latent_attention",
+    "query_rank",
+    "key_value_rank",
+    "plain_head_size",
+    "rotary_head_size",
+    "value_head_size",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program's call.
+
+    Attributes:
+        words: of its command line, without what starts it.
+        files: contents by their path inside the trial's folder.
+        environment: what it adds to the environment.
+    """
+
+    words: tuple[str, ...]
+    files: dict[str, str]
+    environment: dict[str, str]
+
+
+def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
+    """The call of a program for a plan.
+
+    Args:
+        setup: an experiment.
+        job: values of JOB_NAMES.
+
+    Raises:
+        ConfigError: a text names a value that there is not, or that is null where a word is needed.
+    """
+    names = names_of(trainer, setup, job)
+    words = [
+        word
+        for index, template in enumerate(trainer.command)
+        for word in _words(
+            value_of(template, names, f"trainer.command[{index}]"), template, f"trainer.command[{index}]"
+        )
+    ]
+    return Call(
+        words=(*words, *_flags(trainer.flags, names)),
+        files={name: _content(content, names, f"trainer.files.{name}") for name, content in trainer.files.items()},
+        environment={
+            name: filled(text, names, f"trainer.environment.{name}") for name, text in trainer.environment.items()
+        },
+    )
+
+
+def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]:
+    """Every name that the trainer's texts may hold, with its value."""
+    names: dict[str, Plain] = {**plan_names(setup), "trainer.name": trainer.name, "trainer.start": trainer.start, **job}
+    for name, look_up in trainer.values.items():
+        if name in names:
+            problem = "is the name of a value of the plan already"
+            raise ConfigError("trainer.values", name, problem, "Choose another name.")
+        names[name] = _looked_up(look_up, names, f"trainer.values.{name}")
+    return names
+
+
+def plan_names(setup: Setup) -> dict[str, Plain]:
+    """The values of an experiment by their dotted keys, and what follows from them by plain names."""
+    tree = setup.model_dump(mode="json", include=set(GROUPS))
+    model, parallel, layers = setup.model, setup.parallel, setup.layers_per_stage
+    base = model.rotary_base or ROTARY_BASE
+    return dict(_flat(tree)) | {
+        "world_size": parallel.world_size,
+        "num_nodes": setup.num_nodes,
+        "devices_per_node": setup.tasks_per_node,
+        "data_parallel_size": setup.data_parallel_size,
+        "gradient_accumulation": setup.num_micro_batches,
+        "sequences_per_replica": setup.batch.global_batch_size // setup.data_parallel_size,
+        "tokens_per_step": setup.batch.global_batch_size * model.seq_length,
+        "layers_per_stage": layers,
+        "layers_per_chunk": layers[0] // parallel.virtual_pipeline_size,
+        "layer_split": layer_split(layers),
+        "has_uneven_chunks": any(count % parallel.virtual_pipeline_size for count in layers),
+        "has_unequal_chunks": has_unequal_chunks(setup),
+        "has_uneven_groups": has_uneven_groups(setup),
+        "first_stage_layers": layers[0],
+        "last_stage_layers": layers[-1],
+        **_less_layers(layers),
+        "head_size": model.query_size // model.num_attention_heads,
+        "has_grouped_queries": model.num_query_groups < model.num_attention_heads,
+        "rotary_frequency_base": int(base) if base.is_integer() else base,
+        "rotary_scaling_factor": model.rotary_scaling.factor if model.rotary_scaling else None,
+        "last_token": model.vocab_size - 1,
+        "num_zero_groups": _num_zero_groups(setup),
+        "activation_again": _activation_again(setup),
+        **_expert_names(model.experts, model.num_layers),
+        **_latent_names(model),
+    }
+
+
+def _num_zero_groups(setup: Setup) -> int | None:
+    """Groups of replicas that each share out a whole state; None where all replicas are one group."""
+    size = setup.parallel.zero_group_size
+    return None if size is None else setup.num_replicas // size
+
+
+def _activation_again(setup: Setup) -> str | None:
+    """The activation that pointwise recomputation repeats: `experts` where all layers have theirs there, or `others`.
+
+    None where nothing is recomputed so.
+    """
+    if setup.parallel.recompute != "pointwise":
+        return None
+    experts = setup.model.experts
+    is_theirs = experts is not None and not experts.num_dense_layers and not experts.shared_ffn_hidden_size
+    return "experts" if is_theirs else "others"
+
+
+def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Plain]:
+    """The names that follow from the model's experts, all null where it has none."""
+    names = ("num_experts", "experts_per_token", "expert_width", "shared_expert_width", "expert_layers", "capacity")
+    if experts is None:
+        return dict.fromkeys(names)
+    dense = experts.num_dense_layers
+    layers = f"([0]*{dense}+[1]*{num_layers - dense})" if dense else None
+    width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size or None
+    values = (experts.num_experts, experts.top_k, width, shared, layers, experts.capacity_factor)
+    return dict(zip(names, values, strict=True))
+
+
+def _latent_names(model: ModelSpec) -> dict[str, Plain]:
+    """The names that follow from the model's latent attention, all null where it has none."""
+    latent = model.latent_attention
+    if latent is None:
+        return dict.fromkeys(LATENT_NAMES)
+    plain = model.query_size // model.num_attention_heads - latent.rotary_head_size
+    ranks = (latent.query_rank, latent.key_value_rank)
+    return dict(zip(LATENT_NAMES, (True, *ranks, plain, latent.rotary_head_size, latent.value_head_size), strict=True))
+
+
+def layer_split(layers: Sequence[int]) -> str:
+    """`even`; `ends` where the first and the last stage alone differ from the others; else `uneven`."""
+    if len(set(layers)) == 1:
+        return "even"
+    return "ends" if len(set(layers[1:-1])) <= 1 else "uneven"
+
+
+def has_unequal_chunks(setup: Setup) -> bool:
+    """True if the chunks of an interleaved pipeline differ in layers, within a stage or between stages."""
+    num_chunks, layers = setup.parallel.virtual_pipeline_size, setup.layers_per_stage
+    return num_chunks > 1 and (len(set(layers)) > 1 or bool(layers[0] % num_chunks))
+
+
+def has_uneven_groups(setup: Setup) -> bool:
+    """True if the last group of an interleaved pipeline's micro-batches has not as many as there are stages."""
+    left = setup.num_micro_batches % setup.parallel.pipeline_parallel_size
+    return setup.parallel.schedule == "interleaved" and bool(left)
+
+
+def _less_layers(layers: Sequence[int]) -> dict[str, int]:
+    """The layers of the stages between the ends, and how many less the first and the last stage have.
+
+    With two stages nothing is between them, and the fuller one counts; an end that has more layers has a number below 0
+    less. These say a whole spread only where it is even, or `layer_split` is `ends`.
+    """
+    inner = layers[1] if len(layers) > 2 else max(layers)
+    names = ("inner_stage_layers", "first_stage_less_layers", "last_stage_less_layers")
+    return dict(zip(names, (inner, inner - layers[0], inner - layers[-1]), strict=True))
+
+
+def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:
+    """Those of the limits that the plan meets.
+
+    Raises:
+        ConfigError: a limit is of a value that there is not.
+    """
+    found = ((limit, value_of(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
+    return [limit for limit, value in found if limit.meets(value)]
+
+
+def _looked_up(look_up: LookUp, names: Names, key: str) -> Plain:
+    shown = text_of(value_of(f"{{{look_up.of}}}", names, f"{key}.of"))
+    # Every entry is filled in, so that a misspelt name is found by the first plan and not by the one that needs it.
+    entries = {value: _entry(entry, names, f"{key}.to.{value}") for value, entry in look_up.to.items()}
+    otherwise = _entry(look_up.otherwise, names, f"{key}.otherwise")
+    return entries.get(shown, otherwise)
+
+
+def _entry(entry: Plain, names: Names, key: str) -> Plain:
+    return value_of(entry, names, key) if isinstance(entry, str) else entry
+
+
+def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator[str]:
+    for name, stated in flags.items():
+        key = f"trainer.flags.{prefix}{name}"
+        if isinstance(stated, dict):
+            yield from _flags(stated, names, f"{prefix}{name}.")
+            continue
+        value = _valued(stated, names, key)
+        if value is None or value is False:
+            continue
+        yield f"{prefix}{name}" if name.startswith("-") else f"--{prefix}{name}"
+        if value is not True:
+            yield from _words(value, stated, key)
+
+
+def _valued(stated: object, names: Names, key: str) -> Plain:
+    if isinstance(stated, str):
+        return value_of(stated, names, key)
+    if isinstance(stated, list):
+        return tuple(_scalar(_valued(entry, names, key), stated, key) for entry in stated)
+    assert stated is None or isinstance(stated, bool | int | float)
+    return stated
+
+
+def _scalar(value: Plain, stated: object, key: str) -> bool | int | float | str | None:
+    if isinstance(value, tuple):
+        raise ConfigError(key, stated, "holds a list in a list", "Give the inner list alone.")
+    return value
+
+
+def _words(value: Plain, stated: object, key: str) -> list[str]:
+    """A list is as many words as it has entries; anything else is one."""
+    if value is None:
+        remedy = "Move it to trainer.flags, where null leaves a flag out, or give it a value."
+        raise ConfigError(key, stated, "is null here, and is no word", remedy)
+    return [text_of(entry) for entry in value] if isinstance(value, tuple) else [text_of(value)]
+
+
+def _content(stated: object, names: Names, key: str) -> str:
+    """A file's content: a text as it is, a mapping as JSON."""
+    if isinstance(stated, str):
+        return filled(stated, names, key)
+    return json.dumps(_tree(stated, names, key), indent=2) + "\n"
+
+
+def _tree(stated: object, names: Names, key: str) -> object:
+    if isinstance(stated, dict):
+        entries = {name: _tree(entry, names, f"{key}.{name}") for name, entry in stated.items()}
+        return {name: entry for name, entry in entries.items() if entry is not None}
+    if isinstance(stated, list):
+        return [_tree(entry, names, key) for entry in stated]
+    return value_of(stated, names, key) if isinstance(stated, str) else stated
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Plain]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            if not any(isinstance(entry, dict | list) for entry in value):
+                yield f"{prefix}{name}", tuple(value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def torchrun_words(
+    python: str, num_nodes: int, ranks_per_node: int, program: str, meeting: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The words before a program that torchrun starts on every node.
+
+    Args:
+        program: its first word; torchrun takes a script or `-m`, and anything else as a program of its own.
+        meeting: torchrun's words for which node this is and where they meet; of no use where there is one node.
+    """
+    one_node = num_nodes == 1  # which finds a free port itself
+    nodes = ("--standalone",) if one_node else (f"--nnodes={num_nodes}", *meeting)
+    own = () if program.endswith(".py") or program == "-m" else ("--no-python",)
+    return (python, "-m", "torch.distributed.run", *nodes, f"--nproc-per-node={ranks_per_node}", *own)
+
+
+Plain: TypeAlias = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
+Names: TypeAlias = Mapping[str, Plain]
+"""The values of a template's names."""
+
+TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+MOST_SHOWN = 8
+
+
+def value_of(template: str, names: Names, key: str) -> Plain:
+    """The value of a template; where it is one name and nothing else, the value keeps its type.
+
+    Args:
+        key: of the configuration, for errors.
+
+    Raises:
+        ConfigError: a name is not known, or a brace stands alone.
+    """
+    whole = TOKEN.fullmatch(template)
+    if whole is not None and whole.group(1) is not None:
+        return _named(whole.group(1), template, names, key)
+    return filled(template, names, key)
+
+
+def filled(template: str, names: Names, key: str) -> str:
+    """The template as a text, with every value as it would be written on a command line.
+
+    Raises:
+        ConfigError: a name is not known or has no value, or a brace stands alone.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        token, name = match.group(0), match.group(1)
+        if token in ("{{", "}}"):
+            return token[0]
+        if name is None:
+            raise ConfigError(key, template, f"has a lone {token}", f"Write {token * 2} for a brace itself.")
+        value = _named(name, template, names, key)
+        if value is None:
+            remedy = "Give it a value, or make it the whole value of a flag, which is then left out."
+            raise ConfigError(key, template, f"{name} is null here, and cannot be part of a text", remedy)
+        return text_of(value)
+
+    return TOKEN.sub(replaced, template)
+
+
+def text_of(value: Plain) -> str:
+    """A value as most programs read it: `true`, `0.0003`, `5,6,5`."""
+    if isinstance(value, tuple):
+        return ",".join(map(text_of, value))
+    return written(value)
+
+
+def _named(name: str, template: str, names: Names, key: str) -> Plain:
+    if name in names:
+        return names[name]
+    ends_so = [known for known in names if known.rsplit(".", 1)[-1] == name]
+    meant = ends_so[0] if ends_so else most_like(name, tuple(names))
+    remedy = f"Did you mean {{{meant}}}?" if meant is not None else _known(names)
+    raise ConfigError(key, template, f"{{{name}}} is not the name of a value", remedy)
+
+
+def _known(names: Names) -> str:
+    derived = [name for name in names if "." not in name]
+    return f"Use a key of the configuration, or one of {', '.join(derived[:MOST_SHOWN])}."

@@ -1,0 +1,177 @@
+"""The limits of trainers: one list for each in `trainer_limits.yaml`, read by searches and composed experiments.
+
+A search asks `runs` value by value and leaves the others out; a plan that is given is refused by `require_runnable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import Field, TypeAdapter
+
+from conf.errors import InfeasiblePlan
+from conf.folders import CONF_DIR
+from conf.overrides import written
+from conf.plan.setup import Setup
+from conf.plan.trainer_call import has_unequal_chunks, has_uneven_groups, layer_split
+from conf.types.schema import Frozen, MatmulRecipe, Value
+from conf.types.trainer_spec import Limit
+
+LAYER_SPLIT = "layer_split"
+UNEQUAL_CHUNKS = "has_unequal_chunks"
+UNEVEN_GROUPS = "has_uneven_groups"
+
+
+class Beside(NamedTuple):
+    """What plans have beside the value that is asked about.
+
+    Attributes:
+        pipeline: several stages.
+        tensor: several tensor ranks.
+        experts: layers with experts.
+        recipe: that of narrow products.
+    """
+
+    pipeline: bool = False
+    tensor: bool = False
+    experts: bool = False
+    recipe: MatmulRecipe | None = None
+
+
+PLAIN = Beside()
+
+
+class DeclaredLimit(Limit):
+    """Values of the plan that a trainer cannot run.
+
+    Attributes:
+        of: a dotted key, or a name of `FOLLOWS`; a group that may be null, such as `model.experts`, is null or `given`.
+        beside: in which plans alone this holds: those with several stages, with several tensor ranks, with experts, or
+            with narrow products of this recipe; null: in all.
+        differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
+            `trainer.differs` says what is otherwise.
+    """
+
+    beside: Literal["pipeline", "tensor", "experts"] | MatmulRecipe | None = None
+    differs: bool = False
+
+    def holds(self, beside: Beside) -> bool:
+        """True if this counts for plans of this kind."""
+        flags = {"pipeline": beside.pipeline, "tensor": beside.tensor, "experts": beside.experts}
+        return flags.get(self.beside or "", self.beside in (None, beside.recipe))
+
+    def refusal(self, value: Value, trainer: str, otherwise: str) -> InfeasiblePlan:
+        """The error for a value of a dotted key that the trainer does not run.
+
+        Args:
+            otherwise: what can be done instead of taking a value that it runs.
+        """
+        known = " or ".join(f"{self.of}={written(runs)}" for runs in self.other_than)
+        return self._refusal(self.of, value, trainer, f"Use {known}, or {otherwise}.")
+
+    def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
+        """The error for a setup that meets this limit."""
+        if self.of not in FOLLOWS:
+            return self.refusal(_value_at(setup, self.of), trainer, otherwise)
+        key, remedy = FOLLOWS[self.of].key, FOLLOWS[self.of].remedy
+        value = list(setup.layers_per_stage) if self.of == LAYER_SPLIT else _value_at(setup, key)
+        return self._refusal(key, value, trainer, f"{remedy}, or {otherwise}.")
+
+    def _refusal(self, key: str, value: object, trainer: str, remedy: str) -> InfeasiblePlan:
+        return InfeasiblePlan(key, value, f"is not run by {trainer}: {self.because}", remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A value that follows from a plan.
+
+    Attributes:
+        key: what a person changes to get another one.
+        remedy: how, as the first half of a sentence.
+    """
+
+    value: Callable[[Setup], Value]
+    key: str
+    remedy: str
+
+
+FOLLOWS = {
+    LAYER_SPLIT: Following(
+        lambda setup: layer_split(setup.layers_per_stage),
+        "parallel.layers_per_stage",
+        "Leave it null, with a number of stages that divides the layers",
+    ),
+    UNEQUAL_CHUNKS: Following(
+        has_unequal_chunks,
+        "parallel.virtual_pipeline_size",
+        "Choose one that cuts all stages into chunks of equal numbers of layers",
+    ),
+    UNEVEN_GROUPS: Following(
+        has_uneven_groups,
+        "batch.micro_batch_size",
+        "Choose one with which the stages divide a replica's micro-batches",
+    ),
+}
+
+
+@cache
+def limits_of(trainer: str) -> tuple[DeclaredLimit, ...]:
+    """The limits of the trainer with this name, one of `CostsOf`."""
+    return _declared()[trainer]
+
+
+@cache
+def limits_of_program(trainer: str) -> tuple[DeclaredLimit, ...]:
+    """Those that also hold for a program that takes over the list of this trainer."""
+    return tuple(limit for limit in limits_of(trainer) if not limit.differs)
+
+
+def runs(trainer: str, name: str, value: Value, beside: Beside = PLAIN) -> bool:
+    """True if plans of this kind can be run with this value of a dotted key, or of a name of `FOLLOWS`."""
+    limits = (limit for limit in limits_of(trainer) if limit.of == name)
+    return not any(limit.meets(value) and limit.holds(beside) for limit in limits)
+
+
+def require_runnable(
+    setup: Setup, trainer: str, limits: Sequence[DeclaredLimit], otherwise: str = "choose another trainer"
+) -> None:
+    """Refuse a plan that a trainer cannot run.
+
+    Rows that somebody measured are not held against this: that they ran is known.
+
+    Args:
+        trainer: its name, for the message.
+        otherwise: what can be done instead of changing the plan.
+
+    Raises:
+        InfeasiblePlan: names the key, its value, and what the trainer runs.
+    """
+    parallel, recipe = setup.parallel, setup.precision.matmul_recipe
+    pipeline, tensor = parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1
+    beside = Beside(pipeline, tensor, setup.model.experts is not None, recipe)
+    for limit in limits:
+        if limit.holds(beside) and limit.meets(_value_at(setup, limit.of)):
+            raise limit.refusal_of(setup, trainer, otherwise)
+
+
+def _value_at(setup: Setup, name: str) -> Value:
+    """The value of a name; of a group that may be null, such as `model.experts`, whether it is given."""
+    if name == "parallel.recompute_every" and setup.parallel.recompute == "none":
+        return 1  # where nothing is recomputed, it says nothing
+    if name in FOLLOWS:
+        return FOLLOWS[name].value(setup)
+    found: Any = setup
+    for part in name.split("."):
+        found = getattr(found, part)
+    return "given" if isinstance(found, Frozen) else found
+
+
+@cache
+def _declared() -> Mapping[str, tuple[DeclaredLimit, ...]]:
+    tree = yaml.safe_load((CONF_DIR / "trainer_limits.yaml").read_text())
+    lists = TypeAdapter(dict[str, Annotated[tuple[DeclaredLimit, ...], Field(strict=False)]])
+    return lists.validate_python(tree)

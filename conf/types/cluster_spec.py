@@ -1,0 +1,213 @@
+"""Facts about machines, with their units: devices, links, sites and clusters. Nothing here is a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from conf.errors import ConfigError
+from conf.types.schema import Count, Dtype, Fraction, Frozen, MatmulRecipe, Name, NonNegative, Positive
+
+MatmulDtype = Literal[Dtype, "fp8", "fp4"]
+
+
+def narrow_dtype(recipe: MatmulRecipe) -> Literal["fp8", "fp4"]:
+    """The type that products of a recipe are in, as devices name their peaks."""
+    return "fp4" if recipe == "nvfp4" else "fp8"
+
+
+class DeviceSpec(Frozen):
+    """One schedulable accelerator (one MI250X GCD, not the card), or one CPU rank: what its maker states.
+
+    Attributes:
+        name: what people call it, in reports too.
+        kind: what the trainer runs on; `cpu` means gloo, `gpu` NCCL or RCCL.
+        peak_flops_per_second: dense peak by precision; `fp8` and `fp4` are types of matrix products alone.
+        peak_source: where the peak comes from; the word `measured` means that the trainer measures a matmul peak in the
+            same run and utilization is stated against that, while the numbers given here serve only the prediction.
+        memory_bytes: what one device has.
+        memory_bandwidth_bytes_per_second: the highest that its maker states.
+        memory_source: where both come from.
+        num_multiprocessors: units that each compute one tile of a matrix product at a time (SMs, CUs; 1 on a CPU rank).
+        watts: design power of one device.
+        watts_source: where they come from.
+        price_per_hour: US dollars for one device-hour; null if no price is known.
+        price_source: where and when it was listed.
+    """
+
+    name: str
+    kind: Literal["gpu", "cpu"]
+    peak_flops_per_second: dict[MatmulDtype, Positive]
+    peak_source: str
+    memory_bytes: Count
+    memory_bandwidth_bytes_per_second: Positive
+    memory_source: str
+    num_multiprocessors: Count
+    watts: Positive
+    watts_source: str
+    price_per_hour: Positive | None
+    price_source: str
+
+    @property
+    def maker(self) -> Literal["nvidia", "amd"] | None:
+        """Whose driver a container of its jobs needs; None for a CPU, and for makers whose driver needs no option."""
+        if self.kind == "cpu" or self.name.startswith("Intel"):
+            return None
+        return "amd" if self.name.startswith("MI") else "nvidia"
+
+    @property
+    def dtypes(self) -> tuple[Dtype, ...]:
+        """Types of weights and activations that the device computes in, sorted."""
+        known: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")
+        return tuple(dtype for dtype in known if dtype in self.peak_flops_per_second)
+
+
+class LinkSpec(Frozen):
+    """A connection between blocks of `num_devices` consecutive devices.
+
+    Attributes:
+        name: what people call it, such as nvlink.
+        num_devices: consecutive devices that it connects.
+        bandwidth_bytes_per_second: per device and direction, when all devices of the block communicate, as stated by
+            the maker; collectives reach ClusterSpec.efficiency.link of it.
+        latency_seconds: of one message.
+        mesh: blocks of the tier below are wired to each other in pairs, without a switch, so that a group that fills n
+            of the N blocks uses (n-1)/(N-1) of the bandwidth.
+    """
+
+    name: str
+    num_devices: Count
+    bandwidth_bytes_per_second: Positive
+    latency_seconds: NonNegative
+    mesh: bool = False
+
+
+class FittedRuns(Frozen):
+    """The runs that constants were fitted to: how far to trust predictions near them.
+
+    Attributes:
+        left_out_error: mean absolute error of their steps, each predicted by a fit to the others.
+        trainers: names of what ran them, with commas between; empty where later changes of constants made them void.
+        most_devices: of the run on most of them.
+    """
+
+    left_out_error: NonNegative
+    trainers: str
+    most_devices: Count
+
+
+class EfficiencySpec(Frozen):
+    """The constants of the cost model that no data sheet states; `calibrate` measures or fits them.
+
+    Attributes:
+        matmul: share of the peak that large, well-shaped matrix products reach in training.
+        attention: share of the peak that a fused (flash) attention kernel reaches.
+        memory: share of the memory bandwidth that memory-bound kernels reach.
+        link: share of a link's bandwidth that collectives and transfers reach.
+        kernel_seconds: what every kernel costs on top of its work: launch, ramp-up and tail.
+        source: on what each was fitted or measured; published rows that were fitted are no test of the prediction.
+        link_source: the same of `link`.
+        shown, latency, slowest, taper, start: as in `train_core.costs.setting`, which holds what they are unless the
+            runs of a cluster say otherwise.
+        launch: factor on what its hosts need to launch kernels and collectives, by what the trainer's usually need.
+        runs: what constants were fitted to by `calibrate`; null where no run of the cluster's own was.
+    """
+
+    matmul: Fraction
+    attention: Fraction
+    memory: Fraction
+    link: Fraction
+    kernel_seconds: NonNegative
+    source: str
+    link_source: str = ""
+    shown: Annotated[float, Field(ge=0, le=1)] | None = None
+    latency: NonNegative | None = None
+    slowest: NonNegative | None = None
+    taper: NonNegative | None = None
+    start: NonNegative | None = None
+    launch: Positive = 1.0
+    runs: FittedRuns | None = None
+
+    @property
+    def own_scale(self) -> Mapping[str, float]:
+        """Those constants of scale that this cluster has of its own."""
+        stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper", "start")}
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+class SiteSpec(Frozen):
+    """The price and carbon of electricity where the cluster stands. Nothing is assumed where nothing is declared.
+
+    Attributes:
+        grid_co2_grams_per_kwh: what the grid emits for a kilowatt-hour; null leaves carbon out.
+        grid_co2_source: where that is from, and of which year.
+        power_usage_effectiveness: what the whole site draws over what its computers draw (PUE); null counts the
+            computers alone.
+        power_usage_effectiveness_source: where that is from.
+    """
+
+    grid_co2_grams_per_kwh: NonNegative | None = None
+    grid_co2_source: str = ""
+    power_usage_effectiveness: Annotated[float, Field(ge=1)] | None = None
+    power_usage_effectiveness_source: str = ""
+
+    def grams_co2(self, kwh: float) -> float | None:
+        """For energy that computers draw, with what the site adds where that is declared.
+
+        None where the grid's emission is not declared.
+        """
+        if self.grid_co2_grams_per_kwh is None:
+            return None
+        return kwh * (self.power_usage_effectiveness or 1.0) * self.grid_co2_grams_per_kwh
+
+
+class ClusterSpec(Frozen):
+    """Nodes of equal devices. `links` go from the closest tier to the widest, which also spans whatever is wider.
+
+    Attributes:
+        name: the name of its file.
+        num_nodes: nodes that a job may take.
+        devices_per_node: devices of each of them.
+        cores_per_node: on a CPU, the cores that the ranks of a node share; null gives every rank a device of its own.
+        gpu_names: what tables of configurations call this cluster's device (the `gpu` column of `trisweep estimate`).
+        device: what its maker states of one device.
+        efficiency: the share of that which programs reach.
+        reserved_memory_bytes: bytes that the framework and the collectives library take on each device.
+        fragmentation: share of the bytes of activations that is lost to gaps in the allocator.
+        reserved_memory_source: where both come from.
+        links: what connects the devices, from the closest tier to the widest.
+        host_bytes_per_second: what one device's share of the host moves between its memory, its cores and the device,
+            while it updates offloaded weights. The usual value is an assumption: a PCIe 4.0 x16 slot, and an eighth of
+            the memory of a node with two sockets.
+        site: where the cluster stands; folders written before there was such a key say nothing of it.
+    """
+
+    name: Name
+    num_nodes: Count
+    devices_per_node: Count
+    cores_per_node: Count | None
+    gpu_names: Annotated[tuple[str, ...], Field(strict=False)]
+    device: DeviceSpec
+    efficiency: EfficiencySpec
+    reserved_memory_bytes: Annotated[int, Field(ge=0)]
+    fragmentation: NonNegative
+    reserved_memory_source: str
+    links: Annotated[tuple[LinkSpec, ...], Field(min_length=1, strict=False)]
+    host_bytes_per_second: Positive = 25e9
+    site: SiteSpec = SiteSpec()
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_nodes * self.devices_per_node
+
+    @model_validator(mode="after")
+    def _links_widen(self) -> ClusterSpec:
+        # The cost model finds a tier by bisection, and takes the last one for the widest.
+        extents = [link.num_devices for link in self.links]
+        if extents != sorted(set(extents)):
+            raise ConfigError(
+                "cluster.links", extents, "num_devices must grow from tier to tier", "List the closest tier first."
+            )
+        return self

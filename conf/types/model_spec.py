@@ -1,0 +1,258 @@
+"""A model as its configuration states it: sizes, and what its layers are made of. Nothing here is a choice."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from conf.errors import ConfigError
+from conf.remedies import nearest_divisor
+from conf.types.schema import NORM_EPSILON, Count, Family, Frozen, Name, Positive
+
+
+class RotaryScaling(Frozen):
+    """The stretching of rotary positions for sequences longer than in pretraining: Hugging Face's type `llama3`.
+
+    An angle that turns around less than `low_freq_factor` times in `original_max_position_embeddings` tokens grows
+    `factor` times more slowly, one that turns more than `high_freq_factor` times stays, and between the two the speeds
+    are blended. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters.
+
+    Attributes:
+        factor: how many times more slowly the slow angles grow.
+        low_freq_factor: turns in the original length below which an angle is slow.
+        high_freq_factor: turns above which an angle stays as it is.
+        original_max_position_embeddings: tokens of the sequences that the model was pretrained on.
+    """
+
+    factor: Annotated[float, Field(ge=1)]
+    low_freq_factor: Positive
+    high_freq_factor: Positive
+    original_max_position_embeddings: Count
+
+    @model_validator(mode="after")
+    def _bounds_are_apart(self) -> RotaryScaling:
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ConfigError(
+                "model.rotary_scaling.high_freq_factor",
+                self.high_freq_factor,
+                f"is not above low_freq_factor = {self.low_freq_factor}",
+                "Llama 3.1 has 1.0 and 4.0.",
+            )
+        return self
+
+
+class ExpertsSpec(Frozen):
+    """Feed-forward layers of which each token passes through a few: a mixture of experts.
+
+    Attributes:
+        num_experts: in every such layer.
+        top_k: experts that one token passes through.
+        ffn_hidden_size: width of one expert.
+        shared_ffn_hidden_size: width of the expert that every token passes through; 0 where there is none.
+        num_dense_layers: first layers that have an ordinary feed-forward layer instead.
+        capacity_factor: tokens that an expert takes at most, relative to an even share. What is above is dropped, and
+            experts with fewer are padded. Null drops and pads none.
+        imbalance: tokens of the rank whose experts take most, relative to an even share. Benchmarks force routing to be
+            even, which is 1; how much more a training has, only its own logs say.
+        balance_loss: factor of the loss by which this package's own trainer keeps experts equally busy, such as 0.01.
+    """
+
+    num_experts: Count
+    top_k: Count
+    ffn_hidden_size: Count
+    shared_ffn_hidden_size: Annotated[int, Field(ge=0)] = 0
+    num_dense_layers: Annotated[int, Field(ge=0)] = 0
+    capacity_factor: Positive | None = None
+    imbalance: Annotated[float, Field(ge=1)] = 1.0
+    balance_loss: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _tokens_find_experts(self) -> ExpertsSpec:
+        if self.top_k > self.num_experts:
+            raise ConfigError(
+                "model.experts.top_k",
+                self.top_k,
+                f"is more than model.experts.num_experts = {self.num_experts}",
+                f"Use model.experts.top_k={self.num_experts} or less.",
+            )
+        return self
+
+
+class LatentAttentionSpec(Frozen):
+    """Attention whose queries, keys and values are made from short vectors (multi-head latent attention).
+
+    Source: arXiv 2405.04434, section 2.1.
+
+    Attributes:
+        query_rank: width of the vector that queries are made from; null makes them from the hidden state.
+        key_value_rank: the same of keys and values.
+        rotary_head_size: part of a query head that has rotary positions; all heads share such a part of the key.
+        value_head_size: width of one value head.
+    """
+
+    query_rank: Count | None
+    key_value_rank: Count
+    rotary_head_size: Count
+    value_head_size: Count
+
+
+class ModelSpec(Frozen):
+    """A transformer decoder.
+
+    Attributes:
+        name: the name of its file; it changes no measurement.
+        family: `gpt` has learned positions, LayerNorm and biases; `llama` rotary positions, RMSNorm and no biases, but
+            for those of `qkv_bias`.
+        num_layers: transformer layers.
+        hidden_size: width of the hidden state.
+        ffn_hidden_size: width of the feed-forward layer (the papers' GPTs use 4 x hidden_size).
+        num_attention_heads: heads of queries in every layer.
+        num_query_groups: heads of keys and values, each shared by as many query heads (grouped-query attention).
+        head_size: width of one head; null means hidden_size / num_attention_heads.
+        rotary_base: base of the frequencies of rotary positions; null means 10,000.
+        rotary_scaling: how rotary positions are stretched; null leaves them as they are, as do folders written before
+            there was a choice.
+        norm_epsilon: what every norm adds to a variance or a mean square; 1e-5 in folders written before there was a
+            choice.
+        qkv_bias: queries, keys and values have biases where the family has none, as in Qwen2; false in folders written
+            before there was a choice.
+        gated_mlp: SwiGLU, with a third matrix, instead of GELU.
+        tied_embeddings: the output head is the token embedding.
+        vocab_size: rows of the token embedding, padding included.
+        seq_length: tokens per sequence; also the number of learned positions.
+        experts: null where every layer has one ordinary feed-forward layer.
+        latent_attention: null where queries, keys and values are made from the hidden state.
+    """
+
+    name: Name
+    family: Family
+    num_layers: Count
+    hidden_size: Count
+    ffn_hidden_size: Count
+    num_attention_heads: Count
+    num_query_groups: Count
+    head_size: Count | None
+    rotary_base: Annotated[float, Field(gt=1)] | None
+    rotary_scaling: RotaryScaling | None = None
+    norm_epsilon: Positive = NORM_EPSILON
+    qkv_bias: bool = False
+    gated_mlp: bool
+    tied_embeddings: bool
+    vocab_size: Count
+    seq_length: Count
+    experts: ExpertsSpec | None = None
+    latent_attention: LatentAttentionSpec | None = None
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_attention_heads * (self.head_size or self.hidden_size // self.num_attention_heads)
+
+    @property
+    def key_value_size(self) -> int:
+        """Width of all key heads together, which is also the width of all value heads."""
+        # By way of query_size, since only that knows which width of a head applies.
+        return self.query_size // self.num_attention_heads * self.num_query_groups
+
+    @property
+    def value_size(self) -> int:
+        """Width of all value heads together."""
+        latent = self.latent_attention
+        return self.key_value_size if latent is None else self.num_query_groups * latent.value_head_size
+
+    @property
+    def attended_size(self) -> int:
+        """Width of what the attention core puts out: a head of values for every head of queries."""
+        latent = self.latent_attention
+        return self.query_size if latent is None else self.num_attention_heads * latent.value_head_size
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """True if queries, keys and values have biases: as the family has them, or by themselves."""
+        return self.family == "gpt" or self.qkv_bias
+
+    @property
+    def num_dense_layers(self) -> int:
+        """First layers that have an ordinary feed-forward layer; all of them where there are no experts."""
+        return self.num_layers if self.experts is None else self.experts.num_dense_layers
+
+    @model_validator(mode="after")
+    def _experts_fit(self) -> ModelSpec:
+        if self.experts is not None and self.experts.num_dense_layers >= self.num_layers:
+            raise ConfigError(
+                "model.experts.num_dense_layers",
+                self.experts.num_dense_layers,
+                f"leaves none of model.num_layers = {self.num_layers} layers with experts",
+                "Use fewer dense layers, or model.experts=null.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _short_vectors_fit(self) -> ModelSpec:
+        latent, size = self.latent_attention, self.query_size // self.num_attention_heads
+        if latent is None:
+            return self
+        if self.family == "gpt":
+            problem = "has learned positions, and model.latent_attention rotary ones"
+            remedy = "Use model.family=llama, or model.latent_attention=null."
+            raise ConfigError("model.family", "gpt", problem, remedy)
+        if latent.rotary_head_size >= size:
+            raise ConfigError(
+                "model.latent_attention.rotary_head_size",
+                latent.rotary_head_size,
+                f"leaves nothing of a query head of model.head_size = {size}",
+                "Give model.head_size both parts together: DeepSeek has 128 + 64 = 192.",
+            )
+        if self.num_query_groups != self.num_attention_heads:
+            raise ConfigError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"differs from model.num_attention_heads = {self.num_attention_heads}, and latent attention makes keys"
+                " and values for every head",
+                f"Use model.num_query_groups={self.num_attention_heads}.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _biases_are_of_a_family_without(self) -> ModelSpec:
+        if self.qkv_bias and self.family == "gpt":
+            problem = "is no choice for model.family = gpt, which has biases everywhere"
+            raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false, or model.family=llama.")
+        if self.qkv_bias and self.latent_attention is not None:
+            problem = "does not go with model.latent_attention, which has no such biases"
+            raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelSpec:
+        if self.head_size is None and self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                "model.num_attention_heads",
+                self.num_attention_heads,
+                f"does not divide model.hidden_size = {self.hidden_size}",
+                f"Use model.num_attention_heads={nearest_divisor(self.num_attention_heads, self.hidden_size)}, or give"
+                " model.head_size.",
+            )
+        if self.num_attention_heads % self.num_query_groups:
+            raise ConfigError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"does not divide model.num_attention_heads = {self.num_attention_heads}",
+                f"Use model.num_query_groups={nearest_divisor(self.num_query_groups, self.num_attention_heads)}.",
+            )
+        if self.family == "llama" and self.query_size // self.num_attention_heads % 2:
+            raise ConfigError(
+                "model.head_size",
+                self.query_size // self.num_attention_heads,
+                "is odd, and rotary positions turn pairs of its elements",
+                "Choose an even model.head_size, or fewer or more heads.",
+            )
+        if self.family == "gpt" and self.rotary_scaling is not None:
+            raise ConfigError(
+                "model.rotary_scaling",
+                self.rotary_scaling.model_dump(),
+                "stretches rotary positions, and model.family = gpt has learned ones",
+                "Use model.rotary_scaling=null, or model.family=llama.",
+            )
+        return self

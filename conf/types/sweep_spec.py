@@ -1,0 +1,220 @@
+"""A sweep as its file states it: a question, the points that answer it, and how they are chosen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from conf.errors import ConfigError
+from conf.types.axes import AxisBlock
+from conf.types.schema import Count, Frozen, Name, NonNegative, Positive, Value
+from conf.types.stage_spec import StageSpec, checked_stages, require_tree
+
+
+class PointSet(AxisBlock):
+    """Points, given as blocks of axes and as a list. Keys are dotted, values plain.
+
+    Attributes:
+        spaces: blocks of axes beside the first one: the points of each come after those of the one before.
+        points: single points, which no constraint leaves out.
+        baseline: the point that speed-up and scaling efficiency are stated against.
+    """
+
+    spaces: Annotated[tuple[AxisBlock, ...], Field(strict=False)] = ()
+    points: Annotated[tuple[dict[str, Value], ...], Field(strict=False)]
+    baseline: dict[str, Value]
+
+    @property
+    def blocks(self) -> tuple[AxisBlock, ...]:
+        """Every block that varies something; the constraints of the first bind all of them."""
+        further = [
+            space.model_copy(update={"constraints": self.constraints + space.constraints}) for space in self.spaces
+        ]
+        return tuple(block for block in (self, *further) if block.varies)
+
+    @property
+    def varied_keys(self) -> frozenset[str]:
+        """The keys that have an axis."""
+        keys = [key for block in (self, *self.spaces) for key in block.axes]
+        return frozenset([*keys, *(key for block in (self, *self.spaces) for group in block.zip for key in group)])
+
+    def listed_values(self) -> Iterator[tuple[str, Value]]:
+        """Every pair of a key and a value that any point states."""
+        yield from super().listed_values()
+        for space in self.spaces:
+            yield from space.listed_values()
+        for point in (self.baseline, *self.points):
+            yield from point.items()
+
+    def is_open(self, key: str, value: Value) -> bool:
+        """True if an axis may take a value that it does not list: a range between its ends, an expression any."""
+        axes = [block.axes[key] for block in (self, *self.spaces) if key in block.axes]
+        return any(axis.follows if axis.values else axis.holds(value) for axis in axes)
+
+
+class ProxySpec(PointSet):
+    """The small stand-in that is measured where there is no cluster.
+
+    Attributes:
+        overrides: Hydra overrides that turn the full-size configuration into the proxy's.
+        time_limit_minutes: minutes after which a proxy trial is ended.
+    """
+
+    overrides: Annotated[tuple[str, ...], Field(strict=False)]
+    time_limit_minutes: Positive
+
+
+Named = Literal["throughput", "loss", "step_time", "dollars", "energy"]
+FIGURE = re.compile(r"(?P<highest>max:)?(?P<name>[A-Za-z][A-Za-z0-9_-]*\.[^\s].*)", re.ASCII)
+Figure = Annotated[str, Field(pattern=FIGURE.pattern)]
+Objective = Named | Figure
+"""The quantity that a search maximises (throughput: model FLOP/s per device) or minimises (all others).
+
+`STAGE.FIGURE` is one that the program of a later stage measures, the smaller the better; `max:STAGE.FIGURE` the larger.
+"""
+
+
+def figure_of(objective: Objective) -> str | None:
+    """The figure of a later stage that is sought, as `STAGE.FIGURE`; None of any other objective."""
+    found = FIGURE.fullmatch(objective)
+    return found["name"] if found else None
+
+
+def is_of_time(objective: Objective) -> bool:
+    """True if the objective follows from the seconds of a step, which vary from run to run; a loss does not."""
+    return objective != "loss" and figure_of(objective) is None
+
+
+def _several(objective: object) -> object:
+    """A single objective may be written without brackets; a wrong one is refused here, once and not by each kind."""
+    several = (objective,) if isinstance(objective, str) else objective
+    for each in several if isinstance(several, list | tuple) else ():
+        if isinstance(each, str) and each not in get_args(Named) and figure_of(each) is None:
+            names = ", ".join(get_args(Named))
+            remedy = f"Use one of {names}, or STAGE.FIGURE of a stage of the sweep, such as evaluate.rmse."
+            raise ConfigError("search.objective", each, "is nothing that a search can seek", remedy)
+    return several
+
+
+def _whole(number: object) -> object:
+    """People write 1e9 for a count, which is a float."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+PLANNED = ("grid", "planner")
+"""Searches whose points are all known before any trial runs."""
+
+
+class SearchPlan(Frozen):
+    """The way in which a sweep comes to its points.
+
+    Attributes:
+        kind: `grid` takes the points that the sweep lists, `planner` those that the search of all plans chooses. The
+            others choose one after another: `random` draws from the axes, `bayes` learns from what was measured, and
+            `pareto` does so for several objectives at once.
+        top_k: number of plans that the planner takes for their predicted speed.
+        num_probes: number of further plans, each of which tests an assumption of the prediction.
+        max_concurrent_trials: the most trials that are queued or running at once; null sets no limit.
+        space: what an adaptive search of layouts chooses among: all plans that fit on paper, or the points that the
+            sweep lists.
+        min_gain: the search ends once it expects to better the best by less than this share of it.
+        objective: what is sought; several make a front.
+        tokens: every trial trains on so many tokens, to whole steps, so that losses at different batch sizes can be
+            compared; null leaves training.num_steps as it is.
+        num_seeds: trials of each point, which differ in training.seed; a point counts by their mean.
+        pruner: which running trials of objective=loss end early: `median` those worse than half of the others were
+            after as many tokens, `halving` all but the best third at each of three marks.
+        seed: of the draws; the same seed and the same results lead to the same points.
+        max_rounds: how often points are measured at most: disturbed ones until a run was steady, then the leaders and
+            the baseline in turn until their intervals part; null: 3 for a stand-in that is measured on this machine,
+            else 1.
+    """
+
+    kind: Literal["grid", "planner", "bayes", "random", "pareto"]
+    top_k: Annotated[int, Field(ge=0)]
+    num_probes: Annotated[int, Field(ge=0)]
+    max_concurrent_trials: Count | None
+    min_gain: NonNegative
+    space: Literal["plans", "listed"] = "plans"
+    objective: Annotated[tuple[Objective, ...], Field(strict=False, min_length=1), BeforeValidator(_several)]
+    tokens: Annotated[Count, BeforeValidator(_whole)] | None
+    num_seeds: Count
+    pruner: Literal["none", "median", "halving"]
+    seed: Annotated[int, Field(ge=0)]
+    max_rounds: Count | None = None
+
+    @property
+    def proposes(self) -> bool:
+        """True if the search proposes points one after another, beside those that are listed or planned beforehand."""
+        return self.kind not in PLANNED
+
+    @property
+    def asks_later(self) -> bool:
+        """True if points or seeds are chosen only after others have ended."""
+        return self.proposes or self.num_seeds > 1
+
+    @model_validator(mode="after")
+    def _planner_takes_some(self) -> SearchPlan:
+        if self.kind == "planner" and not self.top_k:
+            raise ConfigError("search.top_k", self.top_k, "leaves the planner no plan to take", "Use 1 or more.")
+        return self
+
+    @model_validator(mode="after")
+    def _objectives_suit_the_search(self) -> SearchPlan:
+        shown = list(self.objective)
+        if len(set(shown)) < len(shown):
+            raise ConfigError("search.objective", shown, "names one of them twice", "Name each objective once.")
+        if self.kind == "pareto" and len(shown) < 2:
+            remedy = "Name two or more, as in search.objective=[step_time,dollars], or use search=bayes."
+            raise ConfigError("search.objective", shown, "makes no front", remedy)
+        if self.pruner != "none" and shown != ["loss"]:
+            problem = f"judges trials by their loss, and search.objective = {shown}"
+            raise ConfigError(
+                "search.pruner", self.pruner, problem, "Use search.objective=loss, or search.pruner=none."
+            )
+        return self
+
+
+class ReplaySpec(Frozen):
+    """The replay of a sweep where there is no cluster: against the cost model as the machine, with no job at all.
+
+    Attributes:
+        num_machines: made-up machines, each of which differs from the cost model in its own way.
+        most_jobs: after so many a search counts as not having found a point near the best.
+    """
+
+    num_machines: Count
+    most_jobs: Count
+
+
+class SweepSpec(PointSet):
+    """A question, the points that answer it, and how many of them to measure.
+
+    Attributes:
+        name: the name of its file, and of its folder.
+        question: what it is to answer, in one sentence.
+        max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
+        published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
+        proxy: what is measured where there is no cluster; null where nothing is.
+        replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
+        scaling: the sweep is a scaling study, whose points differ in their number of devices: `strong` holds the global
+            batch constant, `weak` the batch of a replica. Each of them is measured `search.max_rounds` times.
+        stages: what follows every trial, by name, such as an evaluation; each starts once the one before it completed.
+    """
+
+    name: Name
+    question: str
+    max_trials: Count
+    published: Annotated[tuple[str, ...], Field(strict=False)]
+    proxy: ProxySpec | None
+    replay: ReplaySpec | None = None
+    scaling: Literal["weak", "strong"] | None = None
+    stages: Annotated[dict[str, StageSpec], BeforeValidator(checked_stages)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _stages_begin(self) -> SweepSpec:
+        require_tree(self.stages)
+        return self

@@ -1,0 +1,310 @@
+"""The program that trains: this package's own trainer, or any command line that is made from the plan."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from conf.errors import ConfigError
+from conf.overrides import written
+from conf.types.schema import Frozen, Name, Value
+
+Start = Literal["torchrun", "srun", "once"]
+CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
+"""The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
+
+QUANTITIES = (
+    "step",
+    "loss",
+    "held_out_loss",
+    "gradient_norm",
+    "learning_rate",
+    "step_seconds",
+    "step_milliseconds",
+    "tokens_per_second",
+    "tokens_per_second_per_device",
+    "samples_per_second",
+    "tflops",
+    "memory_bytes",
+    "memory_mib",
+    "memory_gib",
+)
+"""Names of groups in patterns. `tflops` are those of one device, as the program counts them."""
+
+TIMES = (
+    "step_seconds",
+    "step_milliseconds",
+    "tokens_per_second",
+    "tokens_per_second_per_device",
+    "samples_per_second",
+)
+"""The quantities that tell how long a step took, the most direct one first."""
+
+OF_A_RANK = ("rank", "local_rank")
+"""Names that are known only where every process is started for one rank."""
+
+NOT_A_FILE = re.compile(r"^[/~]|(^|/)\.\.(/|$)")
+
+
+class LookUp(Frozen):
+    """The program's word for a value of the plan, such as `LayerNorm` for the family `gpt`.
+
+    Attributes:
+        of: the name of the value that is looked up.
+        to: by that value as it is written in YAML; texts may hold names in braces, and a list is several words.
+        otherwise: for any other value; null leaves a flag out.
+    """
+
+    of: str
+    to: dict[str, Value | Annotated[tuple[str, ...], Field(strict=False)]]
+    otherwise: Value = None
+
+    @field_validator("to", mode="before")
+    @classmethod
+    def _keys_are_texts(cls, value: object) -> object:
+        return {_key(key): entry for key, entry in value.items()} if isinstance(value, dict) else value
+
+
+class Limit(Frozen):
+    """Values of the plan that the program cannot carry out, or carries out otherwise.
+
+    Attributes:
+        of: the name of the value.
+        values: those that are meant; null means all but `other_than`.
+        other_than: those that the program can carry out, where `values` is null.
+        because: what the program does or lacks, in one sentence.
+    """
+
+    of: str
+    values: Annotated[tuple[Value, ...], Field(strict=False)] | None = None
+    other_than: Annotated[tuple[Value, ...], Field(strict=False)] = ()
+    because: str
+
+    def meets(self, value: object) -> bool:
+        shown = written(value)
+        if self.values is None:
+            return shown not in map(written, self.other_than)
+        return shown in map(written, self.values)
+
+
+class LogSpec(Frozen):
+    """The patterns by which the program's log is read.
+
+    Attributes:
+        patterns: regular expressions by a name for people; their groups are named after QUANTITIES.
+        first_step: the number that the program gives to its first step.
+        done: what the log says once training has ended well; null trusts the exit code alone.
+        errors: what means that the trial has failed, whatever the exit code is.
+    """
+
+    patterns: dict[str, str] = Field(default_factory=dict)
+    first_step: Annotated[int, Field(ge=0)] = 1
+    done: str | None = None
+    errors: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _patterns_are_regular(self) -> LogSpec:
+        for name, pattern in self.patterns.items():
+            groups = _compiled(f"trainer.log.patterns.{name}", pattern).groupindex
+            if unknown := [group for group in groups if group not in QUANTITIES]:
+                remedy = f"Name groups (?P<NAME>...) after {', '.join(QUANTITIES)}."
+                problem = f"its group {unknown[0]} is no quantity"
+                raise ConfigError(f"trainer.log.patterns.{name}", pattern, problem, remedy)
+            if not groups:
+                remedy = r"Name what it finds, such as 'loss: (?P<loss>\S+)'."
+                raise ConfigError(f"trainer.log.patterns.{name}", pattern, "names no quantity", remedy)
+        for index, pattern in enumerate(self.errors):
+            _compiled(f"trainer.log.errors[{index}]", pattern)
+        if self.done is not None:
+            _compiled("trainer.log.done", self.done)
+        return self
+
+    @property
+    def quantities(self) -> frozenset[str]:
+        """The quantities that the patterns can find."""
+        return frozenset(group for pattern in self.patterns.values() for group in re.compile(pattern).groupindex)
+
+
+class MetricsSpec(Frozen):
+    """Where the figures of a program are found that does not train, such as an evaluation.
+
+    Attributes:
+        file: a JSON object, inside the trial's folder; numbers in objects inside it are called `outer.inner`.
+        line: a regular expression, whose named groups are the figures; of several lines the last one counts.
+    """
+
+    file: str | None = None
+    line: str | None = None
+
+    @model_validator(mode="after")
+    def _says_where(self) -> MetricsSpec:
+        if (self.file is None) == (self.line is None):
+            remedy = "Give one of metrics.file=scores.json and metrics.line='score (?P<score>[.0-9]+)'."
+            raise ConfigError("metrics", self.shown, "says not one place where figures are found", remedy)
+        if self.file is not None and (not self.file or NOT_A_FILE.search(self.file)):
+            remedy = "Give a path inside the trial's folder, such as scores.json."
+            raise ConfigError("metrics.file", self.file, "is no file of the trial's folder", remedy)
+        if self.line is not None and not _compiled("metrics.line", self.line).groupindex:
+            remedy = r"Name what it finds, such as 'score (?P<score>\S+)'."
+            raise ConfigError("metrics.line", self.line, "names no figure", remedy)
+        return self
+
+    @property
+    def shown(self) -> dict[str, str | None]:
+        """What it says, for messages."""
+        return {"file": self.file, "line": self.line}
+
+
+class TrainerSpec(Frozen):
+    """The program that trains.
+
+    Texts of `command`, `flags`, `values`, `files` and `environment` may hold names in braces, see
+    `conf.plan.trainer_call`. Every value is one word of the command, whatever is in it: no shell reads it.
+
+    Attributes:
+        kind: `trisweep`: the trainer of this package, for which nothing else counts; `command`: a program that trains;
+            `program`: one that does not, as in a stage after the training, so that no steps are looked for in its log.
+        name: what the program is called in reports.
+        costs_of: the trainer whose costs the prediction takes.
+        start: who starts the processes: `torchrun` once on every node, `srun` one for every device, or the program
+            itself, which is started `once`, on the first node.
+        command: the words before the flags: a list, or a text that is split as a shell would.
+        flags: `name: value` becomes `--name value`; true alone `--name`; false and null leave the flag out. A mapping
+            inside puts its name and a dot before the names in it.
+        values: further names, each looked up by a value of the plan.
+        files: to be written into the trial's folder before the start: texts, or mappings as JSON without their nulls.
+        environment: variables of the program, beside those of the job.
+        log: how its log is read.
+        prefix: words before everything, such as those that start a container.
+        python: for `{python}`, and to start torchrun; null takes the one that runs the job.
+        working_dir: where the program is started; null takes the folder in which the sweep was.
+        limits_of: the trainer of `trainer_limits.yaml` that cannot run the same plans; null: `refuses` says all.
+        refuses: plans that the program cannot carry out, beside those.
+        differs: plans that it carries out otherwise than they are predicted.
+        metrics: where the figures of a `program` are found; null: it has none.
+    """
+
+    kind: Literal["trisweep", "command", "program"]
+    name: Name = "trisweep"
+    costs_of: CostsOf = "trisweep"
+    start: Start = "torchrun"
+    command: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    flags: dict[str, JsonValue] = Field(default_factory=dict)
+    values: dict[str, LookUp] = Field(default_factory=dict)
+    files: dict[str, JsonValue] = Field(default_factory=dict)
+    prefix: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    python: str | None = None
+    working_dir: str | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    log: LogSpec = LogSpec()
+    limits_of: CostsOf | None = None
+    refuses: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+    differs: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+    metrics: MetricsSpec | None = None
+
+    @property
+    def is_own(self) -> bool:
+        return self.kind == "trisweep"
+
+    @property
+    def trains(self) -> bool:
+        """Whether it makes steps, whose time is measured."""
+        return self.kind != "program"
+
+    @model_serializer(mode="wrap")
+    def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Of this package's own trainer nothing else counts, and thousands of trials are stored."""
+        return {"kind": self.kind} if self.is_own else whole(self)
+
+    def identity(self) -> dict[str, Any]:
+        """The values that set a measurement with this program apart: all but words about plans and predictions."""
+        said = self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
+        if self.metrics is None:  # as in folders that were written before there were any
+            del said["metrics"]
+        return said
+
+    @field_validator("command", "prefix", mode="before")
+    @classmethod
+    def _words(cls, value: object) -> object:
+        return split_words(value, "trainer.command")
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _texts(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: written(entry) if isinstance(entry, int | float) else entry for name, entry in value.items()}
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> TrainerSpec:
+        if self.is_own:
+            return self
+        if not self.command:
+            remedy = "Give trainer.command=[python,train.py], or the command in the sweep's file."
+            raise ConfigError("trainer.command", [], "names no program", remedy)
+        if self.trains:
+            _require_times(self.log)
+        self._require_known_ranks()
+        for name in self.files:
+            if not name or NOT_A_FILE.search(name):
+                remedy = "Give a path inside the trial's folder, such as config.json."
+                raise ConfigError("trainer.files", name, "is no file of the trial's folder", remedy)
+        for name in self.environment:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                remedy = "Use letters, digits and underscores, and begin with no digit."
+                raise ConfigError("trainer.environment", name, "cannot name a variable", remedy)
+        return self
+
+    def _require_known_ranks(self) -> None:
+        texts = str((self.command, self.flags, self.values, self.files, self.environment))
+        for name in OF_A_RANK if self.start != "srun" else ():
+            if f"{{{name}}}" in texts:
+                problem = (
+                    f"does not start a process for every rank, and {{{name}}} is known only with trainer.start=srun"
+                )
+                raise ConfigError("trainer.start", self.start, problem, "Read it from the environment, or use srun.")
+
+
+TRISWEEP = TrainerSpec(kind="trisweep")
+
+
+def _require_times(log: LogSpec) -> None:
+    """A step without its number or without its time could not be measured."""
+    for wanted, what in ((("step",), "a step"), (TIMES, "how long a step takes")):
+        if log.quantities.isdisjoint(wanted):
+            remedy = f"Add one with a group (?P<NAME>...), whose NAME is {' or '.join(wanted)}."
+            raise ConfigError("trainer.log.patterns", list(log.patterns), f"no pattern finds {what}", remedy)
+
+
+def split_words(value: object, key: str) -> list[Any]:
+    """The words of a command. A text is split before any value is put in, so that values stay single words."""
+    if isinstance(value, list | tuple):
+        return [written(word) if isinstance(word, int | float) else word for word in value]
+    if not isinstance(value, str):
+        raise ConfigError(key, value, "is no command", "Give a list of words, or a text.")
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        remedy = "Close the quotation, or give a list of words."
+        raise ConfigError(key, value, f"cannot be split into words ({error})", remedy) from None
+
+
+def _compiled(key: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(key, pattern, f"is no regular expression ({error})", "Correct it.") from None
+
+
+def _key(key: object) -> str:
+    return key if isinstance(key, str) else written(key)

@@ -1,0 +1,355 @@
+"""Choose among spaces: which cluster, how many of its devices, which plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from conf.errors import InfeasiblePlan
+from conf.plan.knobs import KNOB
+from conf.plan.setup_parts import SetupParts
+from conf.units import GIBIBYTE
+from sweeps.confidence import Interval, interval_of
+from sweeps.planner.choosing.objectives import (
+    Objective,
+    Training,
+    longest_step_seconds,
+    objective_value,
+    required_dollars_per_second,
+    total_dollars,
+    total_hours,
+)
+from sweeps.planner.choosing.promising import Prospects
+from sweeps.planner.plans.search import Found, Ranked, search_space
+from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import Strategy, strategies_of
+from train_core.costs import StepTime, estimate
+from train_core.costs.counts.flops import model_flops
+from train_core.costs.price import price
+from train_core.costs.setting import Setting
+from train_core.costs.terms import row_of
+
+MOST_SEARCHED_WHOLE = 16
+"""With more numbers of devices or clusters than these, only families that may be among the best are priced."""
+
+HINTS = {
+    "parallel.tensor_parallel_size": "Use a divisor of heads, feed-forward width and devices; one that is larger than a"
+    " node needs parallel.tensor_parallel_across_nodes=true.",
+    "parallel.pipeline_parallel_size": "Use a divisor of the devices, up to the number of layers.",
+    "parallel.expert_parallel_size": "Use a divisor of the model's experts and of the replicas.",
+    "batch.micro_batch_size": "Use a divisor of batch.global_batch_size.",
+}
+"""What a knob has to be that leaves no plan although it is the only one that is pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan with its prediction.
+
+    Attributes:
+        worst_stage: the pipeline stage that needs most memory.
+    """
+
+    space: Space
+    strategy: Strategy
+    step_terms: StepTime
+    step_seconds: float
+    peak_memory_bytes: int
+    worst_stage: int
+
+    @property
+    def model_flops_per_second_per_device(self) -> float:
+        flops = model_flops(self.space.setting.model, self.space.global_batch_size)
+        return flops / self.step_seconds / self.space.world_size
+
+    @property
+    def model_flops_utilization(self) -> float:
+        return self.model_flops_per_second_per_device / self.space.setting.peak_flops_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The result of a search of several spaces.
+
+    Attributes:
+        best: best first by the objective.
+        families: the best plan of each family (sizes, devices and cluster), best first by the objective.
+        family_values: what the objective says of the best plan of every family that was priced and has one, ascending.
+        num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
+            the numbers of plans are of those that were.
+        best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.
+        search_seconds: the whole search took so long.
+    """
+
+    num_strategies: int
+    num_fitting: int
+    num_feasible: int
+    best: tuple[Candidate, ...]
+    families: tuple[Candidate, ...]
+    family_values: tuple[float, ...]
+    num_left_out: int
+    best_of_each: tuple[Candidate, ...]
+    search_seconds: float
+
+
+def choose(
+    spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool = False
+) -> Choice:
+    """The `top` best families and plans of all spaces.
+
+    Args:
+        each: ask for the best plan of each space, too.
+
+    Raises:
+        InfeasiblePlan: there is no plan, none fits, or none keeps the limits; says what comes closest.
+        ConfigError: money was asked for and a cluster names no price.
+    """
+    start = time.perf_counter()
+    founds, num_left_out = _search_all(spaces, objective, training, top, each=each)
+    best = _best_first(objective, spaces, [found.best for found in founds])
+    if not best:
+        raise _empty_error(spaces, founds, training)
+    families = _best_first(objective, spaces, [found.families for found in founds])
+    return Choice(
+        num_strategies=sum(found.num_strategies for found in founds),
+        num_fitting=sum(found.num_fitting for found in founds),
+        num_feasible=sum(found.num_feasible for found in founds),
+        best=_candidates(spaces, best[:top]),
+        families=_candidates(spaces, families[:top]),
+        family_values=tuple(one.value for one in families),
+        num_left_out=num_left_out,
+        best_of_each=_candidates(spaces, [picked for picked in best if picked.is_first]),
+        search_seconds=time.perf_counter() - start,
+    )
+
+
+def _search_all(
+    spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool
+) -> tuple[list[Found], int]:
+    """Search every space; return what was found, and how many families were left out: none of few spaces."""
+    longest = [longest_step_seconds(space, training) for space in spaces]
+    if len(spaces) <= MOST_SEARCHED_WHOLE:
+        return [search_space(space, top, seconds) for space, seconds in zip(spaces, longest, strict=True)], 0
+    prospects, numbers = Prospects(spaces), range(len(spaces))
+    if not each:
+        return prospects.search(numbers, objective, top, longest)
+    alone = [prospects.search([number], objective, top, longest) for number in numbers]
+    return [found for (found,), _ in alone], sum(left_out for _, left_out in alone)
+
+
+def best_of(spaces: Sequence[Space]) -> list[Candidate | None]:
+    """The fastest plan of each space; None where no plan exists or none fits."""
+    prospects = Prospects(spaces)
+    alone = [prospects.search([number], "time", 1, [inf] * len(spaces))[0][0] for number in range(len(spaces))]
+    return [
+        _price_plans(space, found.best.first(1))[0] if found.best else None
+        for space, found in zip(spaces, alone, strict=True)
+    ]
+
+
+class _Picked(NamedTuple):
+    """A plan of one of the spaces, in the order of the objective.
+
+    Attributes:
+        number: of the space.
+        row: its place among the plans that were found there.
+        ranked: those plans.
+    """
+
+    value: float
+    number: int
+    row: int
+    ranked: Ranked
+
+    @property
+    def is_first(self) -> bool:
+        return self.row == 0
+
+
+def _best_first(objective: Objective, spaces: Sequence[Space], of_spaces: Sequence[Ranked | None]) -> list[_Picked]:
+    """The plans that were found in each space, all together.
+
+    The best over all spaces are among the fastest of each, because within one space every objective grows with the
+    step's time.
+    """
+    picked = [
+        _Picked(objective_value(objective, space, seconds), number, row, ranked)
+        for number, (space, ranked) in enumerate(zip(spaces, of_spaces, strict=True))
+        if ranked is not None
+        for row, seconds in enumerate(ranked.step_seconds.tolist())
+    ]
+    return sorted(picked, key=lambda one: one[:3])
+
+
+def _candidates(spaces: Sequence[Space], picked: Sequence[_Picked]) -> tuple[Candidate, ...]:
+    """The picked plans as candidates, in the order in which they were picked."""
+    # Plans are priced in columns, so all picked rows of a space are priced in one go and then put back in order.
+    last = {one.number: one for one in sorted(picked, key=lambda one: one.row)}
+    priced = {number: _price_plans(spaces[number], one.ranked.first(one.row + 1)) for number, one in last.items()}
+    return tuple(priced[one.number][one.row] for one in picked)
+
+
+def _price_plans(space: Space, ranked: Ranked) -> list[Candidate]:
+    """The plans with the terms of their time and with their memory, of which a search keeps neither."""
+    across = space.tensor_parallel_across_nodes
+    strategies = strategies_of(
+        ranked.plans, space.setting.model.num_layers, tensor_parallel_across_nodes=across, settings=ranked.settings
+    )
+    candidates: dict[int, Candidate] = {}
+    for setting in set_of(ranked.settings):
+        rows = [row for row, own in enumerate(ranked.settings) if own == setting]
+        prices = price(setting, ranked.plans.rows(np.array(rows)))
+        for place, row in enumerate(rows):
+            candidates[row] = Candidate(
+                space=replace(space, setting=setting),
+                strategy=strategies[row],
+                step_terms=row_of(prices.step, place),
+                step_seconds=float(prices.step_seconds[place]),
+                peak_memory_bytes=int(prices.peak_memory_bytes[place]),
+                worst_stage=int(prices.worst_stage[place]),
+            )
+    return [candidates[row] for row in range(len(ranked))]
+
+
+def set_of(settings: Sequence[Setting]) -> list[Setting]:
+    """The different settings. They hold mappings, and so have no hash."""
+    different: list[Setting] = []
+    for setting in settings:
+        if setting not in different:
+            different.append(setting)
+    return different
+
+
+def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that no other beats in both time and money, fastest first.
+
+    Raises:
+        ConfigError: a cluster names no price.
+    """
+    by_time = sorted(candidates, key=lambda candidate: (candidate.step_seconds, dollars_per_step(candidate)))
+    # Going from fast to slow, a candidate is worth its extra time only if it is cheaper than all before it.
+    front: list[Candidate] = []
+    for candidate in by_time:
+        if not front or dollars_per_step(candidate) < dollars_per_step(front[-1]):
+            front.append(candidate)
+    assert all(dollars_per_step(a) > dollars_per_step(b) for a, b in pairwise(front))
+    return front
+
+
+def dollars_per_step(candidate: Candidate) -> float:
+    return required_dollars_per_second(candidate.space) * candidate.step_seconds
+
+
+def _empty_error(spaces: Sequence[Space], founds: Sequence[Found], training: Training) -> InfeasiblePlan:
+    """The error that says why the search came back empty, and what comes closest."""
+    # From the mildest cause to the worst: limits that are too tight, then memory, then no legal plan at all.
+    fitting = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_fitting]
+    if fitting:
+        return _limits_too_tight(fitting, training)
+    legal = [(space, found) for space, found in zip(spaces, founds, strict=True) if found.num_strategies]
+    if legal:
+        space, found = min(legal, key=lambda pair: pair[1].smallest_bytes / pair[0].room_bytes)
+        capacity = space.setting.cluster.device.memory_bytes
+        free = f", {space.headroom_bytes / GIBIBYTE:.1f} of them to be left free" if space.headroom_bytes else ""
+        return InfeasiblePlan(
+            "cluster.device.memory_bytes",
+            capacity,
+            f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
+            f" of {found.num_strategies:,} plans the one that needs least takes"
+            f" {found.smallest_bytes / GIBIBYTE:.1f} GiB per device of {capacity / GIBIBYTE:.1f} GiB{free}",
+            "Use more devices, another cluster, or pin fewer knobs.",
+        )
+    return _no_plan(spaces)
+
+
+def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
+    sizes = sorted({space.world_size for space in spaces})
+    pinned = {KNOB[name].key: value for space in spaces for name, value in space.pinned.items()}
+    devices = sizes[0] if len(sizes) == 1 else sizes
+    job = f"{spaces[0].setting.model.name} and a batch of {spaces[0].global_batch_size} sequences"
+    remedy = "Pin fewer knobs, or change the number of devices or batch.global_batch_size."
+    if len(pinned) == 1:
+        ((key, value),) = pinned.items()
+        return InfeasiblePlan(
+            key, value, f"leaves no legal plan for {job} on {devices} devices", HINTS.get(key, remedy)
+        )
+    given = ", ".join(f"{key}={value}" for key, value in pinned.items())
+    problem = f"has no legal plan for {job}" + (f" with {given}" if given else "")
+    return InfeasiblePlan("parallel.world_size", devices, problem, remedy)
+
+
+def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training) -> InfeasiblePlan:
+    """Name the limit that even the fastest or the cheapest plan misses; else say that no plan keeps both limits."""
+    hours = min(total_hours(training, found.fastest_seconds) or 0.0 for _, found in fitting)
+    if training.deadline_hours is not None and hours > training.deadline_hours:
+        return InfeasiblePlan(
+            "deadline", training.deadline_hours, f"is met by no plan: the fastest takes {hours:,.1f} hours", _REMEDY
+        )
+    dollars = min(total_dollars(training, space, found.fastest_seconds) or 0.0 for space, found in fitting)
+    if training.budget_dollars is not None and dollars > training.budget_dollars:
+        return InfeasiblePlan(
+            "budget", training.budget_dollars, f"is met by no plan: the cheapest costs ${dollars:,.2f}", _REMEDY
+        )
+    return InfeasiblePlan(
+        "budget",
+        training.budget_dollars,
+        f"is met by no plan that also meets the deadline of {training.deadline_hours} hours: the cheapest of all costs"
+        f" ${dollars:,.2f}, the fastest takes {hours:,.1f} hours",
+        _REMEDY,
+    )
+
+
+_REMEDY = "Allow more, train fewer tokens, or offer other devices with --devices or --clusters."
+
+
+NEARLY_FULL = 0.9
+"""Share of a device's memory above which a plan is said to be close to it: predictions err by a few percent, and what
+other libraries take is not in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A plan with what is known of its prediction's error."""
+
+    candidate: Candidate
+    interval: Interval
+
+    @property
+    def memory_share(self) -> float:
+        return self.candidate.peak_memory_bytes / self.candidate.space.setting.cluster.device.memory_bytes
+
+    @property
+    def is_nearly_full(self) -> bool:
+        return self.memory_share > NEARLY_FULL
+
+
+def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
+    """The candidates with their intervals.
+
+    Args:
+        parts: precision and what else the search was asked for; model and cluster are those of each candidate.
+    """
+    return [_judge(candidate, parts) for candidate in candidates]
+
+
+def _judge(candidate: Candidate, parts: SetupParts) -> Judged:
+    setting = candidate.space.setting
+    like = parts.model_copy(update={"model": setting.model, "cluster": setting.cluster, "mixed": None})
+    setup = candidate.strategy.setup(like)
+    predicted = estimate(setup, setting.implementation)
+    return Judged(candidate, interval_of(setup, setting.implementation.name, predicted))
+
+
+def num_rivals(choice: Choice, best: Judged) -> int:
+    """The number of families that predictions cannot tell from the best, itself among them.
+
+    It is the least number where families were left out unpriced (`Choice.num_left_out`).
+    """
+    limit = choice.family_values[0] * (1 + best.interval.rivals)
+    return sum(value <= limit for value in choice.family_values)

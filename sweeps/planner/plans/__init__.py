@@ -1,0 +1,11 @@
+"""All legal plans of a model on devices, as columns that are priced together.
+
+strategy     one plan as a value
+space        the values of each knob, given those before it, padding; `spreads` of layers over stages; `runnable` plans
+blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
+search       one space whole: what fits, the fastest, and the best of each family
+
+A family is all plans of the same `space.Sizes` on one number of devices of one cluster. A knob of a plan lives in one
+of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends on) or `spreads.StageLayout`, all three
+columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
+"""

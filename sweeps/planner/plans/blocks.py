@@ -1,0 +1,221 @@
+"""Every legal plan of one model on one number of devices, in blocks of columns that numpy broadcasts.
+
+A block holds the plans of one family (tensor-, context-, expert- and pipeline-parallel size) in one setting: all shards
+(micro-batch, sequence parallelism, recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages.
+What depends on the ZeRO stage only has the shape (z, 1, 1), on the shard only (1, s, 1), on the layout only (1, 1, l),
+so that it is computed once. Legal is what `conf.plan.experiment` accepts; a test feeds plans from here to there and
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from conf.plan.knobs import KNOB, SEARCHED_KNOBS, Listed
+from conf.plan.trainer_limits import UNEQUAL_CHUNKS, UNEVEN_GROUPS
+from sweeps.planner.plans.runnable import runs
+from sweeps.planner.plans.space import (
+    RECOMPUTE_EVERY,
+    Placing,
+    ShardChoice,
+    Sizes,
+    Space,
+    context_parallel_sizes,
+    expert_parallel_sizes,
+    layouts,
+    pipeline_parallel_sizes,
+    placings,
+    shards_of,
+    tensor_parallel_sizes,
+    zero_stages,
+)
+from sweeps.planner.plans.spreads import StageLayout
+from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
+from train_core.costs.step.schedule import INTERLEAVED
+
+ENDS = ("first_stage_layers", "last_stage_layers")
+Selection: TypeAlias = Integers | slice
+
+
+@dataclass(frozen=True, slots=True)
+class PlanGrid:
+    """Plans of one family, crossed: ZeRO stages x shards x layouts.
+
+    Attributes:
+        setting: that of the space, where optimizer states and ranks are placed as in these plans.
+        plans: columns of the shapes (z, 1, 1), (1, s, 1) and (1, 1, l).
+        legal: which of them can exist, (1, s, l); it does not depend on the ZeRO stage.
+    """
+
+    setting: Setting
+    sizes: Sizes
+    plans: Plans
+    legal: Booleans
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.plans.zero_stage.size, *self.legal.shape[1:])
+
+    @property
+    def num_strategies(self) -> int:
+        return int(np.count_nonzero(self.legal)) * self.shape[0]
+
+    def part(self, stages: Selection, shards: Selection, layouts: Selection) -> PlanGrid:
+        """The block of these ZeRO stages, shards and layouts."""
+        columns = (_part(getattr(self.plans, name), stages, shards, layouts) for name in Plans.__slots__)
+        return replace(self, plans=Plans(*columns), legal=self.legal[:, shards][:, :, layouts])
+
+    def rows(self, index: Integers) -> Plans:
+        """Plans by their number in the block, as columns, (n,)."""
+        where = np.unravel_index(index, self.shape)
+        return Plans(*(np.broadcast_to(getattr(self.plans, name), self.shape)[where] for name in Plans.__slots__))
+
+
+def _part(column: Any, *selections: Selection) -> Any:
+    """The selected entries of a column, which has one entry along the axes on which it does not depend."""
+    for axis, selection in enumerate(selections):
+        if column.shape[axis] > 1:
+            column = column[(*(slice(None),) * axis, selection)]
+    return column
+
+
+def searched_values(space: Space) -> dict[str, list[Listed | None]]:
+    """Every value that each knob takes in some legal plan, ascending; the spread of layers by its two ends."""
+    seen: dict[str, set[Any]] = {name: set() for name in (*SEARCHED_KNOBS, *ENDS) if name != "layers_per_stage"}
+    for block in blocks(space):
+        for name, entries in seen.items():
+            if name in Placing._fields:
+                entries.add(getattr(block.setting, name))
+                continue
+            column = getattr(block.plans, name)
+            others = tuple(axis for axis in range(3) if column.shape[axis] == 1)
+            used = np.broadcast_to(block.legal.any(axis=others, keepdims=True), column.shape)
+            entries.update(column[used].tolist())
+    return {
+        name: [KNOB[name].value(entry) if name in KNOB else entry for entry in sorted(entries, key=_plain_first)]
+        for name, entries in seen.items()
+    }
+
+
+def _plain_first(entry: int | None) -> int:
+    return -1 if entry is None else entry
+
+
+def blocks(space: Space) -> Iterator[PlanGrid]:
+    """The whole space: every legal plan in exactly one block."""
+    for sizes in families(space):
+        yield from blocks_of(space, sizes)
+
+
+def blocks_of(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None = None) -> Iterator[PlanGrid]:
+    """The plans of one family, a block for each placing.
+
+    Args:
+        micro_batch_sizes: leave out all others; None leaves out none.
+    """
+    crossed = _cross(space, sizes, micro_batch_sizes)
+    if crossed is None:
+        return
+    for placing in placings(space, sizes):
+        block = _block_in(space, sizes, placing, *crossed)
+        if block is not None:
+            yield block
+
+
+def families(space: Space) -> Iterator[Sizes]:
+    """Sizes whose product is the number of devices, the fewest tensor ranks first."""
+    for t in tensor_parallel_sizes(space):
+        for c in context_parallel_sizes(space, t):
+            for p in pipeline_parallel_sizes(space, t * c):
+                d = space.world_size // (t * c * p)
+                if space.global_batch_size % d or not space.allowed_values("data_parallel_size", [d]):
+                    continue
+                for e in expert_parallel_sizes(space, c * d):
+                    yield Sizes(t, c, p, d, e)
+
+
+def _block_in(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: Booleans) -> PlanGrid | None:
+    """The block of a family in one placing; None where no ZeRO stage goes with it."""
+    stages = zero_stages(space, sizes.pipeline, sizes.num_replicas)
+    # Groups share out what ZeRO shares out, so that without ZeRO there are none.
+    if placing.zero_group_size is not None and "zero_stage" not in space.pinned:
+        stages = [stage for stage in stages if stage > 0]
+    if not stages:
+        return None
+    setting = space.setting
+    if placing != Placing(setting.zero_group_size, setting.offload_optimizer, setting.pipeline_before_data):
+        setting = replace(setting, **placing._asdict())
+    return PlanGrid(setting, sizes, replace(plans, zero_stage=_column(stages, (-1, 1, 1))), legal)
+
+
+def _cross(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None) -> tuple[Plans, Booleans] | None:
+    """Shards x layouts of a family, and which of them can exist; None where none can."""
+    shards, arranged = shards_of(space, sizes.tensor, sizes.data, sizes.context), layouts(space, sizes.pipeline)
+    if micro_batch_sizes is not None:
+        shards = [shard for shard in shards if shard.micro_batch_size in micro_batch_sizes]
+    if not (shards and arranged):
+        return None
+    shard, layout = _shard_columns(shards), _layout_columns(arranged)
+    m = space.global_batch_size // (sizes.data * shard["micro_batch_size"])
+    same = {
+        "tensor_parallel_size": sizes.tensor,
+        "context_parallel_size": sizes.context,
+        "pipeline_parallel_size": sizes.pipeline,
+        "data_parallel_size": sizes.data,
+        "expert_parallel_size": sizes.expert,
+    }
+    columns = {name: _column([size], (1, 1, 1)) for name, size in same.items()}
+    plans = Plans(**{**plain_columns((1, 1, 1)), **columns, "num_micro_batches": m, **shard, **layout})
+    legal = _legal(space, plans, _column([layout.chunk_layers for layout in arranged], (1, 1, -1)))
+    return (plans, legal) if legal.any() else None
+
+
+def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
+    """Mark the plans that can exist and differ from all others. All else is legal by construction.
+
+    Some trainers interleave equal chunks alone, and micro-batches in groups of as many as there are stages. Recomputing
+    in every n-th layer is another plan only where the fullest chunk then has fewer such layers than with the next
+    smaller n.
+    """
+    legal: Booleans = np.ones((1, plans.micro_batch_size.size, plans.schedule.size), dtype=bool)
+    if not runs(space.setting.implementation, UNEQUAL_CHUNKS, True):
+        equal = chunk_layers * plans.virtual_pipeline_size * plans.pipeline_parallel_size
+        legal = legal & ((plans.schedule != INTERLEAVED) | (equal == space.setting.model.num_layers))
+    if not runs(space.setting.implementation, UNEVEN_GROUPS, True):
+        whole = plans.num_micro_batches % plans.pipeline_parallel_size == 0
+        legal = legal & ((plans.schedule != INTERLEAVED) | whole)
+    # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.plan.expert_axis).
+    sends_once = plans.sequence_parallel | (plans.tensor_parallel_size == 1) | (plans.expert_parallel_size == 1)
+    legal = legal & sends_once
+    if "recompute_every" in space.pinned:
+        return legal
+    every = plans.recompute_every
+    smaller = np.array((0, *RECOMPUTE_EVERY))[np.searchsorted(RECOMPUTE_EVERY, every)]
+    fewer = -(-chunk_layers // every) < -(-chunk_layers // np.maximum(smaller, 1))
+    some: Booleans = legal & ((every == 1) | fewer)
+    return some
+
+
+def _shard_columns(shards: Sequence[ShardChoice]) -> dict[str, Any]:
+    columns = dict(zip(ShardChoice._fields, zip(*shards, strict=True), strict=True))
+    return {name: np.array(values).reshape((1, -1, 1)) for name, values in columns.items()}
+
+
+def _layout_columns(arranged: Sequence[StageLayout]) -> dict[str, Integers]:
+    names = {
+        "schedule": "schedule",
+        "virtual_pipeline_size": "num_chunks",
+        "first_stage_layers": "first_stage_layers",
+        "last_stage_layers": "last_stage_layers",
+    }
+    return {
+        column: _column([getattr(layout, name) for layout in arranged], (1, 1, -1)) for column, name in names.items()
+    }
+
+
+def _column(values: Sequence[int], shape: tuple[int, ...]) -> Integers:
+    return np.array(values, dtype=np.int64).reshape(shape)

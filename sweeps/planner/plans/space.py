@@ -1,0 +1,340 @@
+"""The values of each knob that a search goes through, given those that were chosen before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from math import gcd, isqrt, lcm
+from typing import NamedTuple, TypeVar
+
+from conf.errors import ConfigError
+from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
+from conf.plan.setup_parts import SetupParts
+from conf.plan.trainer_limits import LAYER_SPLIT, Beside
+from conf.remedies import padded_vocabulary
+from conf.types.model_spec import ModelSpec
+from conf.types.schema import BatchPlan
+from conf.types.trainer_spec import TRISWEEP
+from sweeps.planner.plans.runnable import runs
+from sweeps.planner.plans.spreads import StageLayout, all_layouts
+from sweeps.planner.plans.strategy import even_ends
+from train_core.costs.counts.computable import largest_micro_batch_size, require_computable
+from train_core.costs.counts.parameters import num_parameters
+from train_core.costs.setting import Setting
+
+MOST_ZERO_STAGE = 3
+SEARCHED_SCHEDULES = tuple(name for name in SCHEDULES if name != "gpipe")
+"""GPipe takes as long as 1F1B and keeps the activations of all micro-batches, so it is never chosen."""
+RECOMPUTE_EVERY = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Layers of which the first recomputes. Further numbers would recompute hardly less of a chunk than these."""
+FEWEST_TOKENS_PER_RANK = 1024
+"""Context parallelism leaves each rank at least so many tokens of a sequence: with fewer, products are too narrow to be
+worth its traffic (assumed)."""
+LEAST_OFFLOADED_SHARE = 0.1
+"""A search offloads an optimizer's state only if, shared out among all devices, it takes at least this part of each.
+Memory is predicted with an error of 6 % in the mean, so that less is no reason to wait for the host in every step."""
+STATE_BYTES_PER_PARAMETER = 12
+"""Master weights and both moments of Adam in fp32."""
+Value = TypeVar("Value", bound=KnobValue)
+Holder = TypeVar("Holder", bound=SetupParts)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The plans that a search enumerates: sizes of the job, pinned knobs, and memory to spare.
+
+    Attributes:
+        pinned: knobs that have only this value, by their name in `conf.plan.knobs`; `layers_per_stage: None` spreads
+            evenly.
+        headroom_bytes: memory of every device that plans must leave free.
+        compiles_layers: this package's own trainer compiles layers, and then recomputes no single operations.
+    """
+
+    setting: Setting
+    world_size: int
+    global_batch_size: int
+    tensor_parallel_across_nodes: bool = False
+    pinned: Mapping[str, KnobValue] = field(default_factory=dict)
+    headroom_bytes: int = 0
+    compiles_layers: bool = False
+
+    @property
+    def room_bytes(self) -> int:
+        """The bytes of a device's memory that a plan may take."""
+        return self.setting.cluster.device.memory_bytes - self.headroom_bytes
+
+    def allowed_values(
+        self, knob: str, values: Sequence[Value], *, pipeline: bool = False, tensor: bool = False
+    ) -> list[Value]:
+        """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
+        kept = values if knob not in self.pinned else [value for value in values if self.pinned[knob] == value]
+        setting = self.setting
+        beside = Beside(pipeline, tensor, setting.model.experts is not None, setting.matmul_recipe)
+        return [value for value in kept if runs(setting.implementation, knob, value, beside)]
+
+
+class ShardChoice(NamedTuple):
+    """The choices that a layer's cost depends on beside the sizes of a block."""
+
+    micro_batch_size: int
+    sequence_parallel: bool
+    recompute: int
+    recompute_every: int
+
+
+class Placing(NamedTuple):
+    """The places of optimizer state and the order of ranks: settings of a whole block of plans."""
+
+    zero_group_size: int | None
+    offload_optimizer: bool
+    pipeline_before_data: bool
+
+
+class Sizes(NamedTuple):
+    """The sizes that all plans of a family have."""
+
+    tensor: int
+    context: int
+    pipeline: int
+    data: int
+    expert: int
+
+    @property
+    def num_replicas(self) -> int:
+        return self.data * self.context
+
+
+def shared_tensor_sizes(space: Space) -> list[int]:
+    """The tensor-parallel sizes that the model's heads and layers and the devices allow, whatever the vocabulary."""
+    model, cluster = space.setting.model, space.setting.cluster
+    # Zero, which every number divides, leaves the greatest common divisor below as it is.
+    split = gcd(model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
+    one_node = space.world_size <= cluster.devices_per_node
+    inside = 0 if space.tensor_parallel_across_nodes or one_node else cluster.devices_per_node
+    sizes, setting = divisors(gcd(split, space.world_size, inside)), space.setting
+    is_own = setting.implementation.name == TRISWEEP.name
+    if model.experts is not None and is_own and setting.expert_tensor_parallel_size != 1:
+        sizes = [1]  # see `conf.plan.expert_axis.check_own_experts`
+    return space.allowed_values("tensor_parallel_size", sizes)
+
+
+def tensor_parallel_sizes(space: Space) -> list[int]:
+    """Divisors of everything that tensor parallelism splits; inside a node unless the space says otherwise."""
+    return [size for size in shared_tensor_sizes(space) if space.setting.model.vocab_size % size == 0]
+
+
+def context_parallel_sizes(space: Space, tensor_parallel_size: int) -> list[int]:
+    """Divisors of the remaining devices that cut sequences into pairs of equal pieces, long enough to be worth it."""
+    length = space.setting.model.seq_length
+    most = length if "context_parallel_size" in space.pinned else max(1, length // FEWEST_TOKENS_PER_RANK)
+    if space.setting.implementation.dropout and space.setting.implementation.name == TRISWEEP.name:
+        most = 1  # see `conf.plan.experiment.require_whole_attention`
+    # A rank takes one piece from the front and one from the back, so that causal attention is equally long for all.
+    sizes = [
+        size
+        for size in divisors(space.world_size // tensor_parallel_size)
+        if size == 1 or (size <= most and length % (2 * size) == 0)
+    ]
+    return space.allowed_values("context_parallel_size", sizes)
+
+
+def pipeline_parallel_sizes(space: Space, ranks_per_stage: int) -> list[int]:
+    """Every number of stages that the devices allow and that leaves no stage without a layer.
+
+    Args:
+        ranks_per_stage: those that share one replica of a stage, by tensor and by context parallelism.
+    """
+    most = space.setting.model.num_layers
+    sizes = [size for size in divisors(space.world_size // ranks_per_stage) if size <= most]
+    return space.allowed_values("pipeline_parallel_size", sizes)
+
+
+def expert_parallel_sizes(space: Space, num_replicas: int) -> list[int]:
+    """Divisors of the experts that the ranks of a stage can be cut into; 1 where there are no experts."""
+    experts = space.setting.model.experts
+    most = gcd(experts.num_experts, num_replicas) if experts else 1
+    return space.allowed_values("expert_parallel_size", divisors(most))
+
+
+def priced_batch_sizes(space: Space) -> list[int]:
+    """Every divisor of the batch that can be priced: the micro-batches of any number of replicas."""
+    most = largest_micro_batch_size(space.setting.model)
+    return [size for size in divisors(space.global_batch_size) if size <= most]
+
+
+def micro_batch_sizes(space: Space, data_parallel_size: int) -> list[int]:
+    """The micro-batches that divide a replica's share of the batch; none if the batch has no equal shares."""
+    share, surplus = divmod(space.global_batch_size, data_parallel_size)
+    sizes = [] if surplus else [size for size in priced_batch_sizes(space) if share % size == 0]
+    return space.allowed_values("micro_batch_size", sizes)
+
+
+def zero_stages(space: Space, pipeline_parallel_size: int, num_replicas: int) -> list[int]:
+    """The ZeRO stages that can exist; 3, which also shares out the weights, only without a pipeline.
+
+    A single replica shares nothing out, so that all its stages are one plan. It takes the pinned stage, else 0.
+    """
+    if num_replicas == 1 and "zero_stage" not in space.pinned:
+        return [0]
+    several = pipeline_parallel_size > 1
+    return space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + (not several))), pipeline=several)
+
+
+def shards_of(
+    space: Space, tensor_parallel_size: int, data_parallel_size: int, context_parallel_size: int = 1
+) -> list[ShardChoice]:
+    """Micro-batch, sequence parallelism and recomputation of every shard: what a layer's cost depends on."""
+    t, pieces = tensor_parallel_size, 2 * context_parallel_size if context_parallel_size > 1 else 1
+    splits_sequences = t > 1 and space.setting.model.seq_length % (pieces * t) == 0
+    both = [False, True] if splits_sequences else [False]
+    sequence_parallel = space.allowed_values("sequence_parallel", both, tensor=t > 1)
+    choices = product(micro_batch_sizes(space, data_parallel_size), sequence_parallel, recomputations(space))
+    return [ShardChoice(b, split, *recomputation) for b, split, recomputation in choices]
+
+
+def recomputations(space: Space) -> list[tuple[int, int]]:
+    """Index of what is recomputed, and in every how many layers; the latter is 1 where nothing is.
+
+    With a fused attention kernel `selective` saves little more than the kernel's log-sum-exp, a thousandth of the
+    activations. A share of that is not worth a plan, so that it is tried in every layer alone.
+    """
+    pinned, fused = space.pinned.get("recompute_every"), space.setting.implementation.flash_attention
+    every = space.allowed_values("recompute_every", [pinned] if isinstance(pinned, int) else RECOMPUTE_EVERY)
+    alike = {"none", "selective"} if fused else {"none"}
+    return [
+        (RECOMPUTES.index(name), number)
+        for name in space.allowed_values("recompute", RECOMPUTES)
+        if not (space.compiles_layers and name == "pointwise")
+        for number in (every[:1] if name in alike else every)
+    ]
+
+
+def layouts(space: Space, num_stages: int) -> list[StageLayout]:
+    """Schedules, chunks and spreads of the layers: the plainest first."""
+    pinned_ends, pinned_chunks = _pinned_ends(space, num_stages), space.pinned.get("virtual_pipeline_size")
+    if not pinned_ends and space.pinned.get("layers_per_stage"):
+        return []  # the list is for another number of stages
+    assert pinned_chunks is None or isinstance(pinned_chunks, int)
+    found = all_layouts(space.setting.model.num_layers, num_stages, pinned_ends, pinned_chunks)
+    chunks = set(space.allowed_values("virtual_pipeline_size", sorted({layout.num_chunks for layout in found})))
+    names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
+    schedules = {SCHEDULES.index(name) for name in space.allowed_values("schedule", names, pipeline=num_stages > 1)}
+    splits = {split for split in ("even", "ends", "uneven") if runs(space.setting.implementation, LAYER_SPLIT, split)}
+    return [
+        layout
+        for layout in found
+        if layout.schedule in schedules and layout.num_chunks in chunks and layout.split in splits
+    ]
+
+
+def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:
+    """The ends of a pinned spread; None where none is pinned, or one for another number of stages."""
+    if "layers_per_stage" not in space.pinned:
+        return None
+    listed = space.pinned["layers_per_stage"]
+    if listed is None:
+        return even_ends(space.setting.model.num_layers, num_stages)
+    assert isinstance(listed, tuple)
+    return (listed[0], listed[-1]) if len(listed) == num_stages else None
+
+
+def placings(space: Space, sizes: Sizes) -> list[Placing]:
+    """Groups of ZeRO, where the optimizer's state is held, and the order of the axes: the plainest first."""
+    groups = space.allowed_values("zero_group_size", _zero_groups(space, sizes.tensor, sizes.num_replicas))
+    offloads = space.allowed_values("offload_optimizer", [False, True] if _may_offload(space) else [False])
+    return [Placing(*chosen) for chosen in product(groups, offloads, _orders(space, sizes))]
+
+
+def _may_offload(space: Space) -> bool:
+    """True if the state of the optimizer is worth moving, or somebody asks for it."""
+    shared = STATE_BYTES_PER_PARAMETER * num_parameters(space.setting.model) / space.world_size
+    is_large = shared >= LEAST_OFFLOADED_SHARE * space.setting.cluster.device.memory_bytes
+    return is_large or "offload_optimizer" in space.pinned
+
+
+def _orders(space: Space, sizes: Sizes) -> list[bool]:
+    """Return the orders of ranks to try: stages as neighbours (True) or replicas; one if the order means nothing.
+
+    Stages of one replica are neighbours only where its experts are spread over just the ranks of a stage.
+    """
+    setting = space.setting
+    spread = sizes.expert * (setting.expert_tensor_parallel_size or sizes.tensor)
+    if setting.model.experts is not None and sizes.pipeline > 1 and spread != sizes.tensor * sizes.context:
+        return space.allowed_values("pipeline_before_data", [False])
+    one_node = space.world_size <= setting.cluster.devices_per_node
+    if sizes.pipeline == 1 or sizes.num_replicas == 1 or one_node:
+        return space.allowed_values("pipeline_before_data", [bool(space.pinned.get("pipeline_before_data"))])
+    return space.allowed_values("pipeline_before_data", [False, True])
+
+
+def _zero_groups(space: Space, tensor_parallel_size: int, num_replicas: int) -> list[int | None]:
+    """All replicas, or those of a node: wider groups would leave it as all of them do."""
+    size = space.pinned.get("zero_group_size", space.setting.cluster.devices_per_node // tensor_parallel_size)
+    assert size is None or isinstance(size, int)
+    is_group = size is not None and 1 < size < num_replicas and num_replicas % size == 0
+    return [None, size] if is_group else [None]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of the number, ascending."""
+    return list(_divisors(number))
+
+
+@lru_cache(maxsize=4096)  # a search asks many times for the divisors of few numbers
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return (*small, *(number // size for size in reversed(small) if size * size != number))
+
+
+MOST_SEQUENCES = 10**9
+"""The largest global batch that is searched. Real trainings use thousands of sequences. A search finds every divisor
+of the number and tries each as a micro-batch, which for a far larger number would take very long."""
+MOST_TYPES = 3
+"""The most types of devices in one job. Each further type multiplies the number of assignments by about the number of
+layers, which with four types makes billions."""
+
+
+def require_searchable(model: ModelSpec, batch: BatchPlan) -> None:
+    """Refuse a model or a batch whose plans are too many to go through or too large to price exactly.
+
+    Args:
+        batch: its micro-batch is the pinned one, else 1.
+
+    Raises:
+        ConfigError: the model, the pinned micro-batch or the batch is too large for that.
+    """
+    if batch.global_batch_size > MOST_SEQUENCES:
+        raise ConfigError(
+            "batch.global_batch_size",
+            batch.global_batch_size,
+            f"is more sequences than the {MOST_SEQUENCES:,} that a search takes",
+            "Give the sequences, not the tokens, of one optimizer step.",
+        )
+    require_computable(model, batch.micro_batch_size)
+
+
+def require_few_types(clusters: list[str]) -> None:
+    """Refuse one job over so many clusters that its assignments could not all be searched.
+
+    Raises:
+        ConfigError: there are too many.
+    """
+    if len(clusters) > MOST_TYPES:
+        problem = f"names {len(clusters)} types of devices, and a search of one job goes through {MOST_TYPES} at most"
+        raise ConfigError("mixed", ",".join(clusters), problem, "Leave the slowest or the smallest out.")
+
+
+def padded_model(model: ModelSpec, tensor_parallel_sizes: Iterable[int]) -> ModelSpec:
+    """The model with so many rows that each of these sizes divides them; itself if they do already."""
+    sizes = [size for size in tensor_parallel_sizes if size > 0]
+    if all(model.vocab_size % size == 0 for size in sizes):
+        return model
+    return model.model_copy(update={"vocab_size": padded_vocabulary(model.vocab_size, lcm(*sizes))})
+
+
+def padded_for(parts: Holder, tensor_parallel_size: int) -> Holder:
+    """The parts with the model as a plan of this tensor-parallel size needs it."""
+    model = padded_model(parts.model, [tensor_parallel_size])
+    return parts if model is parts.model else parts.model_copy(update={"model": model})

@@ -1,0 +1,238 @@
+"""What a person types is checked, and every mistake is one message: the dotted key, the value, the remedy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conf.compose.load import compose_tree, load, settings_of
+from conf.compose.tree import value_at, with_values
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.folders import CONF_DIR, options
+
+FRONTIER_175B = [
+    "model=gpt-175b",
+    "cluster=frontier",
+    "parallel=frontier-175b",
+    "batch=frontier-175b",
+    "precision=bf16",
+]
+INTERLEAVED = ["parallel.schedule=interleaved"]
+
+
+def test_the_default_configuration_is_one_small_experiment() -> None:
+    experiment = load().experiment()
+    assert (experiment.model.name, experiment.cluster.name, experiment.parallel.world_size) == ("tiny", "local", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "group", ["model", "cluster", "device", "parallel", "batch", "precision", "data", "slurm", "training"]
+)
+def test_every_option_of_every_group_is_valid(group: str) -> None:
+    for option in options(group):
+        load([f"{group}={option}"])
+
+
+@pytest.mark.parametrize("sweep", options("sweep"))
+def test_every_sweep_composes(sweep: str) -> None:
+    spec = load([f"sweep={sweep}"]).sweep
+    assert spec is not None
+    assert spec.name == sweep
+
+
+@pytest.mark.slow
+def test_a_key_that_the_chosen_file_leaves_to_its_default_is_set_like_any_other() -> None:
+    assert "scaling" not in compose_tree(["sweep=175b"])["sweep"]
+    spec = load(["sweep=175b", "sweep.scaling=strong"]).sweep
+    assert spec is not None
+    assert spec.scaling == "strong"
+    for extra in ("slurm.extra_sbatch={mem:0}", "slurm.extra_sbatch.mem=0"):
+        assert load([extra]).slurm.extra_sbatch == {"mem": 0}
+
+
+def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
+        load(["sweep=175"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cluster=frontir", r"cluster = 'frontir': is not an option of this group\. Did you mean frontier\?"),
+        ("clutser=frontier", r"clutser = 'frontier': is not a key or group.*Did you mean cluster\?"),
+        ("batch.micro_batch=2", r"batch\.micro_batch = '2': is not a key.*Did you mean batch\.micro_batch_size\?"),
+        ("+cluster.nodes=2", r"cluster\.nodes = 2: is not a known key\. Did you mean cluster\.num_nodes\?"),
+        ("batch.micro_batch_size=-1", r"batch\.micro_batch_size = -1: must be greater than 0"),
+        ("batch.micro_batch_size='2'", r"batch\.micro_batch_size = '2': must be a whole number"),
+        (
+            "model.rotary_scaling=3",
+            r"model\.rotary_scaling = 3: is not a group of values\. Give it values for factor, low_freq_factor, ",
+        ),
+        ("parallel.recompute=some", r"parallel\.recompute = 'some': must be 'none', 'selective', 'full' or 'p"),
+        ("model.num_query_groups=3", r"model\.num_query_groups = 3: does not divide model\.num_attention_heads = 4"),
+        ("device=h101", r"device = 'h101': is not an option of this group\. Known: a100-40gb, a100-80gb"),
+        ("model.num_attention_heads=5", r"model\.num_attention_heads = 5: does not divide model\.hidden_size = 32"),
+        ("training.num_warmup_steps=10", r"training\.num_warmup_steps = 10: leaves none of training\.num_steps = 10"),
+        ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
+        ("output_dir=runs/é", r"output_dir = 'runs/é': holds characters .* Quote .*: \"output_dir='runs/é'\""),
+        ("output_dir=a,b", r"output_dir = 'a,b': are several values.* or a text as \"output_dir='a,b'\""),
+        ("output_dir=", r"output_dir = '': is empty\. Give output_dir=PATH"),
+        (
+            "model=",
+            r"model = '': is not an option of this group\. Known: .*gpt-1\.4b.*`trisweep list model`",
+        ),
+        ("model=[a]", r"model = '\[a\]': is not an option of this group"),
+        ("model.name='a b'", r"model\.name = 'a b': must be a name: letters, digits"),
+        ("training.learning_rate=inf", r"training\.learning_rate = inf: must be a finite number"),
+        ("cluster.links=3", r"cluster\.links = 3: must be a list\."),
+        ("model.experts.top_k=2", r"model\.experts\.num_experts = None: is missing"),
+        ("model.num_experts=8", r"is not a key .*Did you mean model\.experts\.num_experts\?"),
+        ("sweep.scaling=strong", r"sweep\.scaling = 'strong': belongs to a sweep, and none was named"),
+        ("~nothing", r"~nothing = None: cannot be removed, as it is not set"),
+        ("training.seed=${nothing}", r"training\.seed = '\$\{nothing\}': refers to nothing, which is not known"),
+        ("training.seed=${training.seed}", r"training\.seed = .*: refers to what cannot be resolved"),
+        ("a'b=1", r"a'b = '1': is not a key"),
+        ("=3", r"override = '=3': states no key"),
+        ("sweep=cluster=selene", r"sweep = 'cluster=selene': is not the name of a sweep\. Name the sweep first"),
+        ("cluster=frontier,selene", r"cluster = .*: are several values.*plan --clusters frontier,selene"),
+        ("parallel.tensor_size=8", r"parallel\.tensor_size = '8': .*Did you mean parallel\.tensor_parallel_size\?"),
+        ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
+    ],
+)
+def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load([override])
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, InfeasiblePlan)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cluster.device.memory_bytes": -5}, r"cluster\.device\.memory_bytes = -5: must be greater than 0"),
+        ({"cluster.num_nodes": "four"}, r"cluster\.num_nodes = 'four': must be a whole number"),
+        ({"cluster.device.watts": 0}, r"cluster\.device\.watts = 0: must be greater than 0"),
+        ({"cluster.device.price_per_hour": -1.0}, r"cluster\.device\.price_per_hour = -1\.0: must be greater"),
+        ({"cluster.efficiency.matmul": 1.5}, r"cluster\.efficiency\.matmul = 1\.5: must be less than or equal"),
+        ({"cluster.efficiency.memory": 0.0}, r"cluster\.efficiency\.memory = 0\.0: must be greater than 0"),
+    ],
+)
+def test_a_cluster_file_with_a_bad_number_is_refused(change: dict[str, object], message: str) -> None:
+    tree = with_values(compose_tree(["cluster=frontier"]), change)
+    with pytest.raises(ConfigError, match=message):
+        settings_of(tree)
+
+
+def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
+    tree = compose_tree(["cluster=frontier"])
+    del tree["cluster"]["device"]["memory_bytes"]
+    with pytest.raises(ConfigError, match=r"cluster\.device\.memory_bytes = None: is missing"):
+        settings_of(tree)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
+        (["parallel.world_size=3", "parallel.tensor_parallel_size=2"], r"world_size = 3: is not a multiple of"),
+        (
+            ["parallel.world_size=3", "parallel.tensor_parallel_size=3"],
+            r"does not divide model\.num_attention_heads = 4",
+        ),
+        (
+            ["parallel.world_size=8", "parallel.pipeline_parallel_size=8"],
+            r"pipeline_parallel_size = 8: leaves stages without a layer: model\.num_layers = 4",
+        ),
+        (["parallel.world_size=3"], r"global_batch_size = 8: is not a multiple of"),
+        (["parallel.sequence_parallel=true"], r"sequence_parallel = True: needs tensor_parallel_size above 1"),
+        ([*FRONTIER_175B, "parallel.tensor_parallel_size=16"], r"is more than the 8 devices of a node"),
+        (
+            ["cluster=frontier", "model.num_attention_heads=6", "model.hidden_size=36", "model.ffn_hidden_size=144"]
+            + [
+                "model.vocab_size=768",
+                "parallel.tensor_parallel_size=6",
+                "parallel.world_size=24",
+            ],
+            r"tensor_parallel_size = 6: does not divide cluster\.devices_per_node = 8",
+        ),
+        ([*FRONTIER_175B, "parallel.world_size=12"], r"does not fill whole nodes|is not a multiple of"),
+        (
+            ["model=llama-3.1-8b", *FRONTIER_175B[1:], "parallel.tensor_parallel_size=16"]
+            + ["parallel.tensor_parallel_across_nodes=true"],
+            r"tensor_parallel_size = 16: does not divide model\.num_query_groups = 8",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,2]"],
+            r"layers_per_stage = \[3, 2\]: adds up to 5 layers, and model\.num_layers = 4\. Choose numbers that add",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[2,1,1]"],
+            r"layers_per_stage = \[2, 1, 1\]: names 3 stages, and parallel\.pipeline_parallel_size = 2",
+        ),
+        (["parallel.schedule=zero-bubble"], r"schedule = 'zero-bubble': needs pipeline_parallel_size above 1"),
+        (
+            ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
+            r"schedule = 'interleaved': needs pipeline_parallel_size above 1",
+        ),
+        (
+            [*FRONTIER_175B, *INTERLEAVED, "parallel.virtual_pipeline_size=7"],
+            r"virtual_pipeline_size = 7: leaves chunks without a layer: stage 1 has 6 of 96 layers"
+            r"\. Use parallel\.virtual_pipeline_size=6",
+        ),
+        (
+            ["parallel.world_size=3", "parallel.pipeline_parallel_size=3", "batch.global_batch_size=9"]
+            + [*INTERLEAVED, "parallel.virtual_pipeline_size=2"],
+            r"leaves chunks without a layer: stage 1 has 1 of 4 layers\. Use parallel\.layers_per_stage=\[1,2,1\]",
+        ),
+        (
+            ["parallel.world_size=2", "parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[3,1]"]
+            + [*INTERLEAVED, "parallel.virtual_pipeline_size=3"],
+            r"leaves chunks without a layer: stage 1 has 1 of 4 layers\. Use parallel\.layers_per_stage=null",
+        ),
+        ([*FRONTIER_175B, "parallel.zero_stage=3"], r"zero_stage = 3: would gather the weights anew"),
+        (
+            ["cluster=dgx1-v100", "precision=bf16"],
+            r"dtype = 'bf16': has no peak .* V100-16GB\. Choose one of fp16, fp32",
+        ),
+    ],
+)
+def test_values_that_cannot_exist_together_are_infeasible(overrides: list[str], message: str) -> None:
+    settings = load(overrides)
+    with pytest.raises(InfeasiblePlan, match=message):
+        settings.experiment()
+
+
+@pytest.mark.parametrize("override", ["parallel.virtual_pipeline_size=2", "parallel.schedule=interleaved"])
+def test_chunks_and_the_interleaved_schedule_go_together_or_not_at_all(override: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=r"virtual_pipeline_size = \d: does not go with parallel\.schedule"):
+        load([override])
+
+
+def test_no_world_size_means_the_whole_cluster() -> None:
+    assert load(FRONTIER_175B).experiment().parallel.world_size == 1024
+    assert load([*FRONTIER_175B, "cluster.num_nodes=16"]).experiment().parallel.world_size == 128
+
+
+def test_with_values_changes_a_copy_only() -> None:
+    tree = compose_tree()
+    changed = with_values(tree, {"batch.micro_batch_size": 2})
+    assert (value_at(tree, "batch.micro_batch_size"), value_at(changed, "batch.micro_batch_size")) == (1, 2)
+
+
+def test_with_values_refuses_a_key_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match=r"batch\.micro = 2: is not a key.*Did you mean batch"):
+        with_values(compose_tree(), {"batch.micro": 2})
+
+
+def test_what_files_say_now_is_what_is_composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden_size = load(["model=tiny"]).model.hidden_size
+    tiny = tmp_path / "model" / "tiny.yaml"
+    tiny.parent.mkdir()
+    shutil.copy(CONF_DIR / "model" / "tiny.yaml", tiny)
+    monkeypatch.setenv("TRISWEEP_CONFIG_DIR", str(tmp_path))
+    assert load(["model=tiny"]).model.hidden_size == hidden_size
+    tiny.write_text(tiny.read_text().replace(f"hidden_size: {hidden_size}", "hidden_size: 96"))
+    assert load(["model=tiny"]).model.hidden_size == 96

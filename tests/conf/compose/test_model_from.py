@@ -1,0 +1,169 @@
+"""A Hugging Face config.json is taken for the shape of a model, or refused by the name of its key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.compose.model_from import expanded, model_in
+from conf.errors import ConfigError
+from conf.types.model_spec import ModelSpec
+from tests.composed import load
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+MIXTRAL = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "max_position_embeddings": 32768,
+    "vocab_size": 32000,
+}
+QWEN = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "use_sliding_window": False,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "vocab_size": 151936,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "max_position_embeddings": 163840,
+    "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+    "rope_theta": 10000,
+    "vocab_size": 129280,
+}
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "model"),
+    [(LLAMA, "llama-3.1-8b"), (MIXTRAL, "mixtral-8x7b"), (QWEN, "qwen3-30b-a3b"), (DEEPSEEK, "deepseek-v3")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_comes_to_the_model_that_we_have_of_it(content: dict[str, Any], model: str, tmp_path: Path) -> None:
+    ours = load([f"model={model}"]).model
+    found = ModelSpec.model_validate(model_in(written(tmp_path, content)))
+    left_open = {"name", "seq_length"}  # the file does not say how long the sequences of pretraining were
+    assert found.model_dump(exclude=left_open) == ours.model_dump(exclude=left_open)
+
+
+def test_a_gpt2_has_four_times_as_wide_layers_unless_it_says_so(tmp_path: Path) -> None:
+    found = ModelSpec.model_validate(model_in(written(tmp_path, GPT2)))
+    assert (found.family, found.ffn_hidden_size, found.seq_length, found.tied_embeddings) == ("gpt", 3072, 1024, True)
+
+
+def test_a_mistral_has_no_longer_sequences_than_its_window(tmp_path: Path) -> None:
+    mistral = {**LLAMA, "model_type": "mistral", "rope_scaling": None}
+    assert model_in(written(tmp_path, mistral))["seq_length"] == 4096
+    assert model_in(written(tmp_path, {**mistral, "sliding_window": None}))["seq_length"] == 8192
+
+
+def test_a_qwen2_has_biases_of_queries_keys_and_values_and_its_own_epsilon(tmp_path: Path) -> None:
+    qwen2 = {**LLAMA, "model_type": "qwen2", "rope_scaling": None, "rms_norm_eps": 1e-6, "use_sliding_window": False}
+    found = load(expanded([f"model_from={written(tmp_path, qwen2)}"])).model
+    assert (found.qkv_bias, found.norm_epsilon) == (True, 1e-6)
+    plain = ModelSpec.model_validate(model_in(written(tmp_path, LLAMA)))
+    assert (plain.qkv_bias, plain.norm_epsilon) == (False, 1e-5)
+    gpt = ModelSpec.model_validate(model_in(written(tmp_path, {**GPT2, "layer_norm_epsilon": 1e-6})))
+    assert (gpt.qkv_bias, gpt.norm_epsilon) == (False, 1e-6)
+
+
+def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: Path) -> None:
+    folder = tmp_path / "My Llama, é"
+    folder.mkdir()
+    written(folder, LLAMA)
+    texts = expanded(["model.seq_length=2048", f"model_from={folder}", "cluster=selene"])
+    settings = load(texts)
+    assert (settings.model.name, settings.model.num_query_groups, settings.model.seq_length) == ("my-llama", 8, 2048)
+    assert settings.model.rotary_scaling is not None
+    assert settings.cluster.name == "selene"
+    assert all("model_from" not in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({**LLAMA, "model_type": "mamba"}, r'names model_type = "mamba", which is not understood. Known: gpt2, llama'),
+        ({**LLAMA, "hidden_act": "relu"}, r'names hidden_act = "relu", which is not understood'),
+        ({**LLAMA, "hidden_size": "4096"}, r'names hidden_size = "4096", which is not understood'),
+        ({**LLAMA, "num_hidden_layers": None}, r"names num_hidden_layers = null"),
+        ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
+        ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
+        ([1], r"names model_type = null"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_its_key(content: object, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"model_from = '.*config\.json': {words}"):
+        model_in(written(tmp_path, content))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model_from = .*cannot be read \(No such file"):
+        model_in(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"model_from = .*is not JSON"):
+        model_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"model = 'tiny': was chosen beside model_from"):
+        expanded(["model=tiny", f"model_from={tmp_path}"])

@@ -1,0 +1,89 @@
+"""A figure that is a million off is refused with what was probably meant; an unusual one gets a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.compose.load import compose_tree, load, load_cluster
+from conf.compose.plausible import doubts
+from conf.compose.tree import Tree
+from conf.errors import ConfigError
+from conf.folders import options
+
+SELENE = "cluster=selene"
+
+
+def selene(num_nodes: int, *num_devices: int) -> Tree:
+    """The cluster with that many nodes of eight, and tiers of those extents."""
+    cluster: Tree = compose_tree([SELENE])["cluster"]
+    links = [{**cluster["links"][0], "num_devices": extent} for extent in num_devices]
+    return {**cluster, "num_nodes": num_nodes, "links": links}
+
+
+def with_link(**values: float) -> Tree:
+    cluster: Tree = compose_tree([SELENE])["cluster"]
+    return {**cluster, "links": [{**cluster["links"][0], **values}, *cluster["links"][1:]]}
+
+
+@pytest.mark.parametrize("name", options("cluster"))
+def test_every_cluster_of_the_package_is_beyond_doubt(name: str) -> None:
+    load_cluster(name)
+    assert doubts(compose_tree([f"cluster={name}"])["cluster"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("cluster.device.memory_bytes", "80", "write 80_000_000_000."),
+        ("cluster.device.memory_bandwidth_bytes_per_second", "3.35", "write 3.35e12."),
+        ("cluster.device.memory_bandwidth_bytes_per_second", "3350", "write 3350e9."),
+        ("cluster.device.peak_flops_per_second.bf16", "312", "write 312e12."),
+        ("cluster.device.watts", "700000", "write 700000e-3."),
+        ("cluster.efficiency.kernel_seconds", "7.3", "write 7.3e-6."),
+    ],
+)
+def test_a_figure_without_its_unit_is_refused_with_what_was_meant(key: str, value: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match="no machine has that many") as refused:
+        load([SELENE, f"{key}={value}"])
+    assert refused.value.key == key
+    assert meant in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "meant"),
+    [
+        ({"bandwidth_bytes_per_second": 900}, "links.0.bandwidth_bytes_per_second = 900", "900 GB/s was meant"),
+        ({"latency_seconds": 5}, "links.0.latency_seconds = 5", "write 5e-6"),
+    ],
+)
+def test_a_link_without_its_unit_is_refused_with_what_was_meant(values: dict[str, float], key: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=key) as refused:
+        doubts(with_link(**values))
+    assert meant in str(refused.value)
+
+
+def test_an_unusual_figure_is_allowed_and_doubted() -> None:
+    (doubt,) = doubts(with_link(latency_seconds=0.02))
+    assert doubt.startswith("cluster.links.0.latency_seconds = 0.02 is unusual in seconds, usually")
+    assert doubts(with_link(latency_seconds=0.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("tiers", "problem"),
+    [((3, 128), "a tier of 3 devices does not fit nodes of 8"), ((3,), "a tier of 3 devices does not fit")],
+)
+def test_tiers_that_cannot_connect_the_nodes_are_refused(tiers: tuple[int, ...], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        doubts(selene(16, *tiers))
+
+
+def test_a_link_that_is_taken_beyond_what_it_connects_is_doubted() -> None:
+    (doubt,) = doubts(selene(32, 8, 128))
+    assert "does not reach all 256 devices" in doubt
+    assert doubts(selene(1, 8)) == doubts(selene(2, 4, 16)) == ()
+
+
+def test_nodes_without_a_link_between_them_are_doubted() -> None:
+    """A person may try a cluster of one node as one of several, as tests of Slurm do."""
+    (doubt,) = doubts(selene(16, 8))
+    assert doubt.startswith("cluster.links has none between the 16 nodes")

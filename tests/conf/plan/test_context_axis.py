@@ -1,0 +1,69 @@
+"""Sizes of context parallelism that cannot exist, and what the errors propose."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.plan.setup import Setup
+from sweeps.planner.plans.space import context_parallel_sizes
+from sweeps.planner.request import request
+from tests.composed import composed, load
+
+
+def setup(*overrides: str) -> Setup:
+    """Of a 70B on four nodes, which this package's own trainer need not be able to run."""
+    sizes = ["parallel.world_size=32", "parallel.tensor_parallel_size=4", "batch.global_batch_size=128"]
+    loaded = load(["model=llama-3.1-70b", "cluster=dgx-h100", "precision=bf16", *sizes, *overrides])
+    return Setup(
+        model=loaded.model,
+        cluster=loaded.cluster,
+        parallel=loaded.parallel,
+        batch=loaded.batch,
+        precision=loaded.precision,
+    )
+
+
+def test_context_ranks_are_none_of_the_replicas() -> None:
+    assert setup("parallel.context_parallel_size=2").data_parallel_size == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["parallel.context_parallel_size=8", "model.seq_length=8200"],
+            r"size = 8: does not cut model\.seq_length = 8200 into 2 x context_parallel_size = 16 equal pieces"
+            r"\. Use model\.seq_length=8208, or parallel\.context_parallel_size=4",
+        ),
+        (
+            ["parallel.context_parallel_size=2", "parallel.sequence_parallel=true", "model.seq_length=8200"],
+            r"into 2 x context_parallel_size x tensor_parallel_size = 16 equal pieces\. Use model\.seq_length=8208",
+        ),
+        (
+            ["parallel.context_parallel_size=3"],
+            r"parallel\.world_size = 32: is not a multiple of tensor_parallel_size x pipeline_parallel_size x"
+            r" context_parallel_size = 4 x 1 x 3 = 12",
+        ),
+    ],
+)
+def test_sizes_that_cut_nothing_equally_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=message):
+        setup(*overrides)
+
+
+def test_a_way_of_keys_and_values_needs_ranks_among_which_they_go() -> None:
+    with pytest.raises(InfeasiblePlan, match=r"context_exchange = 'gather': needs several context ranks\. Use .*=ring"):
+        setup("parallel.context_exchange=gather")
+
+
+def test_a_training_that_drops_values_has_no_context_ranks_in_a_plan_or_a_search() -> None:
+    dropping = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "training.dropout=0.1"]
+    ranks = ["parallel.world_size=16", "batch.global_batch_size=64", "parallel.context_parallel_size=2"]
+    for refusing in (lambda: load([*dropping, *ranks]).experiment(), lambda: request(composed([*dropping, *ranks]))):
+        with pytest.raises(
+            InfeasiblePlan, match=r"training\.dropout = 0\.1: .*Set training\.dropout=0, or parallel\.cont"
+        ):
+            refusing()
+    (space,) = request(composed([*dropping, *ranks[:2]])).spaces
+    assert context_parallel_sizes(space, 1) == [1]

@@ -1,0 +1,153 @@
+"""The command line of another program, made from the plan; and what its configuration must say."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.plan.experiment import Experiment
+from conf.plan.trainer_call import JOB_NAMES, Call, call_of
+from conf.types.trainer_spec import CostsOf
+from tests.composed import load
+from train_core.costs import IMPLEMENTATIONS
+
+COMMAND = ["trainer=command", "trainer.command=[train.py]"]
+IN_A_JOB = dict.fromkeys(JOB_NAMES, "0") | {"trial_folder": "/runs/a trial"}
+
+
+def experiment_of(*overrides: str) -> Experiment:
+    return load([*COMMAND, *overrides]).experiment()
+
+
+def call(*overrides: str) -> Call:
+    experiment = experiment_of(*overrides)
+    return call_of(experiment.trainer, experiment, IN_A_JOB)
+
+
+def test_values_of_the_plan_are_put_in() -> None:
+    words = call("trainer.command=[train.py,'mb={batch.micro_batch_size}','{gradient_accumulation}']").words
+    assert words == ("train.py", "mb=1", "8")
+
+
+def test_a_command_may_be_a_text_that_is_split_before_values_are_put_in() -> None:
+    words = call("trainer.command=train.py --out {trial_folder} 'two words'").words
+    assert words == ("train.py", "--out", "/runs/a trial", "two words")
+
+
+@pytest.mark.parametrize("value", ["; touch x", "$(id)", "`id`", "a\nb", "'", '"', "*", "a  b"])
+def test_whatever_is_in_a_value_it_stays_one_word(value: str) -> None:
+    experiment = experiment_of("+trainer.flags.path='{data.path}'")
+    data = experiment.data.model_copy(update={"path": value})
+    words = call_of(experiment.trainer, experiment.model_copy(update={"data": data}), IN_A_JOB).words
+    assert words == ("train.py", "--path", value)
+
+
+def test_flags_have_dashes_and_those_inside_a_mapping_dots() -> None:
+    flags = "+trainer.flags={micro-batch-size:'{batch.micro_batch_size}',training:{steps:3},-v:true}"
+    assert call(flags).words == ("train.py", "--micro-batch-size", "1", "--training.steps", "3", "-v")
+
+
+def test_true_is_a_flag_alone_and_false_and_null_are_none() -> None:
+    flags = "+trainer.flags={sp:'{parallel.sequence_parallel}',save:'{checkpoint.every_steps}',bf16:true,x:null}"
+    assert call(flags).words == ("train.py", "--bf16")
+
+
+def test_a_list_is_as_many_words() -> None:
+    assert call("+trainer.flags={layers:'{layers_per_stage}',betas:[0.9,'{training.adam_beta2}']}").words == (
+        *("train.py", "--layers", "4"),
+        *("--betas", "0.9", "0.95"),
+    )
+
+
+def test_a_value_is_looked_up_by_what_the_plan_says() -> None:
+    norm = "+trainer.values={norm:{of:model.family,to:{gpt:LayerNorm,llama:RMSNorm}}}"
+    chunks = "+trainer.values.chunks={of:parallel.virtual_pipeline_size,to:{1:null},otherwise:'{layers_per_chunk}'}"
+    assert call(norm, "+trainer.flags.norm='{norm}'").words == ("train.py", "--norm", "LayerNorm")
+    assert call(chunks, "+trainer.flags.chunks='{chunks}'").words == ("train.py",)
+
+
+def test_a_mapping_becomes_a_json_file_without_its_nulls() -> None:
+    stated = "{batch:'{batch.global_batch_size}',zero:{stage:'{parallel.zero_stage}'},clip:null,x:'a{world_size}'}"
+    content = call(f"+trainer.files={{config.json:{stated}}}").files["config.json"]
+    assert json.loads(content) == {"batch": 8, "zero": {"stage": 0}, "x": "a1"}
+
+
+def test_ranks_are_known_where_every_device_has_a_process_of_its_own() -> None:
+    assert call("trainer.start=srun", "+trainer.flags.rank='{rank}'").words[-1] == "0"
+    with pytest.raises(ConfigError, match=r"\{rank\} is known only with trainer.start=srun"):
+        call("+trainer.flags.rank='{rank}'")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["trainer.command=[]"], "names no program"),
+        (["trainer.command=3"], "Give a list of words, or a text"),
+        (["trainer.command='a \"b'"], "cannot be split into words"),
+        (["trainer.command=['{batch.micro_batch}']"], r"Did you mean \{batch.micro_batch_size\}"),
+        (["trainer.command=['{micro_batch_size}']"], r"Did you mean \{batch.micro_batch_size\}"),
+        (["trainer.command=['{']"], "Write {{ for a brace itself"),
+        (["trainer.command=['{checkpoint.load}']"], "is null here, and is no word"),
+        (["trainer.command=['a={checkpoint.load}']"], "checkpoint.load is null here"),
+        (["+trainer.values.world_size={of:world_size,to:{}}"], "is the name of a value of the plan already"),
+        (["+trainer.values.x={of:world,to:{}}"], r"Did you mean \{world_size\}"),
+        (["trainer.flags.seed='{training.lr}'"], r"Did you mean \{training.learning_rate\}\?"),
+        (["+trainer.values.x={of:world_size,to:{64:'{y}'}}"], r"\{y\} is not the name of a value"),
+        (["+trainer.files={/etc/x:a}"], "is no file of the trial's folder"),
+        (["+trainer.environment={A-B:a}"], "cannot name a variable"),
+        (["trainer.log.patterns.step='('"], "is no regular expression"),
+        (["trainer.log.patterns.step='step'"], "names no quantity"),
+        (["trainer.log.patterns.step='(?P<stp>x)'"], "its group stp is no quantity"),
+        (["~trainer.log.patterns.step"], "no pattern finds a step"),
+        (["~trainer.log.patterns.seconds", "~trainer.log.patterns.milliseconds"], "finds how long a step takes"),
+        (["trainer.log.errors=['(']"], "is no regular expression"),
+        (["trainer.log.done='('"], "is no regular expression"),
+        (["+trainer.refuses=[{of:zero,because:no}]"], r"Did you mean \{parallel.zero_stage\}|is not the name"),
+    ],
+)
+def test_what_is_wrong_is_named_before_anything_runs(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        experiment_of(*overrides)
+
+
+def test_a_plan_that_the_program_cannot_carry_out_cannot_exist() -> None:
+    refuses = "+trainer.refuses=[{of:parallel.zero_stage,values:[2,3],because:it shards nothing but the optimizer}]"
+    assert experiment_of(refuses)
+    with pytest.raises(InfeasiblePlan, match=r"parallel.zero_stage = 2: trainer my-trainer: it shards nothing but"):
+        experiment_of(refuses, "parallel.zero_stage=2")
+
+
+def test_what_only_our_own_trainer_cannot_run_is_no_matter() -> None:
+    refused = ["training.compile_layers=true", "training.dropout=0.1"]
+    with pytest.raises(InfeasiblePlan):
+        load(refused).experiment()
+    assert experiment_of(*refused)
+
+
+@pytest.mark.slow
+def test_the_fingerprint_covers_the_program_and_not_what_is_said_of_it() -> None:
+    known = experiment_of().fingerprint
+    assert known != load().experiment().fingerprint
+    assert experiment_of("trainer.name=other").fingerprint != known
+    assert experiment_of("trainer.command=[other.py]").fingerprint != known
+    assert experiment_of("+trainer.flags.x=1").fingerprint != known
+    assert experiment_of("trainer.costs_of=fsdp").fingerprint == known
+    assert experiment_of("+trainer.differs=[{of:world_size,because:x}]").fingerprint == known
+
+
+def test_a_trainer_comes_back_from_its_file_as_it_was() -> None:
+    experiment = experiment_of("+trainer.values.x={of:world_size,to:{1:null}}", "+trainer.flags={a:{b:[1,x]}}")
+    again = Experiment.model_validate_json(experiment.model_dump_json())
+    assert again == experiment
+    assert again.fingerprint == experiment.fingerprint
+
+
+def test_of_our_own_trainer_only_the_kind_is_stored() -> None:
+    assert load().experiment().model_dump()["trainer"] == {"kind": "trisweep"}
+
+
+def test_the_costs_that_a_prediction_can_take_are_those_of_the_cost_model() -> None:
+    assert set(get_args(CostsOf)) == set(IMPLEMENTATIONS)

@@ -1,0 +1,214 @@
+"""What trainers cannot run: declared once, and refused alike by searches, by prices and by composed experiments."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+
+from conf.errors import ConfigError, InfeasiblePlan
+from conf.plan.experiment import Experiment
+from conf.plan.setup import Setup
+from conf.plan.trainer_limits import LAYER_SPLIT, Beside, limits_of, require_runnable, runs
+from conf.types.trainer_spec import CostsOf
+from sweeps.planner.choosing.choice import choose
+from sweeps.planner.choosing.objectives import Training
+from sweeps.planner.request import request
+from tests.composed import composed, load
+
+OWN_REFUSALS: dict[str, int | bool | str] = {
+    "parallel.expert_tensor_parallel_size": 2,
+    "parallel.expert_dispatcher": "deepep",
+    "parallel.zero_group_size": 2,
+    "parallel.offload_optimizer": True,
+    "parallel.pipeline_before_data": True,
+    "precision.matmul_recipe": "mxfp8",
+}
+JOB = (
+    "model=gpt-22b",
+    "cluster=gb200-nvl72",
+    "precision=bf16",
+    "parallel.world_size=64",
+    "batch.global_batch_size=512",
+)
+PIPELINE = ("parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4", "parallel.sequence_parallel=true")
+AGAIN = "parallel.recompute=pointwise"
+
+LLAMA = ("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=16")
+STAGES = ("parallel.pipeline_parallel_size=4",)
+CHUNKS = (*STAGES, "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2")
+PLANS = {
+    "stages": STAGES,
+    "lighter ends": (*STAGES, "parallel.layers_per_stage=[7,9,9,7]"),
+    "a lighter last stage of two": ("parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[17,15]"),
+    "chunks": CHUNKS,
+    "unequal chunks": (*CHUNKS[:2], "parallel.virtual_pipeline_size=3"),
+    "lighter ends in equal chunks": (*CHUNKS, "parallel.layers_per_stage=[6,10,10,6]"),
+    "uneven groups": (*CHUNKS, "parallel.tensor_parallel_size=4", "batch.global_batch_size=18"),
+    "zero bubble": (*STAGES, "parallel.schedule=zero-bubble"),
+    "gpipe": (*STAGES, "parallel.schedule=gpipe", "batch.global_batch_size=32"),
+    **{f"ZeRO-{stage}": (f"parallel.zero_stage={stage}",) for stage in range(4)},
+    **{f"recompute {kind}": (f"parallel.recompute={kind}",) for kind in ("none", "selective", "full", "pointwise")},
+    "every second layer": ("parallel.recompute=full", "parallel.recompute_every=2"),
+    "context ranks": ("parallel.context_parallel_size=2",),
+    "offloading": ("parallel.offload_optimizer=true",),
+    "pipeline first": ("parallel.pipeline_before_data=true",),
+    "narrow products": ("precision.matmul_recipe=fp8-rowwise",),
+}
+NOT_PASSED_ON = {
+    "megatron-lm": {"unequal chunks", "uneven groups", "recompute pointwise"},
+    "torchtitan": {"narrow products"},
+}
+"""What the program's trainer can run, and is not told by the flags of its file, which refuses it."""
+
+
+def setup_of(*overrides: str) -> Setup:
+    parts = load([*JOB, *overrides])
+    return Setup(**{name: getattr(parts, name) for name in Setup.model_fields})
+
+
+def price(trainer: str, *overrides: str) -> None:
+    """What is asked before a plan is priced for a trainer."""
+    require_runnable(setup_of(*overrides), trainer, limits_of(trainer))
+
+
+def refusal(trainer: str, *overrides: str) -> str:
+    with pytest.raises(InfeasiblePlan) as caught:
+        price(trainer, *overrides)
+    return str(caught.value)
+
+
+def experiment_of(trainer: str, *overrides: str) -> Experiment:
+    return load([*LLAMA, "batch.global_batch_size=64", f"trainer={trainer}", *overrides]).experiment()
+
+
+def is_composed(trainer: str, *overrides: str) -> bool:
+    try:
+        experiment_of(trainer, *overrides)
+    except InfeasiblePlan:
+        return False
+    return True
+
+
+def is_searched(trainer: str, *overrides: str) -> bool:
+    asked = composed([*LLAMA, "batch.global_batch_size=64", f"trainer={trainer}", *overrides])
+    try:
+        return bool(choose(request(asked).spaces, "time", Training(), top=1).best)
+    except ConfigError:
+        return False
+
+
+def test_every_trainer_has_one_list() -> None:
+    assert all(limits_of(trainer) for trainer in get_args(CostsOf))
+
+
+@pytest.mark.parametrize("trainer", ["trisweep", "megatron-lm", "torchtitan"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_search_leaves_out_what_a_composed_experiment_refuses(trainer: str, plan: str) -> None:
+    is_told = plan not in NOT_PASSED_ON.get(trainer, ())
+    assert is_composed(trainer, *PLANS[plan]) == (is_told and is_searched(trainer, *PLANS[plan]))
+
+
+@pytest.mark.parametrize("key", sorted(OWN_REFUSALS))
+def test_what_our_own_trainer_refuses_to_run_it_also_refuses_to_price(key: str) -> None:
+    value = OWN_REFUSALS[key]
+    assert not runs("trisweep", key, value)
+    shown = str(value).lower() if isinstance(value, bool) else value
+    # A model without experts has none to spread, whatever the trainer.
+    with pytest.raises(InfeasiblePlan, match=r"is not run by trisweep|spreads experts, and gpt-22b has none"):
+        load([*JOB, f"{key}={shown}"]).experiment()
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (("parallel.zero_stage=3",), "parallel.zero_stage = 3: is not run by trisweep"),
+        (("parallel.recompute=pointwise",), "parallel.recompute = 'pointwise': is not run by trisweep"),
+        (("model.experts.capacity_factor=1.25",), "model.experts.capacity_factor = 1.25: drops or pads tokens"),
+        (("model.gated_mlp=false",), "model.family = 'llama': has experts without gates"),
+        (("parallel.tensor_parallel_size=2",), "parallel.tensor_parallel_size = 2: leaves whole experts to ranks"),
+        (("parallel.expert_parallel_size=3",), "parallel.expert_parallel_size = 3: does not divide"),
+        (("model.experts.top_k=9",), "model.experts.top_k = 9: is more than model.experts.num_experts = 8"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_our_own_trainer_does_not_do_with_experts_is_refused(plan: tuple[str, ...], words: str) -> None:
+    job = ("model=moe-proxy", "cluster=local", "parallel.world_size=6", "batch.global_batch_size=12")
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load([*job, *plan]).experiment()
+
+
+def test_a_stored_experiment_of_our_own_trainer_is_held_against_the_same_list() -> None:
+    stored = load(JOB).experiment().model_dump(mode="json")
+    assert stored["trainer"] == {"kind": "trisweep"}
+    stored["parallel"]["offload_optimizer"] = True
+    with pytest.raises(InfeasiblePlan, match="is not run by trisweep: it keeps the optimizer's state on the device"):
+        Experiment.model_validate(stored, strict=False)
+
+
+def test_fsdp_has_no_pipelines_and_torchtitan_has() -> None:
+    assert "parallel.pipeline_parallel_size = 4: is not run by fsdp" in refusal("fsdp", PIPELINE[1])
+    price("torchtitan", *PIPELINE)
+
+
+def test_a_refusal_says_what_to_use_instead() -> None:
+    message = refusal("megatron-deepspeed", "parallel.pipeline_parallel_size=4", "parallel.schedule=zero-bubble")
+    assert "parallel.schedule = 'zero-bubble': is not run by megatron-deepspeed" in message
+    assert "Use parallel.schedule=1f1b, or choose another trainer." in message
+
+
+def test_a_program_refuses_in_the_same_words_as_the_trainer_whose_list_it_takes_over() -> None:
+    plan = ("parallel.pipeline_parallel_size=4", "parallel.schedule=zero-bubble")
+    with pytest.raises(InfeasiblePlan) as caught:
+        experiment_of("torchtitan", *plan)
+    assert str(caught.value) == refusal("torchtitan", *plan)
+
+
+def test_some_limits_hold_only_beside_a_pipeline_or_tensor_ranks() -> None:
+    assert runs("megatron-core", "parallel.zero_stage", 3)
+    assert not runs("megatron-core", "parallel.zero_stage", 3, Beside(pipeline=True))
+    assert runs("torchtitan", "parallel.sequence_parallel", False)
+    assert not runs("torchtitan", "parallel.sequence_parallel", False, Beside(tensor=True))
+
+
+def test_what_a_program_runs_otherwise_is_not_priced_and_runs_all_the_same() -> None:
+    plan = "parallel.tensor_parallel_size=2"
+    assert "parallel.sequence_parallel = False: is not run by torchtitan" in refusal("torchtitan", plan)
+    assert experiment_of("torchtitan", plan)
+
+
+@pytest.mark.slow
+def test_delayed_scaling_does_not_go_with_pointwise_recomputation_in_megatron_core() -> None:
+    message = refusal("megatron-core", AGAIN, "precision.matmul_recipe=fp8-delayed")
+    assert "parallel.recompute = 'pointwise': is not run by megatron-core: with delayed scaling" in message
+    price("megatron-core", AGAIN, "precision.matmul_recipe=mxfp8")
+    price("megatron-core", AGAIN)
+    assert not runs("megatron-core", "parallel.recompute", "pointwise", Beside(recipe="fp8-delayed"))
+    assert runs("megatron-core", "parallel.recompute", "full", Beside(recipe="fp8-delayed"))
+
+
+def test_stages_of_unequal_layers_are_named_by_their_layers() -> None:
+    stages = ("parallel.pipeline_parallel_size=2", "parallel.layers_per_stage=[23,25]")
+    assert "parallel.layers_per_stage = [23, 25]: is not run by megatron-lm" in refusal("megatron-lm", *stages)
+    price("torchtitan", *stages)
+
+
+def test_chunks_of_unequal_layers_are_named_by_their_number() -> None:
+    chunks = (PIPELINE[1], "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=5")
+    message = refusal("megatron-lm", *chunks)
+    assert "parallel.virtual_pipeline_size = 5: is not run by megatron-lm: it interleaves chunks of equal" in message
+    price("megatron-core", *chunks)
+
+
+def test_in_which_layers_is_no_question_where_nothing_is_recomputed() -> None:
+    assert "is not run by megatron-core" in refusal(
+        "megatron-core", "parallel.recompute=full", "parallel.recompute_every=2"
+    )
+    price("megatron-core", "parallel.recompute=none", "parallel.recompute_every=2")
+
+
+def test_what_no_limit_names_is_allowed() -> None:
+    assert runs("megatron-core", "parallel.context_parallel_size", 8)
+    assert runs("trisweep", "parallel.schedule", "zero-bubble", Beside(pipeline=True))
+    assert runs("torchtitan", LAYER_SPLIT, "ends")

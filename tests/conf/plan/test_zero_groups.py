@@ -1,0 +1,44 @@
+"""Groups of replicas that share out the optimizer's state."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import InfeasiblePlan
+from conf.plan.setup import Setup
+from tests.composed import load
+
+LLAMA = ("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96")
+
+
+def setup(*overrides: str) -> Setup:
+    loaded = load([*LLAMA, "parallel.world_size=48", "parallel.zero_stage=1", *overrides])
+    return Setup(
+        model=loaded.model,
+        cluster=loaded.cluster,
+        parallel=loaded.parallel,
+        batch=loaded.batch,
+        precision=loaded.precision,
+    )
+
+
+@pytest.mark.parametrize("size", ["null", "1", "8", "48"])
+def test_groups_hold_as_many_replicas_each(size: str) -> None:
+    assert setup(f"parallel.zero_group_size={size}").data_parallel_size == 48
+
+
+@pytest.mark.parametrize(
+    ("size", "others", "message"),
+    [
+        (10, (), r"does not divide the 48 replicas of a stage \(data_parallel_size\)\. Use .*=8, or null"),
+        (96, (), r"does not divide the 48 replicas .* Use parallel\.zero_group_size=48, or null"),
+        (
+            16,
+            ("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=2"),
+            r"does not divide the 24 replicas of a stage \(data_parallel_size x context_parallel_size\)\. Use .*=12",
+        ),
+    ],
+)
+def test_groups_that_leave_replicas_over_are_refused(size: int, others: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=rf"parallel\.zero_group_size = {size}: {message}"):
+        setup(f"parallel.zero_group_size={size}", *others)

@@ -1,0 +1,95 @@
+"""What follows from a configuration: derived sizes, fingerprints, labels."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from conf.compose.load import load
+from conf.plan.experiment import Experiment
+
+
+def experiment(*overrides: str) -> Experiment:
+    return load(overrides).experiment()
+
+
+def test_sizes_that_follow() -> None:
+    point = experiment("parallel.world_size=8", "parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=2")
+    assert (point.data_parallel_size, point.num_micro_batches) == (2, 4)
+    assert (point.num_nodes, point.tasks_per_node) == (1, 8)
+
+
+def test_nodes_follow_from_the_world_size() -> None:
+    point = experiment("parallel.world_size=24", "batch.global_batch_size=24", "cluster.num_nodes=4")
+    assert (point.num_nodes, point.tasks_per_node) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.hidden_size=64",
+        "training.seed=5",
+        "data=synthetic",
+        "parallel.zero_stage=1",
+        "model.tied_embeddings=false",
+    ],
+)
+def test_the_fingerprint_changes_with_what_is_measured(override: str) -> None:
+    assert experiment(override).fingerprint != experiment().fingerprint
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["slurm=frontier", "output_dir=elsewhere", "cluster.efficiency.matmul=0.5", "device=v100-16gb"]
+    + ["data.cache_dir=/x", "model.head_size=8", "parallel.layers_per_stage=[4]"],
+)
+def test_the_fingerprint_ignores_what_does_not_change_the_measurement(override: str) -> None:
+    assert experiment(override).fingerprint == experiment().fingerprint
+
+
+def test_an_experiment_is_immutable_and_survives_json() -> None:
+    point = experiment()
+    with pytest.raises(ValidationError):
+        point.model = point.model  # type: ignore[misc]
+    assert Experiment.model_validate_json(point.model_dump_json()) == point
+
+
+def test_the_label_tells_the_layout() -> None:
+    point = experiment("parallel.world_size=2", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true")
+    assert point.label == "tp2-pp1-dp1-mb1-gb8-sp"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        (["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"], "tp1-pp2-dp1-mb1-gb8-vp2"),
+        (["parallel.schedule=zero-bubble", "parallel.zero_stage=2"], "tp1-pp2-dp1-mb1-gb8-zb-zero2"),
+        (["parallel.layers_per_stage=[2,2]"], "tp1-pp2-dp1-mb1-gb8"),
+        (["parallel.layers_per_stage=[3,1]", "parallel.recompute=full"], "tp1-pp2-dp1-mb1-gb8-layers3.1-full"),
+        (["parallel.pipeline_parallel_size=4", "model.num_layers=6"], "tp1-pp4-dp1-mb1-gb8-layers2x2.1x2"),
+    ],
+)
+def test_the_label_tells_how_a_pipeline_is_run(overrides: list[str], label: str) -> None:
+    size = 4 if "parallel.pipeline_parallel_size=4" in overrides else 2
+    base = [f"parallel.world_size={size}"] + ([] if size == 4 else ["parallel.pipeline_parallel_size=2"])
+    assert experiment(*base, *overrides).label == label
+
+
+@pytest.mark.slow
+def test_layers_are_spread_evenly_and_the_first_stages_take_what_is_left() -> None:
+    base = ["parallel.world_size=4", "parallel.pipeline_parallel_size=4"]
+    assert experiment(*base, "model.num_layers=8").layers_per_stage == (2, 2, 2, 2)
+    assert experiment(*base, "model.num_layers=10").layers_per_stage == (3, 3, 2, 2)
+    assert experiment(*base, "parallel.layers_per_stage=[1,1,1,1]").layers_per_stage == (1, 1, 1, 1)
+
+
+def test_every_head_of_a_gpt_has_keys_and_values_of_its_own_unless_that_is_changed() -> None:
+    assert load(["model.num_attention_heads=8"]).model.num_query_groups == 8
+    assert load(["model.num_attention_heads=8", "model.num_query_groups=2"]).model.num_query_groups == 2
+
+
+def test_widths_of_heads_follow_from_the_model_unless_they_are_given() -> None:
+    llama = load(["model=llama-3.1-8b"]).model
+    assert (llama.query_size, llama.key_value_size) == (4096, 1024)
+    wide = load(["model=llama-3.1-8b", "model.head_size=256"]).model
+    assert (wide.query_size, wide.key_value_size) == (8192, 2048)

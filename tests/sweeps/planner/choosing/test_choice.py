@@ -1,0 +1,162 @@
+"""Choosing among clusters and numbers of devices: objectives, limits, time against money."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from conf.errors import ConfigError, InfeasiblePlan
+from sweeps.planner import OBJECTIVES, Candidate, Space, Training, choose, pareto_front
+from sweeps.planner.choosing.choice import dollars_per_step
+from sweeps.planner.choosing.objectives import Objective, objective_value, steps_for, total_dollars, total_hours
+from tests.composed import load, load_cluster
+from train_core.costs import IMPLEMENTATIONS, estimate
+from train_core.costs.setting import Setting
+
+BATCH = 64
+MODEL = load(["model=gpt-22b"]).model
+NUM_STEPS = 1000
+
+
+def offer(cluster: str, world_size: int, **pinned: object) -> Space:
+    setting = Setting(MODEL, load_cluster(cluster), "bf16", IMPLEMENTATIONS["trisweep"])
+    return Space(setting, world_size, BATCH, pinned=pinned)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def offers() -> list[Space]:
+    return [
+        offer(cluster, number, recompute_every=1)
+        for cluster, number in product(("selene", "dgx-h100", "dgx-h200"), (16, 32, 64))
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_best_by_an_objective_is_the_best_of_all_offers(offers: list[Space], objective: Objective) -> None:
+    choice = choose(offers, objective, Training(), top=3)
+    values = [objective_value(objective, one.space, one.step_seconds) for one in choice.best]
+    alone = [choose([space], objective, Training(), top=1).best[0] for space in offers]
+    assert values == sorted(values)
+    assert values[0] == min(objective_value(objective, one.space, one.step_seconds) for one in alone)
+    assert len(choice.best_of_each) == len(offers)
+    assert choice.num_strategies == sum(choose([space], "time", Training(), 1).num_strategies for space in offers)
+
+
+@pytest.mark.slow
+def test_objectives_disagree(offers: list[Space]) -> None:
+    """Or choosing by one of them would mean nothing."""
+    places = {
+        objective: (best.space.setting.cluster.name, best.space.world_size)
+        for objective in ("time", "cost")
+        for best in choose(offers, objective, Training(), top=1).best
+    }
+    assert places["time"][1] > places["cost"][1]
+
+
+@pytest.mark.slow
+def test_a_candidates_numbers_are_the_estimates(offers: list[Space]) -> None:
+    settings = load(["model=gpt-22b", "precision=bf16"])
+    for one in choose(offers, "time", Training(), top=5).best:
+        parts = settings.model_copy(update={"cluster": one.space.setting.cluster})
+        predicted = estimate(one.strategy.experiment(parts))
+        assert one.step_seconds == predicted.step_seconds
+        assert one.step_terms == predicted.step_terms
+        assert one.peak_memory_bytes == predicted.peak_memory_bytes
+        assert one.worst_stage == predicted.worst_stage
+        assert one.model_flops_per_second_per_device == pytest.approx(predicted.model_flops_per_second_per_device)
+
+
+@pytest.mark.slow
+def test_the_front_holds_what_nothing_beats_in_time_and_money(offers: list[Space]) -> None:
+    everyone = choose(offers, "time", Training(), top=1).best_of_each
+    front = pareto_front(everyone)
+    assert [one for one in everyone if not beaten(one, everyone)] == front
+    assert 1 < len(front) < len(everyone)
+
+
+def beaten(one: Candidate, others: tuple[Candidate, ...]) -> bool:
+    """Another is at least as good in both, and better in one."""
+    mine = (one.step_seconds, dollars_per_step(one))
+    return any(
+        other.step_seconds <= mine[0] and dollars_per_step(other) <= mine[1]
+        for other in others
+        if (other.step_seconds, dollars_per_step(other)) != mine
+    )
+
+
+@pytest.mark.slow
+def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space]) -> None:
+    front = pareto_front(choose(offers, "time", Training(), top=1).best_of_each)
+    middle = front[len(front) // 2]
+    free = Training(NUM_STEPS)
+    budget = total_dollars(free, middle.space, middle.step_seconds)
+    deadline = total_hours(free, middle.step_seconds)
+    assert budget is not None
+    assert deadline is not None
+    limited = Training(NUM_STEPS, budget_dollars=budget * 1.0001, deadline_hours=deadline * 1.0001)
+    choice = choose(offers, "time", limited, top=10)
+    assert choice.best[0].step_seconds == middle.step_seconds
+    assert 0 < choice.num_feasible < choice.num_fitting
+    for one in choice.best:
+        assert (total_dollars(limited, one.space, one.step_seconds) or 0) <= budget * 1.0001
+        assert (total_hours(limited, one.step_seconds) or 0) <= deadline * 1.0001
+
+
+@pytest.mark.slow
+def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[Space]) -> None:
+    free = Training(NUM_STEPS)
+    cheapest = choose(offers, "cost", free, top=1).best[0]
+    dollars = total_dollars(free, cheapest.space, cheapest.step_seconds)
+    with pytest.raises(InfeasiblePlan, match=r"the cheapest costs \$" + f"{dollars:,.2f}"):
+        choose(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
+
+
+@pytest.mark.slow
+def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space]) -> None:
+    hours = total_hours(Training(NUM_STEPS), choose(offers, "time", Training(), top=1).best[0].step_seconds)
+    with pytest.raises(InfeasiblePlan, match=f"the fastest takes {hours:,.1f} hours"):
+        choose(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
+
+
+@pytest.mark.slow
+def test_limits_that_only_different_plans_meet_say_both(offers: list[Space]) -> None:
+    front = pareto_front(choose(offers, "time", Training(), top=1).best_of_each)
+    free = Training(NUM_STEPS)
+    budget = (total_dollars(free, front[-1].space, front[-1].step_seconds) or 0) * 1.0001
+    deadline = (total_hours(free, front[0].step_seconds) or 0) * 1.0001
+    with pytest.raises(InfeasiblePlan, match="that also meets the deadline"):
+        choose(offers, "time", Training(NUM_STEPS, budget, deadline), top=1)
+
+
+def test_a_limit_needs_the_length_of_the_training(offers: list[Space]) -> None:
+    with pytest.raises(ConfigError, match="nothing says how long that is"):
+        choose(offers, "time", Training(budget_dollars=1e9), top=1)
+
+
+@pytest.mark.parametrize("objective", ["cost", "time"])
+def test_money_asked_of_a_cluster_without_prices_names_the_key(objective: Objective) -> None:
+    training = Training() if objective == "cost" else Training(NUM_STEPS, budget_dollars=1e9)
+    with pytest.raises(ConfigError, match=r"cluster\.device\.price_per_hour = None"):
+        choose([offer("frontier", 64)], objective, training, top=1)
+
+
+def test_what_fits_nowhere_says_how_much_the_smallest_plan_needs() -> None:
+    with pytest.raises(InfeasiblePlan, match=r"the one that needs least takes \d+\.\d GiB"):
+        choose([offer("selene", 1)], "time", Training(), top=1)
+
+
+def test_pinned_knobs_that_no_plan_has_are_named() -> None:
+    with pytest.raises(InfeasiblePlan, match=r"^parallel\.tensor_parallel_size = 7: leaves no legal plan"):
+        choose([offer("selene", 16, tensor_parallel_size=7)], "time", Training(), top=1)
+    several = offer("selene", 16, tensor_parallel_size=7, micro_batch_size=2)
+    with pytest.raises(InfeasiblePlan, match=r"with parallel\.tensor_parallel_size=7, batch\.micro_batch_size=2"):
+        choose([several], "time", Training(), top=1)
+
+
+def test_tokens_become_whole_steps() -> None:
+    assert steps_for(10, 5) == 2
+    assert steps_for(11, 5) == 3
+    assert steps_for(2**60 + 1, 2**20) == 2**40 + 1
+    assert steps_for(10**400, 1) == 10**400

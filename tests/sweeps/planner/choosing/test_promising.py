@@ -1,0 +1,71 @@
+"""What a search over many numbers of devices leaves out can be none of the best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sweeps.planner.choosing.choice import Choice, best_of, choose
+from sweeps.planner.choosing.objectives import Objective, Training
+from sweeps.planner.choosing.promising import Bounds
+from sweeps.planner.plans.blocks import blocks_of, families
+from sweeps.planner.plans.search import search_space, tables_of
+from sweeps.planner.plans.space import Space
+from sweeps.planner.request import request
+from tests.composed import composed
+from tests.sweeps.planner.conftest import Case
+from train_core.costs.price import peak_bytes, price_step
+
+GPT_22B = ["model=gpt-22b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
+ASKED: dict[str, tuple[list[str], str]] = {
+    "the whole space": ([], "trisweep"),
+    "one recomputation": (["parallel.recompute=full", "parallel.zero_stage=1"], "trisweep"),
+    "interleaved alone": (["parallel.virtual_pipeline_size=3"], "megatron-core"),
+}
+
+
+def test_no_plan_undercuts_its_bounds_of_time_and_memory(case: Case) -> None:
+    space, tables = case.space, tables_of(case.space)
+    bounds = Bounds(space, tables)
+    for sizes in families(space):
+        micro_batches, seconds = bounds.of(space, sizes)
+        for block in blocks_of(space, sizes):
+            work = tables.of(sizes.context, sizes.expert).of(block.plans)
+            prices = price_step(block.setting, block.plans, work)
+            total = np.where(block.legal, np.broadcast_to(prices.total_seconds, block.shape), np.inf)
+            least = total.min(axis=(0, 2))
+            limits = seconds[np.searchsorted(micro_batches, block.plans.micro_batch_size.ravel())]
+            assert np.all(least >= limits)
+            assert np.all(total >= bounds.of_plans(sizes, block.plans))
+            peak = np.broadcast_to(peak_bytes(block.setting, block.plans, work), block.shape)
+            assert np.all(peak.min(axis=(1, 2)) >= bounds.bytes_of_stages(block))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["time", "device-hours"])
+@pytest.mark.parametrize("name", ASKED)
+def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
+    name: str, objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides, trainer = ASKED[name]
+    spaces = request(composed([*GPT_22B, *overrides]), devices="8-48", implementation=trainer).spaces
+    monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", 0)
+    promising = choose(spaces, objective, Training(), 5)
+    monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", len(spaces))
+    whole = choose(spaces, objective, Training(), 5)
+    assert shown(promising) == shown(whole)
+    assert promising.num_left_out > 0 == whole.num_left_out
+    assert promising.num_strategies < whole.num_strategies
+
+
+def shown(choice: Choice) -> list[tuple[float, int, float]]:
+    found = (*choice.best, *choice.families)
+    return [(each.step_seconds, each.space.world_size, each.peak_memory_bytes) for each in found]
+
+
+@pytest.mark.slow
+def test_the_best_of_every_number_of_devices_is_that_of_searching_it_whole() -> None:
+    spaces: tuple[Space, ...] = request(composed(GPT_22B), devices="16-48").spaces
+    for space, candidate in zip(spaces, best_of(spaces), strict=True):
+        found = search_space(space, 1).step_seconds.tolist()
+        assert found == ([] if candidate is None else [candidate.step_seconds])

@@ -1,0 +1,244 @@
+"""The search finds what trying everything finds, and counts what it went through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+
+from conf.compose.settings import Settings
+from conf.errors import InfeasiblePlan
+from conf.plan.knobs import RECOMPUTES
+from conf.plan.setup import Setup
+from sweeps.planner.choosing.explain import priceable
+from sweeps.planner.plans.blocks import blocks
+from sweeps.planner.plans.search import Found, search_space
+from sweeps.planner.plans.space import FEWEST_TOKENS_PER_RANK, RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
+from sweeps.planner.plans.spreads import chunk_numbers
+from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers, strategies_of
+from sweeps.planner.request import request
+from tests.composed import composed, load
+from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
+from train_core.costs.counts.computable import largest_micro_batch_size
+from train_core.costs.setting import Setting
+
+SMALL = {
+    "GPT proxy on 4 cores": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 4, 8, "trisweep"),
+    "Llama 3.1 8B on 4 H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 4, 6, "trisweep"),
+    "GPT 22B on 12 GCDs of small nodes": (
+        ["model=gpt-22b", "cluster=frontier", "precision=bf16", "cluster.devices_per_node=4"],
+        12,
+        12,
+        "megatron-deepspeed",
+    ),
+}
+
+
+def small(name: str) -> tuple[Settings, Space]:
+    overrides, world_size, batch, trainer = SMALL[name]
+    settings = load(overrides)
+    setting = Setting(settings.model, settings.cluster, settings.precision.dtype, IMPLEMENTATIONS[trainer])
+    return settings, Space(setting, world_size, batch, pinned={"layers_per_stage": None})
+
+
+def recomputations() -> list[tuple[str, int]]:
+    return [(name, every) for name in RECOMPUTES for every in (RECOMPUTE_EVERY if name != "none" else (1,))]
+
+
+def says_something(space: Space, recompute: str, every: int, chunk_layers: int) -> bool:
+    """Whether it is a plan of its own, and none that another one always beats."""
+    if recompute == "selective" and space.setting.implementation.flash_attention:
+        return every == 1
+    place = RECOMPUTE_EVERY.index(every)
+    return place == 0 or -(-chunk_layers // every) < -(-chunk_layers // RECOMPUTE_EVERY[place - 1])
+
+
+def cuts(settings: Settings, space: Space, p: int, v: int, sequences: int) -> bool:
+    """Whether the number of chunks is one that the search tries and the trainer takes."""
+    layers, m = settings.model.num_layers, space.global_batch_size // sequences
+    if v == 1 or space.setting.implementation.name == "trisweep":
+        return v in (1, *chunk_numbers(layers, p))
+    return layers % (p * v) == 0 and m % p == 0
+
+
+def everything(
+    settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
+) -> list[tuple[Strategy, Estimate]]:
+    """All combinations of all values, as far as an Experiment takes them; nothing here is from the search."""
+    found = list(possible(settings, space, layers))
+    implementation = space.setting.implementation
+    priced = estimates([(setup, implementation) for _, setup in found])
+    return [(strategy, predicted) for (strategy, _), predicted in zip(found, priced, strict=True)]
+
+
+def possible(
+    settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
+) -> Iterator[tuple[Strategy, Setup]]:
+    sizes = range(1, space.world_size + 1)
+    contexts = [size for size in sizes if size == 1 or settings.model.seq_length >= FEWEST_TOKENS_PER_RANK * size]
+    chunks = range(1, settings.model.num_layers + 1)
+    axes = [(t, p, c) for t, p, c in product(sizes, sizes, contexts) if space.world_size % (t * p * c) == 0]
+    values = product(axes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), recomputations(), range(1, 13))
+    for (t, p, c), v, schedule, spread, sequence_parallel, zero_stage, (recompute, every), b in values:
+        d = space.world_size // (t * p * c)
+        if (v > 1) != (schedule == "interleaved"):
+            continue
+        if space.pinned.get("pipeline_parallel_size", p) != p or space.pinned.get("schedule", schedule) != schedule:
+            continue
+        if zero_stage != space.pinned.get("zero_stage", 0 if d * c == 1 else zero_stage):
+            continue
+        if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
+            continue
+        chunk = -(
+            -max(spread or spread_layers(settings.model.num_layers, p, *even_ends(settings.model.num_layers, p))) // v
+        )
+        if not says_something(space, recompute, every, chunk) or not cuts(settings, space, p, v, b * d):
+            continue
+        strategy = Strategy.of(
+            {
+                "world_size": space.world_size,
+                "tensor_parallel_size": t,
+                "pipeline_parallel_size": p,
+                "context_parallel_size": c,
+                "virtual_pipeline_size": v,
+                "schedule": schedule,
+                "layers_per_stage": spread,
+                "sequence_parallel": sequence_parallel,
+                "zero_stage": zero_stage,
+                "recompute": recompute,
+                "recompute_every": every,
+                "micro_batch_size": b,
+                "global_batch_size": space.global_batch_size,
+                "tensor_parallel_across_nodes": False,
+            }
+        )
+        try:
+            setup = priceable(strategy, settings, space.setting.implementation)
+        except InfeasiblePlan:
+            continue
+        yield strategy, setup
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
+    settings, space = small(name)
+    tried = everything(settings, space, [None])
+    fitting = [(predicted.step_seconds, predicted) for _, predicted in tried if predicted.fits]
+    found = search_space(space, top=20)
+    assert found.num_strategies == len(tried)
+    assert found.num_fitting == len(fitting)
+    assert found.smallest_bytes == min(predicted.peak_memory_bytes for _, predicted in tried)
+    assert found.step_seconds.tolist() == sorted(seconds for seconds, _ in fitting)[: len(found.step_seconds)]
+    assert len(found.step_seconds) == min(20, len(fitting))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["GPT proxy on 4 cores", "Llama 3.1 8B on 4 H100"])
+def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(name: str, zero_stage: int) -> None:
+    settings, space = small(name)
+    space = replace(space, pinned={**space.pinned, "zero_stage": zero_stage})
+    tried = everything(settings, space, [None])
+    found = search_space(space, top=5)
+    assert any(strategy.data_parallel_size == 1 for strategy, _ in tried)
+    assert found.num_strategies == len(tried)
+    fitting = sorted(predicted.step_seconds for _, predicted in tried if predicted.fits)
+    assert (found.num_fitting, found.step_seconds.tolist()) == (len(fitting), fitting[:5])
+
+
+@pytest.mark.slow
+def test_uneven_layers_are_among_what_is_tried() -> None:
+    settings, space = small("Llama 3.1 8B on 4 H100")
+    layers = settings.model.num_layers
+    space = replace(space, pinned={"pipeline_parallel_size": 2, "schedule": "1f1b"})
+    spreads: list[tuple[int, ...] | None] = [(layers // 2 + more, layers // 2 - more) for more in range(-4, 5) if more]
+    tried = everything(settings, space, [None, *spreads])
+    found = search_space(space, top=1)
+    assert found.num_strategies == len(tried)
+    assert found.step_seconds[0] == min(predicted.step_seconds for _, predicted in tried if predicted.fits)
+
+
+def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
+    """The head of the Llama 3.1 8B weighs more than two layers."""
+    settings, _ = small("Llama 3.1 8B on 4 H100")
+    setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
+    pinned = {"pipeline_parallel_size": 4, "tensor_parallel_size": 1, "schedule": "1f1b", "micro_batch_size": 1}
+    best = search_space(Space(setting, 4, 32, pinned=pinned), top=1).best  # type: ignore[arg-type]
+    assert best is not None
+    (strategy,) = strategies_of(best.plans, settings.model.num_layers, tensor_parallel_across_nodes=False)
+    assert strategy.parallel.layers_per_stage is not None
+    assert strategy.parallel.layers_per_stage[-1] < min(strategy.parallel.layers_per_stage[:-1])
+
+
+def test_a_limit_leaves_what_is_fast_enough() -> None:
+    _, space = small("Llama 3.1 8B on 4 H100")
+    free = search_space(space, top=50)
+    limit = float(free.step_seconds[10])
+    limited = search_space(space, top=50, longest_step_seconds=limit)
+    assert limited.num_feasible == int(np.sum(free.step_seconds <= limit)) < free.num_feasible
+    assert limited.num_fitting == free.num_fitting
+    assert limited.fastest_seconds == free.fastest_seconds
+    none = search_space(space, top=50, longest_step_seconds=limit / 1e6)
+    assert none.best is None
+    assert none.fastest_seconds == free.fastest_seconds
+
+
+def test_what_fits_nowhere_says_how_much_the_smallest_needs() -> None:
+    settings = load(["model=gpt-175b", "cluster=selene", "precision=bf16"])
+    space = Space(Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"]), 8, 8)
+    found = search_space(space, top=5)
+    assert found.num_strategies > 0
+    assert found.num_fitting == 0
+    assert found.best is None
+    assert found.fastest_seconds == inf
+    assert found.smallest_bytes > settings.cluster.device.memory_bytes
+
+
+def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
+    """Their bytes wrapped around zero, and they fitted."""
+    _, space = small("Llama 3.1 8B on 4 H100")
+    huge = replace(space, global_batch_size=2**29, pinned={"recompute": "full", "zero_stage": 0})
+    found = search_space(huge, top=3)
+    most = largest_micro_batch_size(space.setting.model)
+    assert max(max(block.plans.micro_batch_size.ravel().tolist()) for block in blocks(huge)) <= most < 2**29
+    assert found.best is not None
+    assert found.smallest_bytes > num_parameters(space.setting.model)
+    assert found.best.plans.micro_batch_size.max() <= 64
+
+
+@pytest.mark.slow
+def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, space = small("Llama 3.1 8B on 4 H100")
+    whole = search_space(space, top=10)
+    monkeypatch.setattr("sweeps.planner.plans.search.MOST_PLANS_AT_ONCE", 7)
+    cut = search_space(space, top=10)
+    assert (cut.num_strategies, cut.num_fitting, cut.smallest_bytes) == (
+        whole.num_strategies,
+        whole.num_fitting,
+        whole.smallest_bytes,
+    )
+    assert cut.step_seconds.tolist() == whole.step_seconds.tolist()
+
+
+@pytest.mark.slow
+def test_a_plan_that_fits_with_bf16_gradients_alone_is_found_with_them_alone() -> None:
+    """On a device whose memory lies between what the two need at least."""
+    llama = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=8"]
+    widths = {width: [*llama, f"precision.gradient_dtype={width}"] for width in ("bf16", "fp32")}
+
+    def found(overrides: list[str]) -> Found:
+        (space,) = request(composed(overrides), devices="4").spaces
+        return search_space(space, 1)
+
+    narrow, wide = (found(overrides) for overrides in widths.values())
+    assert narrow.num_strategies == wide.num_strategies
+    assert narrow.smallest_bytes < wide.smallest_bytes
+    memory = f"cluster.device.memory_bytes={(narrow.smallest_bytes + wide.smallest_bytes) // 2}"
+    fitting = {width: found([*overrides, memory]).num_fitting for width, overrides in widths.items()}
+    assert fitting["fp32"] == 0
+    assert fitting["bf16"] > 0
