@@ -18,7 +18,7 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
-from train_core.checkpoints.huggingface_config import QWEN2
+from train_core.checkpoints.huggingface_config import MIXTRAL, QWEN2
 from train_core.checkpoints.metadata import read_metadata
 from train_core.checkpoints.reader import Reader, read
 from train_core.model.dtypes import DTYPES
@@ -48,7 +48,7 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
 
     Raises:
         UsageError: the folder exists, or cannot be written; or the checkpoint turns out to be damaged.
-        ConfigError: the model has no place in either layout.
+        ConfigError: the model has no place in any layout.
     """
     facts = read_facts(checkpoint)
     spec = facts.model
@@ -149,12 +149,15 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
     if spec.rotary_scaling is not None:
         shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
     name, kind = ("Qwen2ForCausalLM", QWEN2) if spec.qkv_bias else ("LlamaForCausalLM", "llama")
+    if spec.experts is not None:
+        name, kind = "MixtralForCausalLM", MIXTRAL
+        shared |= {"num_local_experts": spec.experts.num_experts, "num_experts_per_tok": spec.experts.top_k}
     return shared | {
         "architectures": [name],
         "model_type": kind,
         "max_position_embeddings": spec.seq_length,
         "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.ffn_hidden_size,
+        "intermediate_size": spec.ffn_hidden_size if spec.experts is None else spec.experts.ffn_hidden_size,
         "num_hidden_layers": spec.num_layers,
         "num_attention_heads": spec.num_attention_heads,
         "num_key_value_heads": spec.num_query_groups,

@@ -1,5 +1,5 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
-biases of queries, keys and values make it that of Qwen2.
+biases of queries, keys and values make it that of Qwen2, and experts that of Mixtral.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:
@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import ExpertsSpec, ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
 from train_core.checkpoints.huggingface_config import require_config
 from train_core.model.transformer import Transformer, gate_block_size
@@ -63,6 +63,9 @@ LLAMA = {
     "final_norm": Source(("model.norm",)),
     "head": Source(("lm_head",)),
 }
+MIXTURE = "model.layers.{}.block_sparse_moe"
+PARTS_OF_AN_EXPERT = {"feed_forward.experts.up": ("w1", "w3"), "feed_forward.experts.down": ("w2",)}
+"""`w1` makes the gate. Matrices of all experts stand one below the other, as in the parameter here."""
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
@@ -70,12 +73,24 @@ def source_of(name: str, spec: ModelSpec) -> Source:
     module, _, leaf = name.rpartition(".")
     parts = module.split(".")
     index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
-    source = (GPT_2 if spec.family == "gpt" else LLAMA)[module]
+    source = _layout(spec)[module]
     return source._replace(names=tuple(f"{tensor.format(index)}.{leaf}" for tensor in source.names))
 
 
+def _layout(spec: ModelSpec) -> dict[str, Source]:
+    """The source of each module of the model, by its name in a layer or in the model."""
+    if spec.experts is None:
+        return GPT_2 if spec.family == "gpt" else LLAMA
+    experts = range(spec.experts.num_experts)
+    of_experts = {
+        module: Source(tuple(f"{MIXTURE}.experts.{expert}.{part}" for expert in experts for part in parts))
+        for module, parts in PARTS_OF_AN_EXPERT.items()
+    }
+    return LLAMA | of_experts | {"feed_forward.router": Source((f"{MIXTURE}.gate",))}
+
+
 def require_layout(spec: ModelSpec) -> None:
-    """Raises ConfigError where neither layout has a place for this model."""
+    """Raises ConfigError where no layout has a place for this model."""
     gated = spec.family == "llama"
     if spec.gated_mlp != gated:
         problem = f"has no place in the Hugging Face layout of the {spec.family} family"
@@ -83,6 +98,22 @@ def require_layout(spec: ModelSpec) -> None:
     if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
         problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
         raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
+    if spec.experts is not None:
+        _require_mixtral(spec, spec.experts)
+
+
+def _require_mixtral(spec: ModelSpec, experts: ExpertsSpec) -> None:
+    """Mixtral's is the one layout with experts; each of its layers has them, and nothing beside them."""
+    if spec.family != "llama":
+        problem = "has no place in the Hugging Face layout of the gpt family"
+        raise ConfigError("model.experts", "given", problem, "Use model.experts=null.")
+    for key in ("shared_ffn_hidden_size", "num_dense_layers"):
+        if value := getattr(experts, key):
+            problem = "has no place in Mixtral's layout, the one with experts that is read and written"
+            raise ConfigError(f"model.experts.{key}", value, problem, f"Use model.experts.{key}=0.")
+    if spec.qkv_bias:
+        problem = "has no place in Mixtral's layout, the one with experts that is read and written"
+        raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
 
 
 def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
@@ -101,7 +132,8 @@ def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
 def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
     """The tensors there, from the parameter: the reverse of `to_rows`."""
     parts, rest = _parts(source, spec), parameter.shape[1:]
-    tensors = [parameter]
+    # Experts are as large as each other, and so are the two matrices of an expert's first product.
+    tensors = list(parameter.chunk(len(source.names)))
     if parts is not None:
         rows = [count * width for count, width, _ in parts]
         blocks = torch.split(parameter.view(parts[0][2], -1, *rest), rows, dim=1)

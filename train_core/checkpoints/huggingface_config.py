@@ -48,6 +48,8 @@ class HuggingFaceConfig(BaseModel):
     n_head: int | None = None
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
+    num_local_experts: int | None = None
+    num_experts_per_tok: int | None = None
     tie_word_embeddings: bool | None = None
     layer_norm_epsilon: float | None = None
     rms_norm_eps: float | None = None
@@ -66,10 +68,10 @@ class HuggingFaceConfig(BaseModel):
     rope_scaling: RopeParameters | None = None
 
 
-QWEN2 = "qwen2"
-FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llama", QWEN2: "llama"}
+QWEN2, MIXTRAL = "qwen2", "mixtral"
+FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llama", QWEN2: "llama", MIXTRAL: "llama"}
 """The types of models that are computed as a family here; a Mistral is a Llama with a window, a Qwen2 one with biases
-of queries, keys and values."""
+of queries, keys and values, a Mixtral one with experts."""
 
 MISTRAL_WINDOW = 4096
 """The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
@@ -115,6 +117,7 @@ def require_config(weights: Path, spec: ModelSpec) -> None:
         config = _read(path)
         _require_architecture(config, path, spec)
         _require_heads(config, path, spec)
+        _require_experts(config, path, spec)
         _require_epsilon(config, path, spec)
         _require_positions(config, path, spec)
 
@@ -175,6 +178,10 @@ def _require_architecture(config: HuggingFaceConfig, path: Path, spec: ModelSpec
     if kind is not None and spec.family == "llama" and (biased := kind == QWEN2) != spec.qkv_bias:
         problem, shown = f'is not that of {path}, which names model_type = "{kind}"', str(biased).lower()
         raise ConfigError("model.qkv_bias", spec.qkv_bias, problem, f"Use model.qkv_bias={shown}, or other weights.")
+    if kind is not None and (has_experts := kind == MIXTRAL) != (spec.experts is not None):
+        problem = f'is not that of {path}, which names model_type = "{kind}"'
+        remedy = "Use a model with experts, or other weights." if has_experts else "Use model.experts=null."
+        raise ConfigError("model.experts", "null" if has_experts else "given", problem, remedy)
     if config.quantization_config is not None:
         remedy = "Use the weights that were not quantized, or convert these to bf16."
         method = config.quantization_config.get("quant_method")
@@ -200,6 +207,15 @@ def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> No
         if there is not None and there != value:
             problem = f"is not the {str(there).lower()} that {path} names as {theirs}"
             raise ConfigError(f"model.{ours}", value, problem, f"Use model.{ours}={str(there).lower()}.")
+
+
+def _require_experts(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
+    """Tokens must pass through as many experts, which no shape tells."""
+    for ours, theirs in {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"}.items():
+        value, there = getattr(spec.experts, ours, None), getattr(config, theirs)
+        if value is not None and there is not None and there != value:
+            problem = f"is not the {there} that {path} names as {theirs}"
+            raise ConfigError(f"model.experts.{ours}", value, problem, f"Use model.experts.{ours}={there}.")
 
 
 def _require_epsilon(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:

@@ -44,8 +44,9 @@ SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
 LLAMA_3_1: dict[str, Any] = LLAMA | {"model.rotary_scaling": SCALING}
 """Of the frequencies of its heads some stay, some are blended and some are divided."""
 QWEN2: dict[str, Any] = LLAMA | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3, "model.tied_embeddings": True}
+MIXTRAL: dict[str, Any] = LLAMA | {"model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 64}}
 FAMILIES = pytest.mark.parametrize(
-    "values", [GPT, LLAMA, LLAMA_3_1, QWEN2], ids=["gpt-2", "llama", "llama-3.1", "qwen2"]
+    "values", [GPT, LLAMA, LLAMA_3_1, QWEN2, MIXTRAL], ids=["gpt-2", "llama", "llama-3.1", "qwen2", "mixtral"]
 )
 
 
@@ -57,6 +58,9 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
     if values.get("model.family") == "llama":
         scaling = values.get("model.rotary_scaling")
         rope = {"rope_type": "default"} if scaling is None else {"rope_type": "llama3", **scaling}
+        if (experts := values.get("model.experts")) is not None:
+            kind = "Mixtral"
+            more |= {"num_local_experts": experts["num_experts"], "num_experts_per_tok": experts["top_k"]}
         kind = kind or ("Qwen2" if values.get("model.qkv_bias") else "Llama")
         config = getattr(transformers, f"{kind}Config")(
             vocab_size=vocab_size,
@@ -195,6 +199,50 @@ def test_every_tensor_rank_reads_its_rows(worlds: Worlds, experiment_of: Experim
     assert torch.equal(torch.cat((first, second)), up_weight(alone, experiment_of(values)))
 
 
+def test_every_expert_rank_reads_its_experts(worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    theirs(MIXTRAL).save_pretrained(tmp_path)
+    values = MIXTRAL | {"checkpoint.load": str(tmp_path)}
+    split = values | {"parallel.world_size": 2, "parallel.expert_parallel_size": 2}
+    alone = World(0, 1, torch.device("cpu"), "gloo")
+    first, second = worlds(2).run(experts_weight, experiment_of(split))
+    assert torch.equal(torch.cat((first, second)), experts_weight(alone, experiment_of(values)))
+
+
+def experts_weight(world: World, experiment: Experiment) -> Tensor:
+    stage = dict(stage_of(experiment, world.rank).named_parameters())
+    return stage["layers.1.feed_forward.experts.up.weight"].detach()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"shared_ffn_hidden_size": 64},
+            r"model\.experts\.shared_ffn_hidden_size = 64: has no place in Mixtral's layout",
+        ),
+        ({"num_dense_layers": 1}, r"model\.experts\.num_dense_layers = 1: has no place in Mixtral's layout"),
+        ({"top_k": 1}, r"model\.experts\.top_k = 1: is not the 2 that .* names as num_experts_per_tok"),
+        ({"num_experts": 8}, r"model\.experts\.num_experts = 8: is not the 4 that .* names as num_local_experts"),
+        ({"ffn_hidden_size": 32}, r"w1\.weight has shape \(64, 32\), and model=.* needs \(32, 32\)"),
+    ],
+)
+def test_experts_that_are_not_the_files_are_refused_by_their_key(
+    changed: dict[str, int], message: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    theirs(MIXTRAL).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        Weights(str(tmp_path), experiment_of(MIXTRAL | {"model.experts": MIXTRAL["model.experts"] | changed}).model)
+
+
+@pytest.mark.parametrize(("file", "model"), [(MIXTRAL, LLAMA), (LLAMA, MIXTRAL)], ids=["mixtral", "llama"])
+def test_weights_with_experts_are_for_models_with_experts(
+    file: dict[str, Any], model: dict[str, Any], experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    theirs(file).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"model\.experts = .* names model_type = .* Use "):
+        Weights(str(tmp_path), experiment_of(model).model)
+
+
 def up_weight(world: World, experiment: Experiment) -> Tensor:
     return dict(stage_of(experiment, world.rank).named_parameters())["layers.1.feed_forward.up.weight"].detach()
 
@@ -314,7 +362,11 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
 @pytest.mark.parametrize(
     ("here", "said", "message"),
     [
-        (LLAMA, {"model_type": "gemma"}, r'model_type = "gemma", .*computes gpt2, llama, mistral, qwen2 alone'),
+        (
+            LLAMA,
+            {"model_type": "gemma"},
+            r'model_type = "gemma", .*computes gpt2, llama, mistral, qwen2, mixtral alone',
+        ),
         (LLAMA, {"hidden_act": "gelu"}, 'hidden_act = "gelu", .*SiLU.*Use weights with hidden_act = "silu"'),
         (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
