@@ -12,8 +12,8 @@ A reader's way through the folder, each module resting on those above it:
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
     styles             the table of which modules a layout replaces, and by what
-    parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation;
-                       torch's compiler, and the recomputation of norms and activation
+    recompute          what a layer does not keep and makes again; `compiled_layers`: what torch's compiler fuses
+    parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation
     schedules          what a stage does in a step, as a list of actions, and when each begins and ends
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours
     flat_parameters    a stage's parameters in a few flat buckets, and where a shard's elements lie in them

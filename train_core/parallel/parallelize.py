@@ -5,19 +5,6 @@ cut_chunk                            the embedding stays in the first chunk, nor
 apply_styles                         modules become their form on this rank, by `styles.STYLES`
 apply_to_layers                      recomputation and compiled layers
 fill                                 first weights, of which each rank keeps its part
-
-Layers are compiled in parts: the products start collectives and add to main gradients in backward, which a compiled
-graph could not do; what lies between them (norms, activations, residual sums) is bound by memory, and fusing is what
-speeds it up.
-
-`recompute: pointwise` keeps no result of a norm or an activation:
-
-    forward     x --[ norm ]--> y --[ product ]--> z        y is dropped once z has been made
-    backward    x --[ norm ]--> y, for the gradient of the product's weight
-
-What is made again is the input of the next matrix product, from the module's own input, which autograd keeps for the
-module's gradient anyway. No product and no collective runs again: under sequence parallelism a product keeps only a
-shard of its input, and gathers it in backward whether it was kept or not.
 """
 
 from __future__ import annotations
@@ -28,10 +15,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
-from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
@@ -43,13 +27,13 @@ from train_core.model.dropout import (
 )
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
-from train_core.model.mixture import MixtureOfExperts
-from train_core.model.transformer import FeedForward, Layer, Transformer, rotary_table_of, takes_groups
+from train_core.model.transformer import Layer, Transformer, rotary_table_of
 from train_core.parallel.collectives import shard
-from train_core.parallel.context_parallel import ContextAttention, own_tokens
+from train_core.parallel.compiled_layers import Compiler, compiler_of
+from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.mesh import Mesh
+from train_core.parallel.recompute import RecomputedAttention, drop_pointwise_outputs, recomputed
 from train_core.parallel.styles import Place, style_of
-from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
@@ -208,26 +192,7 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
             layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":
             # A module around the layer would change the names of its parameters.
-            layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
-
-
-# Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.
-_recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-
-
-class RecomputedAttention(nn.Module):
-    """Attention that is computed again in backward.
-
-    It is a module, because torch's compiler would take a layer whose forward function was replaced for another layer.
-    """
-
-    def __init__(self, core: nn.Module) -> None:
-        super().__init__()
-        self.core = core
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out: Tensor = _recomputed(self.core, query, key, value)
-        return out
+            layer.forward = partial(recomputed, layer.forward)  # type: ignore[method-assign]
 
 
 def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
@@ -256,93 +221,3 @@ def fill(module: nn.Module, value_of: Callable[[str], Tensor], name: str = "") -
         for leaf, parameter in list(inner.named_parameters(recurse=False, remove_duplicate=False)):
             if parameter.is_meta:
                 setattr(inner, leaf, filled[id(parameter)])
-
-
-BACKEND = "inductor"
-Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]
-
-
-def compiler_of(device: torch.device) -> Compiler:
-    """The compiler that turns a layer into its compiled forward function.
-
-    Raises:
-        ConfigError: the machine lacks what torch's compiler needs.
-    """
-    missing = _missing_triton() if device.type == "cuda" else _missing_cpp_compiler()
-    if missing:
-        remedy = f"Install {missing}, or set training.compile_layers=false."
-        raise ConfigError("training.compile_layers", True, f"needs {missing}, which is not found here", remedy)
-    return _compiled
-
-
-def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
-    # It asks the driver, which the compiler cannot trace. Marked here, because the mark imports the compiler.
-    torch.compiler.assume_constant_result(takes_groups)
-    # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
-    for module in layer.modules():
-        # How many rows an expert gets differs from pass to pass, for each of which there would be code of its own.
-        if isinstance(module, ColumnParallelLinear | RowParallelLinear | ContextAttention | MixtureOfExperts):
-            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
-    # All passes have activations of one shape, so that code for any shape would only be slower.
-    forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)
-    return forward
-
-
-def _missing_triton() -> str | None:
-    from torch.utils._triton import has_triton
-
-    return None if has_triton() else "triton"
-
-
-def _missing_cpp_compiler() -> str | None:
-    """The compiler that torch misses on a CPU; asking imports torch's compiler, which takes a second."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return "a C++ compiler"
-    return None
-
-
-def drop_pointwise_outputs(layer: Layer) -> None:
-    """Let the three products that follow a norm or the activation keep a recipe of their input instead of it."""
-    feed_forward = layer.feed_forward
-    assert isinstance(feed_forward, FeedForward), "pointwise recomputation is refused where there are experts"
-    pairs = (
-        (layer.attention_norm, layer.attention.qkv),
-        (layer.feed_forward_norm, feed_forward.up),
-        (feed_forward.activation, feed_forward.down),
-    )
-    for maker, product in pairs:
-        recipe = DroppedOutput(maker)
-        maker.register_forward_hook(recipe.note)
-        product.forward = recipe.kept_by(product.forward)  # a module around it would change the names of its parameters
-
-
-class DroppedOutput:
-    """A module's last input, from which its output is made again."""
-
-    def __init__(self, maker: nn.Module) -> None:
-        self.make: Callable[[Tensor], Tensor] = maker.forward
-        self.x: Tensor | None = None
-
-    def note(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        """Remember the input, as a forward hook of the maker; detached, so that its graph is not kept along with it."""
-        self.x = args[0].detach()
-
-    def kept_by(self, product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """The forward function of a product that follows, which saves nothing for backward but its input."""
-
-        def forward(y: Tensor) -> Tensor:
-            x, self.x = self.x, None  # let go, or it would outlive its backward pass
-            assert x is not None
-            with saved_tensors_hooks(lambda _: None, lambda _: self.again(x)):
-                return product(y)
-
-        return forward
-
-    def again(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.make(x)

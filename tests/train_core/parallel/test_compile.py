@@ -18,7 +18,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf
 from tests.train_core.training.layouts import MIXTURE
 from train_core.model.transformer import Layer, rotary_table_of
-from train_core.parallel.parallelize import compiler_of
+from train_core.parallel.compiled_layers import compiler_of
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
@@ -42,7 +42,7 @@ def test_compiled_layers_train_like_plain_ones(
     values: dict[str, Any], experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced and differentiated by the compiler, without its minutes of generating code."""
-    monkeypatch.setattr("train_core.parallel.parallelize.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
     plain, compiled = (
         Trainer(experiment_of(values | {"training.compile_layers": chosen}), ALONE, tmp_path)
         for chosen in (False, True)
@@ -80,7 +80,7 @@ def test_a_llamas_layer_is_one_graph_to_the_compiler(experiment_of: ExperimentOf
 def test_a_trainers_layer_breaks_at_its_matrix_products_alone(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train_core.parallel.parallelize.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
     assert num_graphs(experiment_of(LLAMA | {"training.compile_layers": True}), tmp_path) == 5
     breaks = torch._dynamo.utils.counters["graph_break"]
     assert all("ParallelLinear.forward" in reason for reason in breaks)
@@ -102,7 +102,7 @@ def test_layers_share_their_code_however_many_there_are(
     recompute: str, experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch compiles a function eight times at most, and then runs it as it is."""
-    monkeypatch.setattr("train_core.parallel.parallelize.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
     compiled = SMALL | {"training.compile_layers": True, "parallel.recompute": recompute}
     few, many = (experiment_of(compiled | {"model.num_layers": layers}) for layers in (1, 10))
     assert num_graphs(few, tmp_path) == num_graphs(many, tmp_path) > 0
@@ -114,7 +114,7 @@ def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_la
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler's code knows nothing of hooks that came later."""
-    monkeypatch.setattr("train_core.parallel.parallelize.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
     trainer = Trainer(experiment_of(SMALL | {"training.compile_layers": True}), ALONE, tmp_path)
     trainer.step(1)
     trainer.stage.chunks[0].get_parameter("layers.0.feed_forward_norm.weight").data.fill_(3e38)
@@ -130,6 +130,6 @@ def test_a_trainer_starts_without_the_compiler() -> None:
 
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train_core.parallel.parallelize._missing_cpp_compiler", lambda: "a C++ compiler")
+    monkeypatch.setattr("train_core.parallel.compiled_layers._missing_cpp_compiler", lambda: "a C++ compiler")
     with pytest.raises(ConfigError, match=r"training\.compile_layers = True: needs a C\+\+ compiler.*=false"):
         compiler_of(torch.device("cpu"))
