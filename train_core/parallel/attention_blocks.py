@@ -24,7 +24,7 @@ def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) 
     elif takes_groups(query.device, query.element_size(), query.size(-1)):
         out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)
     else:
-        key, value = (_repeated(heads, query) for heads in (key, value))
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
         out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention(
             query, key, value, None, True, 0.0, is_causal
         )
@@ -57,7 +57,7 @@ def block_gradients(
         )
     else:
         num_groups, padding = key.size(1), -query.size(2) % ALIGNED
-        key, value = (_repeated(heads, query) for heads in (key, value))
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
         padded = functional.pad(log_sum_exp, (0, padding), value=torch.inf)
         of_query, *of_pairs, _ = aten._scaled_dot_product_efficient_attention_backward(
             *(grad_out, query, key, value, None, out, padded, *_no_randomness(query)),
@@ -68,7 +68,7 @@ def block_gradients(
     return of_query, of_key, of_value
 
 
-def _repeated(heads: Tensor, query: Tensor) -> Tensor:
+def _repeat_groups(heads: Tensor, query: Tensor) -> Tensor:
     """A key or value for every query head, for the kernel that takes no groups."""
     return heads.repeat_interleave(query.size(1) // heads.size(1), dim=1)
 

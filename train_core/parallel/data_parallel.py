@@ -89,10 +89,10 @@ class FlatReplicas:
     def own_weights(self) -> list[Tensor]:
         return [self.own(bucket, bucket.weights) for bucket in self.buckets]
 
-    def held_weights(self) -> list[Tensor]:
+    def resident_weights(self) -> list[Tensor]:
         return [bucket.weights for bucket in self.buckets]
 
-    def held_gradients(self) -> list[Tensor]:
+    def resident_gradients(self) -> list[Tensor]:
         shards = [reduction.shard for reduction in self.reductions if isinstance(reduction, ShardReduction)]
         return [*(bucket.gradients for bucket in self.buckets), *shards]
 
@@ -291,10 +291,10 @@ class Replicas(Protocol):
         """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
         ...
 
-    def held_weights(self) -> list[Tensor]:
+    def resident_weights(self) -> list[Tensor]:
         """All weights that this rank keeps between steps, for those who count memory."""
         ...
 
-    def held_gradients(self) -> list[Tensor]:
+    def resident_gradients(self) -> list[Tensor]:
         """All gradients that this rank keeps between steps, for those who count memory."""
         ...

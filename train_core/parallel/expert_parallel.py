@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from train_core.model.mixture import Balance, Experts, ExpertWeights, gated_and_weighted, on_host
+from train_core.model.mixture import Balance, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, all_to_all, shard
 from train_core.parallel.main_gradient import add_expert_products
 
@@ -101,15 +101,15 @@ class ExpertParallel(nn.Module):
         own = told.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
         order = expert.repeat_interleave(own, output_size=sum(sizes)).argsort(stable=True)
         back = order.argsort()
-        weights = _permuted(_exchanged(weights, going, self.axis), order, back)
+        weights = _permute(_exchange(weights, going, self.axis), order, back)
         # One call in the other, so that no name keeps rows that nobody needs any more.
-        rows = _permuted(_exchanged(tokens.index_select(0, of_token), going, self.axis), order, back)
-        out = _permuted(self._through_own(rows, weights, sizes), back, order)
-        return _exchanged(out, _returning(going), self.axis)
+        rows = _permute(_exchange(tokens.index_select(0, of_token), going, self.axis), order, back)
+        out = _permute(self._through_own(rows, weights, sizes), back, order)
+        return _exchange(out, _returning(going), self.axis)
 
     def _through_own(self, rows: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
-        hidden = gated_and_weighted(_multiplied(rows, self.up.weight, sizes), weights)
-        return _multiplied(hidden, self.down.weight, sizes)
+        hidden = weighted_gated_product(_multiply(rows, self.up.weight, sizes), weights)
+        return _multiply(hidden, self.down.weight, sizes)
 
 
 class _Permuted(Function):
@@ -126,7 +126,7 @@ class _Permuted(Function):
         return grad_out.index_select(0, back), None, None
 
 
-def _permuted(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
+def _permute(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
     out: Tensor = _Permuted.apply(tensor, order, back)  # type: ignore[no-untyped-call]
     return out
 
@@ -135,12 +135,12 @@ def _parts(values: list[int], length: int) -> list[list[int]]:
     return [values[start : start + length] for start in range(0, len(values), length)]
 
 
-def _exchanged(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
+def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
     out: Tensor = _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
     return out
 
 
-def _multiplied(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
+def _multiply(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
     out: Tensor = _ExpertProducts.apply(rows, weight, sizes)  # type: ignore[no-untyped-call]
     return out
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
+from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 from train_core.parallel.collectives import Axis
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement, Stage
@@ -71,7 +71,7 @@ def flatten(
 ) -> Iterator[Bucket]:
     """Move the parameters of `stage` into buckets, of which they become views, one bucket at a time."""
     uses = _num_uses(stage)
-    buckets = bucketed(
+    buckets = bucket_members(
         stage.named_parameters(),
         lambda named: treatment_of(stage, *named),
         lambda named: named[1].numel(),
@@ -151,11 +151,11 @@ def boxes_of(member: BucketMember, held: range, origin: int, stage: Stage, mesh:
     stop = min(held.stop, member.start + member.parameter.numel())
     start = first - origin
     for offsets, sizes in row_boxes(shape, first - member.start, stop - member.start):
-        yield placed(placement, shape, offsets, sizes, start, mesh)
+        yield box_in_whole(placement, shape, offsets, sizes, start, mesh)
         start += prod(sizes)
 
 
-def placed(
+def box_in_whole(
     placement: Placement,
     shape: Sequence[int],
     offsets: Sequence[int],

@@ -22,7 +22,7 @@ from conf.plan.experiment import Experiment
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
-from train_core.parallel.flat_parameters import Box, placed, treatment_of
+from train_core.parallel.flat_parameters import Box, box_in_whole, treatment_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage, fill
 
@@ -71,10 +71,10 @@ class FullySharded:
         # These shards are fp32, so that the optimizer's masters are the parameters themselves.
         return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
-    def held_weights(self) -> list[Tensor]:
+    def resident_weights(self) -> list[Tensor]:
         return self.own_weights()
 
-    def held_gradients(self) -> list[Tensor]:
+    def resident_gradients(self) -> list[Tensor]:
         gradients = (parameter.grad for _, parameter in self.parameters)
         return [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
 
@@ -121,7 +121,7 @@ class FullySharded:
         offsets = (self.mesh.replicas.rank * per_replica,) + (0,) * (len(shape) - 1)
         if not local.numel():
             return []
-        return [placed(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
+        return [box_in_whole(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
 
 
 class _Watched:

@@ -272,10 +272,10 @@ def compiler_of(device: torch.device) -> Compiler:
     if missing:
         remedy = f"Install {missing}, or set training.compile_layers=false."
         raise ConfigError("training.compile_layers", True, f"needs {missing}, which is not found here", remedy)
-    return _compiled
+    return _compile
 
 
-def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
+def _compile(layer: nn.Module) -> Callable[..., torch.Tensor]:
     # It asks the driver, which the compiler cannot trace. Marked here, because the mark imports the compiler.
     torch.compiler.assume_constant_result(takes_groups)
     # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
@@ -318,7 +318,8 @@ def drop_pointwise_outputs(layer: Layer) -> None:
     for maker, product in pairs:
         recipe = DroppedOutput(maker)
         maker.register_forward_hook(recipe.note)
-        product.forward = recipe.kept_by(product.forward)  # a module around it would change the names of its parameters
+        # The function is replaced, for a module around the product would change the names of its parameters.
+        product.forward = recipe.without_its_input(product.forward)
 
 
 class DroppedOutput:
@@ -332,7 +333,7 @@ class DroppedOutput:
         """Remember the input, as a forward hook of the maker; detached, so that its graph is not kept along with it."""
         self.x = args[0].detach()
 
-    def kept_by(self, product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def without_its_input(self, product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The forward function of a product that follows, which saves nothing for backward but its input."""
 
         def forward(y: Tensor) -> Tensor:

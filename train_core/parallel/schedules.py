@@ -168,7 +168,7 @@ def _advance(
     # By its number, because slices of a long list would be copied each time that the stage goes on.
     for number in range(len(done), len(listed)):
         action = listed[number]
-        needed = _needed(stage, action, *sizes)
+        needed = _source_of(stage, action, *sizes)
         if needed is None:
             start = free
         elif needed in ended:
@@ -180,7 +180,7 @@ def _advance(
         done.append(TimedAction(action, start, free))
 
 
-def _needed(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple[int, Action] | None:
+def _source_of(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple[int, Action] | None:
     """The stage and action whose output an action takes; None where it takes token ids."""
     if action.kind == "weight":
         return stage, action._replace(kind="backward")

@@ -72,7 +72,7 @@ class SharedMemory:
         told = [offer]
         dist.broadcast_object_list(told, ranks[0], group)
         assert told[0] is not None
-        memory = told[0].taken(num_bytes)
+        memory = told[0].memory(num_bytes)
         reached = [False] * len(ranks)
         # All ranks have to agree: one that sent messages while others looked into memory would wait for ever.
         dist.all_gather_object(reached, memory is not None, group)
@@ -167,7 +167,7 @@ class Offer(NamedTuple):
         os.pwrite(offer.descriptor, offer.token, 0)
         return offer
 
-    def taken(self, num_bytes: int) -> mmap.mmap | None:
+    def memory(self, num_bytes: int) -> mmap.mmap | None:
         """The memory; None on another node or in another container, where another process has this number."""
         try:
             descriptor = os.open(f"/proc/{self.process}/fd/{self.descriptor}", os.O_RDWR)

@@ -163,7 +163,7 @@ def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) ->
             )
         )
 
-    with _observed(stage, mesh, look), torch.compiler.set_stance("force_eager"):
+    with _observe(stage, mesh, look), torch.compiler.set_stance("force_eager"):
         is_finite = is_finite_again()
     for name, parameter in stage.named_parameters():
         if parameter.grad is not None:  # ZeRO-3's rows of it, summed over the replicas
@@ -172,7 +172,7 @@ def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) ->
 
 
 @contextmanager
-def _observed(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
+def _observe(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
     """Inside the block, `look` sees what every module puts out, the gradient that reaches it, and every weight's."""
     with ExitStack() as stack:
         # Hooks on modules without children: those around them would only see the same values again.
