@@ -173,6 +173,7 @@ def _sum_of_shares(shown: Sequence[Tensor], out: Tensor, axis: Axis) -> None:
 
 
 def _own_rows(shown: Sequence[Tensor], out: Tensor, rows: list[list[int]], rank: int) -> None:
+    # Every sender's rows for this rank lie behind those for the ranks before it.
     starts = (sum(of_rank[:rank]) for of_rank in rows)
     parts = zip(shown, starts, rows, strict=True)
     torch.cat([tensor.narrow(0, start, of_rank[rank]) for tensor, start, of_rank in parts], out=out)

@@ -74,6 +74,7 @@ def _each_product(rows: Tensor, weight: Tensor, sizes: list[int], *, transposed:
     if transposed:
         matrices = matrices.transpose(1, 2)
     out = rows.new_empty(rows.size(0), matrices.size(2))
+    # Each product writes its rows of one tensor: results apart would have to be copied together.
     for part, matrix, into in zip(rows.split(sizes), matrices, out.split(sizes), strict=True):
         torch.mm(part, matrix, out=into)
     return out
@@ -89,17 +90,22 @@ class ExpertParallel(nn.Module):
 
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         # Of all ranks, because in the end each has to know from whom how much comes, and sums of them are few numbers.
-        told = all_gather(counts[None], self.axis).wait()
-        each = on_host(told, of_token.size(0))
+        counts_of_all = all_gather(counts[None], self.axis).wait()
+        each = on_host(counts_of_all, of_token.size(0))
         if self.axis.size == 1:
+            # The only rank has all experts, and the rows are in their order already.
             return self._through_own(tokens.index_select(0, of_token), weights, each[0])
+        # All numbers and not this rank's alone, for every rank has to know how much it gets from whom.
         going = [[sum(part) for part in _parts(of_rank, self.num_own)] for of_rank in each]
         coming = [_parts(of_rank, self.num_own)[self.axis.rank] for of_rank in each]  # by rank, and own expert
         sizes = [sum(of_expert) for of_expert in zip(*coming, strict=True)]
         # What comes is sorted by rank and then by expert, and is to be sorted by expert alone.
-        expert = torch.arange(self.num_own, device=told.device).repeat(self.axis.size)
-        own = told.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
+        expert = torch.arange(self.num_own, device=counts_of_all.device).repeat(self.axis.size)
+        own = counts_of_all.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
+        # With the length, or the host would wait for the device to count. Stable, so that the rows of an expert stay in
+        # the order of their ranks, and sums over them are rounded alike in every run.
         order = expert.repeat_interleave(own, output_size=sum(sizes)).argsort(stable=True)
+        # What sorts a permutation is its inverse.
         back = order.argsort()
         weights = _permute(_exchange(weights, going, self.axis), order, back)
         # One call in the other, so that no name keeps rows that nobody needs any more.

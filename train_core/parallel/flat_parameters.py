@@ -84,6 +84,7 @@ def flatten(
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
     """The treatment of one of this rank's parameters, alike on all ranks that hold it."""
     placement = stage.placements[name]
+    # Matrices decay. What has one dim is a bias or the scale of a norm, whose size is not to be held down.
     return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over)
 
 
@@ -91,6 +92,7 @@ def _num_uses(stage: Stage) -> dict[int, int]:
     """The uses of each parameter in the stage, by its id: two for a tied embedding beside its head."""
     uses: dict[int, int] = {}
     for chunk in stage.chunks:
+        # Duplicates count: every module that has a parameter adds a gradient of its own to it.
         for _, parameter in chunk.named_parameters(remove_duplicate=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     return uses

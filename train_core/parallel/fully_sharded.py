@@ -55,6 +55,7 @@ class FullySharded:
         (model,) = stage.chunks  # there is no pipeline with ZeRO-3
         precision, group = experiment.precision, mesh.replicas.group
         assert group is not None
+        # Weights travel in the first type, and gradients are summed in the second.
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
         over = mesh_of(group)
         # Layers come before the model, because FSDP2 puts into a module's unit what no unit inside it has taken.
@@ -80,6 +81,7 @@ class FullySharded:
 
     def zero_gradients(self) -> None:
         for _, parameter in self.parameters:
+            # None and not zeros, so that FSDP2 takes the first sum of a step as it is and adds only later ones.
             parameter.grad = None
 
     def reduced_gradients(self) -> list[Tensor]:
@@ -119,6 +121,7 @@ class FullySharded:
         # FSDP2 gives each replica as many rows as the first one has, until there are none left.
         per_replica = -(-shape[0] // self.mesh.replicas.size)
         offsets = (self.mesh.replicas.rank * per_replica,) + (0,) * (len(shape) - 1)
+        # Where a parameter has fewer rows than there are replicas, the last of them have none.
         if not local.numel():
             return []
         return [box_in_whole(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]

@@ -45,6 +45,7 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wi
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
     setattr(parameter, IS_WIDE, is_wide)
+    # For gradients that autograd accumulates, such as LayerNorm's. Who adds to the buffer itself hands autograd none.
     parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
@@ -86,7 +87,7 @@ class Onlooker(NamedTuple):
 
 
 @contextmanager
-def looked_at(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
+def look_at_additions(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
     """Inside the block, `look` is called with the buffer whenever a gradient has been added to it.
 
     It is never called where the parameter has no buffer.
@@ -195,6 +196,7 @@ def add_expert_products(weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: l
     into, is_wide = (torch.zeros_like(weight), False) if buffer is None else (buffer, _is_wide(weight))
     matrices = into.view(len(sizes), -1, into.size(1))
     for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
+        # An expert to which no token went would cost a kernel that adds nothing.
         if left.size(0):
             _add_to(matrix, left.t(), right, is_wide=is_wide)
     if buffer is None:

@@ -208,11 +208,11 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
             layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":
             # A module around the layer would change the names of its parameters.
-            layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
+            layer.forward = partial(_run_and_recompute, layer.forward)  # type: ignore[method-assign]
 
 
 # Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.
-_recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+_run_and_recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 class RecomputedAttention(nn.Module):
@@ -226,7 +226,7 @@ class RecomputedAttention(nn.Module):
         self.core = core
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out: Tensor = _recomputed(self.core, query, key, value)
+        out: Tensor = _run_and_recompute(self.core, query, key, value)
         return out
 
 

@@ -49,6 +49,7 @@ class SharedMemory:
         self.rank, self.size = rank, size
         self.timeout_seconds = inf if timeout is None else timeout.total_seconds()
         self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        # Aligned numbers of 64 bits are written at once, so that no other rank reads half of one.
         self.counters = memoryview(memory)[TOKEN_BYTES : _header_bytes(size)].cast("q")
         self.num_started = self.num_read = 0
         self.unread: deque[Shown] = deque()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from train_core.axes import ENDS, Layout
 from train_core.optimizer.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
-from train_core.parallel.main_gradient import looked_at
+from train_core.parallel.main_gradient import look_at_additions
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
@@ -183,7 +183,7 @@ def _observe(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
                 if name and not list(module.children()):
                     stack.callback(module.register_forward_hook(_hook(look, part, name)).remove)
             for name, parameter in chunk.named_parameters():
-                stack.enter_context(looked_at(parameter, partial(look, GRADIENT, part, name)))
+                stack.enter_context(look_at_additions(parameter, partial(look, GRADIENT, part, name)))
         yield
 
 
