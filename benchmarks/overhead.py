@@ -27,7 +27,7 @@ from train_core.process.world import Seat, choose_device, file_rendezvous, join,
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
-from train_core.watch.watchdog import watched
+from train_core.watch.watchdog import watch_rank
 
 NUM_STEPS, NUM_NOTES, NUM_STARTS, ANSWER_SECONDS = 12, 10_000, 3, 600
 WATCHED = {"parallel.world_size": 2, TENSOR: 2, "batch.global_batch_size": 2, "training.num_steps": NUM_STEPS}
@@ -79,7 +79,7 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
         return result
 
     Trainer.step = step  # type: ignore[method-assign,assignment]
-    with watched(trial, world, experiment.watch.hang_seconds):
+    with watch_rank(trial, world, experiment.watch.hang_seconds):
         train(experiment, world, folder, trial.append_metrics)
         looking = sum(_cpu_seconds_of(thread) for thread in threading.enumerate() if thread.name == "watchdog")
     leave(world)

@@ -120,7 +120,7 @@ def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRat
             ranks.extend(_start(folder, rank, plan.world_size, meet) for rank in range(plan.world_size))
             # As soon as a rank fails the others are ended: they would wait for it in a collective.
             while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
-                tell(folder.last_told())
+                tell(folder.last_line())
                 time.sleep(POLL_SECONDS)
             if any(rank.poll() for rank in ranks):
                 raise _failed(folder, _culprit(folder, ranks, oom_kills))
@@ -179,7 +179,7 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
             if (forgotten or (state and is_settled(state))) and not folder.rates.exists():
                 raise _failed(folder, why_ended(folder, submission, state), submission.error_of(0))
             waits = state is None or state.is_waiting
-            said = "waits in the queue" if waits else folder.last_told() or "starts"
+            said = "waits in the queue" if waits else folder.last_line() or "starts"
             tell(f"job {submission.job_id}: {said}")
         time.sleep(SLURM_POLL_SECONDS)
 

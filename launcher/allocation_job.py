@@ -166,6 +166,9 @@ class Printed(ProgressDisplay):
     ) -> None:
         return None
 
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
     def show(self, states: Sequence[TrialReading]) -> None:
         for each in states:
             if self._seen.get(each.name) is not each.outcome and each.outcome is not Outcome.PENDING:

@@ -135,13 +135,14 @@ def run_inside(
     with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
+        room.say = progress.say
         conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
         with progress:
             try:
                 return go_on(conductor, progress, POLL_SECONDS, is_over=leaves_nothing_to_do)
             except KeyboardInterrupt:
                 room.interrupt_all(conductor.sweep, INTERRUPTED)
-                progress.show(room.standing(conductor.sweep))
+                progress.show(room.read_trials(conductor.sweep))
                 raise
 
 

@@ -91,7 +91,7 @@ def run_here(
                 here.wait_for_ends()
             except KeyboardInterrupt:
                 here.interrupt_all()
-                progress.show(here.standing(conductor.sweep))
+                progress.show(here.read_trials(conductor.sweep))
                 raise
         return [look_here(reading) for reading in conductor.sweep.read()]
 

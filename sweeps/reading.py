@@ -44,7 +44,7 @@ class JobState(Protocol):
     def is_waiting(self) -> bool: ...
 
     @property
-    def given_up(self) -> str: ...
+    def why_given_up(self) -> str: ...
 
     @property
     def cause(self) -> str: ...
@@ -139,7 +139,7 @@ class Reading:
             _ = self.failure
             if self.submission is not None:
                 self.folder.put_aside_damaged_trial()
-            return tuple(self.folder.quarantined())
+            return tuple(self.folder.damaged_files())
         return self._put_aside
 
     @property
@@ -258,7 +258,7 @@ class Reading:
             return self._as_steps_tell, self.job.cause
         # A job that was requeued waits beside the failures of its earlier run, which say nothing about the coming one.
         if self.job is not None and self.job.is_waiting:
-            why = self.job.given_up
+            why = self.job.why_given_up
             return Outcome.PENDING, f"Slurm could not start its job, and holds it ({why})" if why else ""
         # While a job lives, a rank's failure is not yet the end: the ranks that it takes along may still say more.
         if self._is_live:

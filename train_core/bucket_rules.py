@@ -44,7 +44,7 @@ class Treatment(NamedTuple):
     reduced_over: tuple[str, ...] = REPLICAS
 
 
-def bucketed(
+def bucket_members(
     parameters: Iterable[Parameter],
     treatment_of: Callable[[Parameter], Treatment],
     length_of: Callable[[Parameter], int],

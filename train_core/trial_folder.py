@@ -111,7 +111,7 @@ class JobFolder:
             return None
         except OSError:  # not there, or just being replaced on a network file system
             return None
-        found = _parsed(model, content)
+        found = _parse(model, content)
         if found is None:
             self.put_aside(path)
         return found
@@ -126,7 +126,7 @@ class JobFolder:
         except OSError:
             return None
 
-    def quarantined(self) -> list[Path]:
+    def damaged_files(self) -> list[Path]:
         """The damaged files that were put aside here."""
         return sorted(self.path.glob(f"*{DAMAGED}*"))
 
@@ -287,7 +287,7 @@ class TrialFolder(JobFolder):
         """The standing of a rank; None if it has written none since `not_before`, in the file system's time."""
         path = self._standing_of(rank)
         try:
-            return _parsed(Standing, path.read_bytes()) if path.stat().st_mtime >= not_before else None
+            return _parse(Standing, path.read_bytes()) if path.stat().st_mtime >= not_before else None
         except FileNotFoundError:
             return None
 
@@ -338,7 +338,7 @@ class TrialFolder(JobFolder):
 
 def steps_of(lines: bytes) -> Iterator[StepMetrics]:
     """The metrics of all whole lines."""
-    parsed = (_parsed(StepMetrics, line) for line in lines.decode(errors="replace").splitlines())
+    parsed = (_parse(StepMetrics, line) for line in lines.decode(errors="replace").splitlines())
     return (metrics for metrics in parsed if metrics)
 
 
@@ -352,7 +352,7 @@ def _content(path: Path) -> bytes:
     return b"".join(parts)
 
 
-def _parsed(model: type[Model], text: str | bytes) -> Model | None:
+def _parse(model: type[Model], text: str | bytes) -> Model | None:
     try:
         return model.model_validate_json(text)
     except ValidationError:

@@ -31,6 +31,9 @@ class Silent:
     def show(self, states: Sequence[TrialReading]) -> None:
         return None
 
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
     def __enter__(self) -> Self:
         return self
 

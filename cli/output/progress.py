@@ -50,6 +50,10 @@ class LiveProgress:
     def show(self, states: Sequence[Reading]) -> None:
         self._live.update(self._picture(states), refresh=True)
 
+    def say(self, text: str) -> None:
+        """Print a line above the table."""
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
     def _picture(self, states: Sequence[Reading]) -> RenderableType:
         # A table that is taller than the terminal could not be drawn again in place.
         room, width = max(3, self._console.height - MARGIN_LINES), self._console.width
@@ -82,6 +86,9 @@ class PlainProgress:
             known = state.outcome if not before and state.outcome is not Outcome.RUNNING else before.get(state.name)
             if state.outcome is not known:
                 self._tell(state, states)
+
+    def say(self, text: str) -> None:
+        self._line(text)
 
     def _tell(self, state: Reading, states: Sequence[Reading]) -> None:
         if state.outcome is Outcome.RUNNING:

@@ -67,7 +67,7 @@ class SlurmAllocation:
     seconds: float
 
     @property
-    def seconds_left(self) -> float:
+    def remaining_seconds(self) -> float:
         return self.ends - time.monotonic()
 
 
@@ -118,7 +118,7 @@ def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
 
 def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
     nodes = tuple(node for match in NODES.finditer(shown) for node in _nodes(match))
-    seconds_left = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
+    remaining_seconds = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
     return SlurmAllocation(
         job_id=job_id,
         job_name=_field(shown, "JobName"),
@@ -126,7 +126,7 @@ def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
         nodes=nodes,
         num_nodes=len(nodes),
         is_running=_field(shown, "JobState") == "RUNNING",
-        ends=time.monotonic() + seconds_left,
+        ends=time.monotonic() + remaining_seconds,
         seconds=_seconds(_field(shown, "TimeLimit")),
     )
 

@@ -104,7 +104,7 @@ class Room:
 
 
 def choose(
-    candidates: Iterable[WaitingTrial], room: Room, seconds_left: Mapping[str, float]
+    candidates: Iterable[WaitingTrial], room: Room, remaining_seconds: Mapping[str, float]
 ) -> list[tuple[WaitingTrial, StepPlacement]]:
     """Choose the candidates for which there is room now, in their order, and take that room.
 
@@ -112,10 +112,10 @@ def choose(
     is expected to have ended by then (backfill), so that a large trial does not wait for ever behind small ones.
 
     Args:
-        seconds_left: of each running trial, as expected.
+        remaining_seconds: of each running trial, as expected.
     """
     chosen: list[tuple[WaitingTrial, StepPlacement]] = []
-    remaining = dict(seconds_left)
+    remaining = dict(remaining_seconds)
     reserved: frozenset[str] = frozenset()
     begins = 0.0
     for each in candidates:
@@ -129,9 +129,9 @@ def choose(
     return chosen
 
 
-def _reservation(shape: JobShape, room: Room, seconds_left: Mapping[str, float]) -> tuple[frozenset[str], float]:
+def _reservation(shape: JobShape, room: Room, remaining_seconds: Mapping[str, float]) -> tuple[frozenset[str], float]:
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
-    occupied = [Occupancy(placement, seconds_left.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
+    occupied = [Occupancy(placement, remaining_seconds.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
     soonest = sorted(
         (_seconds_until(shape.devices_per_node, count, node, occupied), node) for node, count in room.devices.items()
     )

@@ -188,7 +188,7 @@ class RunningStep:
     began: float
     ended: float | None = None
 
-    def seconds_left(self, expected: Expectation) -> float:
+    def remaining_seconds(self, expected: Expectation) -> float:
         return max(0.0, expected.seconds(self.trial) - (time.monotonic() - self.began))
 
     @property

@@ -17,7 +17,7 @@ class NoMetrics(Exception):
 
 
 class FoundMetrics:
-    """What was found so far of the figures that a stage is to have."""
+    """Collects the figures that a stage is to have, from the lines of a program and from its file."""
 
     def __init__(self, spec: MetricsSpec | None) -> None:
         self._spec = spec
@@ -59,7 +59,7 @@ def _in_file(path: Path) -> dict[str, float]:
 
 
 def _numbers(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """What is a finite number, by its name; words and lists beside the figures are left out."""
+    """The finite numbers, each with its name; words and lists beside them are left out."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{prefix}{name}.")

@@ -181,8 +181,8 @@ class Conductor:
 
     def _read_trials(self) -> list[TrialReading]:
         """Read how all trials stand, and write down what is new of them."""
-        standing, budget = self.workplace.standing(self.sweep), self.rules.budget
-        readings = with_figures(standing, self.rules.stages.specs)
+        found, budget = self.workplace.read_trials(self.sweep), self.rules.budget
+        readings = with_figures(found, self.rules.stages.specs)
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
         charged = charged_times(ended) if budget.is_limited else {}
         self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
@@ -210,7 +210,7 @@ class Conductor:
         return [each for each in self._add_stages(readings, due) if each.name not in known]
 
     def _is_followed(self, reading: TrialReading) -> bool:
-        """Whether what comes after the trial may start: it completed, and is what the command asked for."""
+        """True if what comes after the trial may start: it completed, and is what the command asked for."""
         trial = reading.trial
         is_wanted = trial.role == "asked" and (bool(trial.stage) or self.rules.wants(trial))
         return reading.outcome is Outcome.COMPLETED and is_wanted and not trial.repeat
@@ -226,7 +226,7 @@ class Conductor:
             trial = self._rename_trial(self.rules.stages.draft(stage, before, self.sweep.folder), trials)
             known = trials.get(trial.identity)
             if known is None or known.role != "asked":
-                asked |= {each.trial_id: each for each in _given_up(trials.values(), trial)} | {trial.trial_id: trial}
+                asked |= {each.trial_id: each for each in _set_aside(trials.values(), trial)} | {trial.trial_id: trial}
                 trials[trial.identity] = trial
         self._write(*(Asked(trial=trial) for trial in asked.values()))
         return [*(each for each in readings if each.name not in asked), *map(self.sweep.read_trial, asked.values())]
@@ -408,7 +408,7 @@ def _readings_of_configuration(readings: Sequence[TrialReading]) -> list[TrialRe
     return [each for each in known if each.outcome is not None]
 
 
-def _given_up(trials: Iterable[Trial], new: Trial) -> list[Trial]:
+def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:
     """Trials of the same stage after the same trial, whose configuration has changed: their results stay to be seen."""
     same = [each for each in trials if (each.after, each.stage) == (new.after, new.stage)]
     return [each.model_copy(update={"role": "kept", "selected": False}) for each in same]

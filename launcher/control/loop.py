@@ -40,7 +40,7 @@ def go_on(
     """
     with catch_signals() as noted:
         while True:
-            step = _advance_patiently(conductor, noted)
+            step = _advance_patiently(conductor, progress, noted)
             progress.show(step.readings)
             if is_over(step) or conductor.workplace.is_over():
                 return step
@@ -56,7 +56,7 @@ class ReceivedSignal(threading.Event):
     number = 0
 
 
-def _advance_patiently(conductor: Conductor, noted: ReceivedSignal) -> SweepStep:
+def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: ReceivedSignal) -> SweepStep:
     """One step; where it fails, as when Slurm does not answer, it is tried again for a while."""
     for _ in range(PATIENCE_STEPS - 1):
         try:
@@ -64,7 +64,7 @@ def _advance_patiently(conductor: Conductor, noted: ReceivedSignal) -> SweepStep
         except UsageError as error:
             if not conductor.is_under_way:
                 raise
-            print(f"A step failed, and is tried again: {error}", flush=True)
+            progress.say(f"A step failed, and is tried again: {error}")
         if noted.wait(RETRY_SECONDS):
             raise KeyboardInterrupt(noted.number)
     return conductor.advance()

@@ -52,7 +52,7 @@ def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) 
 
 
 def stages_of(composition: Composition, record: SweepRecord) -> Stages:
-    """What follows the trials of the sweep.
+    """The stages that follow the trials of the sweep.
 
     Args:
         composition: of the trials that are measured.

@@ -19,8 +19,8 @@ from train_core.measurement import Outcome
 class Workplace(Protocol):
     """Starts, watches and ends trials. Whoever calls it holds the lock of the sweep's folder."""
 
-    def standing(self, sweep: Sweep) -> list[TrialReading]:
-        """Return how every trial stands, asking Slurm or this machine too; ends that are certain are written."""
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
+        """Read how every trial stands, asking Slurm or this machine too; ends that are certain are written down."""
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         """Start those of the trials for which there is room now, in their order, and return their ids.
@@ -37,7 +37,7 @@ class Workplace(Protocol):
         return None
 
     def has_news(self) -> bool:
-        """True if a trial has ended since `standing` was called, as far as that is seen without asking anybody."""
+        """True if a trial has ended since `read_trials` was called, as far as that is seen without asking anybody."""
         return False
 
     def is_over(self) -> bool:
@@ -49,6 +49,9 @@ class ProgressDisplay(Protocol):
     """A display of a running sweep: a context, entered when trials start and left when all have ended."""
 
     def show(self, states: Sequence[TrialReading]) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Show a line that is no state of a trial, such as what went wrong and is tried again."""
 
     def __enter__(self) -> Self: ...
 

@@ -62,7 +62,7 @@ def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
         yield finding
     if not examination.has_slurm:
         says = "there is no sbatch on the PATH: sweeps run on this machine alone"
-        yield SLURM.skipped("Slurm", says, "On a login node, give cluster=NAME.")
+        yield SLURM.skip("Slurm", says, "On a login node, give cluster=NAME.")
         return
     if not examination.chosen:
         remedy = f"Give cluster=NAME, one of {', '.join(options('cluster'))}, or write its file (docs/slurm.md)."
@@ -76,9 +76,9 @@ def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
 def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> Iterator[CheckResult]:
     in_the_way = [finding.name for finding in results if finding.status == "problem"]
     if not examination.with_job:
-        yield NODES.skipped("job", "left out, as --no-job says")
+        yield NODES.skip("job", "left out, as --no-job says")
     elif in_the_way:
-        yield NODES.skipped("job", f"not submitted before this is solved: {', '.join(in_the_way)}")
+        yield NODES.skip("job", f"not submitted before this is solved: {', '.join(in_the_way)}")
     else:
         try:
             with lock_folder(examination.job.folder):

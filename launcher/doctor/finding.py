@@ -42,5 +42,5 @@ class Findings:
     def problem(self, name: str, says: str, remedy: str) -> CheckResult:
         return CheckResult(self.part, name, "problem", says, remedy)
 
-    def skipped(self, name: str, says: str, remedy: str = "") -> CheckResult:
+    def skip(self, name: str, says: str, remedy: str = "") -> CheckResult:
         return CheckResult(self.part, name, "skipped", says, remedy)

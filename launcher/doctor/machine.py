@@ -135,7 +135,7 @@ def _file_system(folder: Path, *, with_job: bool) -> CheckResult:
         return MACHINE.ok("shared folder", f"on {kind}, which other machines can see too")
     says = f"on {kind or 'an unknown file system'}, which other machines may not see"
     if with_job:
-        return MACHINE.skipped("shared folder", f"{says}; the job below finds out")
+        return MACHINE.skip("shared folder", f"{says}; the job below finds out")
     return MACHINE.warning("shared folder", says, "Choose one that login and compute nodes share: output_dir=PATH")
 
 

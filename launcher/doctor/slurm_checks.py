@@ -126,7 +126,7 @@ def _nodes(partition: str, facts: dict[str, str], cluster: ClusterSpec) -> Check
 
 def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     if not site.associations:
-        return SLURM.skipped("account", "the accounting does not say which accounts are yours")
+        return SLURM.skip("account", "the accounting does not say which accounts are yours")
     yours = sorted({account for account, *_ in site.associations})
     named = ", ".join(yours)
     if slurm.account is None:
@@ -151,7 +151,7 @@ def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
         return
     names = [slurm.qos] if slurm.qos else yours
     if not names:
-        yield SLURM.skipped("QOS", "the accounting does not say which are yours")
+        yield SLURM.skip("QOS", "the accounting does not say which are yours")
     for name in names:
         yield _qos_limits(name, site.qos.get(name, {}), slurm)
 
@@ -169,7 +169,7 @@ def _qos_limits(name: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResu
 def _arrays(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     most = site.number("MaxArraySize")
     if most is None:
-        return SLURM.skipped("job arrays", "the site does not say how large they may be")
+        return SLURM.skip("job arrays", "the site does not say how large they may be")
     if slurm.max_array_size is not None and slurm.max_array_size > most:
         says = f"slurm.max_array_size = {slurm.max_array_size} is more than the site's {most:.0f}"
         return SLURM.problem("job arrays", says, "Set slurm.max_array_size=null, which takes the site's.")

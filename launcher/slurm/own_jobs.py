@@ -61,7 +61,7 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     strays = [each for each in with_ids if each.queue_id and each.queue_name and not _has_own(each, states)]
     if named := query_named((each.queue_name for each in strays if each.queue_name), patience):
         with_ids, states = _add_job_ids(with_ids, named, of={each.queue_name for each in strays}), states | named
-    return [_standing(submission, states, here) for submission in with_ids]
+    return [_job_standing(submission, states, here) for submission in with_ids]
 
 
 def _has_own(submission: Submission, states: dict[str, SlurmJobState]) -> bool:
@@ -83,7 +83,7 @@ def _add_job_ids(
     ]
 
 
-def _standing(submission: Submission, states: dict[str, SlurmJobState], here: str | None) -> JobStanding:
+def _job_standing(submission: Submission, states: dict[str, SlurmJobState], here: str | None) -> JobStanding:
     state = states.get(submission.queue_id) if submission.queue_id else None
     if state is not None and _is_ours(submission, state):
         return JobStanding(submission, state, "")

@@ -80,7 +80,7 @@ class SlurmJobState(NamedTuple):
         return self.name in WAITING_STATES
 
     @property
-    def given_up(self) -> str:
+    def why_given_up(self) -> str:
         """The reason why Slurm holds the job for good, so that it will not start by itself; empty if it does not."""
         part_ended = self.reason == PART_ENDED and self.ended is not None and age(self) >= PART_ENDED_SECONDS
         return self.reason if self.is_waiting and (self.reason in GIVEN_UP or part_ended) else ""

@@ -60,7 +60,7 @@ class ThisMachine(Workplace):
     def code(self) -> Path:
         return self.snapshot()
 
-    def standing(self, sweep: Sweep) -> list[TrialReading]:
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         """Return how every trial stands. Only running ones are read again, as that takes time from measured cores."""
         self._sweep = sweep
         for trial_id in [trial_id for trial_id in self.running if self._has_ended(trial_id)]:

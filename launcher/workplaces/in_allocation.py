@@ -55,6 +55,11 @@ RUNNING = SlurmJobState("RUNNING")
 AT_THE_END = "the allocation in which it ran came to its time limit"
 
 
+def _print_line(text: str) -> None:
+    # At once, for the log of a job that is killed must end with its last line.
+    print(text, flush=True)
+
+
 @dataclass
 class AllocationRoom(Workplace):
     """Runs trials as steps of the allocation that this process is in.
@@ -65,6 +70,7 @@ class AllocationRoom(Workplace):
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
         job: what each task of a step calls with the trial folder.
         ask: asks Slurm how the allocation stands.
+        say: takes a line for whoever follows the sweep; it goes to the job's log where this process is a job.
         patience_seconds: after which a step is given up that Slurm does not make.
         num_ended: trials that ended by themselves here, well or not.
     """
@@ -79,6 +85,7 @@ class AllocationRoom(Workplace):
     closing_seconds: float = CLOSING_SECONDS
     patience_seconds: int = STEP_PATIENCE_SECONDS
     ask: Callable[[], SlurmAllocation] = own_allocation
+    say: Callable[[str], None] = _print_line
     running: dict[str, RunningStep] = field(default_factory=dict)
     num_ended: int = 0
 
@@ -110,9 +117,9 @@ class AllocationRoom(Workplace):
     @property
     def is_closing(self) -> bool:
         """True if the allocation is about to end, so that nothing is started in it any more."""
-        return self.allocation.seconds_left <= self.closing_seconds
+        return self.allocation.remaining_seconds <= self.closing_seconds
 
-    def standing(self, sweep: Sweep) -> list[TrialReading]:
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         """Trials whose end is known are not read again, and Slurm is asked only about jobs beside this one."""
         self._look_back(sweep)
         self._collect(sweep)
@@ -132,7 +139,7 @@ class AllocationRoom(Workplace):
         offered = [each for each in readings if not self._is_refused(each)]
         expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
         candidates = [self._candidate(each, expected) for each in offered]
-        remaining = {name: step.seconds_left(expected) for name, step in self.running.items()}
+        remaining = {name: step.remaining_seconds(expected) for name, step in self.running.items()}
         by_name = {each.name: each for each in offered}
         for candidate, placement in choose(filter(self._can_end, candidates), self._room, remaining):
             self._begin(sweep, by_name[candidate.trial_id], placement)
@@ -182,7 +189,7 @@ class AllocationRoom(Workplace):
     def _can_end(self, candidate: WaitingTrial) -> bool:
         """True if the trial ends before the allocation. One that is too long for any is tried in a new one."""
         remaining, whole = (
-            each - self.closing_seconds for each in (self.allocation.seconds_left, self.allocation.seconds)
+            each - self.closing_seconds for each in (self.allocation.remaining_seconds, self.allocation.seconds)
         )
         is_new = remaining > max(0.0, whole - NEW_SECONDS)
         return candidate.seconds <= remaining or (candidate.seconds > whole and is_new)
@@ -246,7 +253,7 @@ class AllocationRoom(Workplace):
             said = why_not_created(step.submission)
             if said and self._is_at_fault(step, said):
                 sweep.folder_of(step.trial).submission.unlink()  # nothing ran, so this was no attempt of the trial's
-                print(f"{name} goes back to the queue: {said}", flush=True)
+                self.say(f"{name} goes back to the queue: {said}")
                 continue
             self._refusals.count, self._has_made_steps = 0, self._has_made_steps or not said
             self._silent[name] = step

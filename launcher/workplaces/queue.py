@@ -37,14 +37,14 @@ class SlurmQueue(Workplace):
     def __post_init__(self) -> None:
         self._ended: dict[str, TrialReading] = {}
 
-    def standing(self, sweep: Sweep) -> list[TrialReading]:
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         """Trials whose end is known are not read again: there may be thousands, and the look comes twice a minute.
 
         A job that Slurm could not start, and holds for good, is ended: another one may take its place.
         """
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         readings = {each.name: each for each in reconcile(sweep.read_trial(trial) for trial in open_trials)}
-        for each in [each for each in readings.values() if each.awaits_slurm and each.job and each.job.given_up]:
+        for each in [each for each in readings.values() if each.awaits_slurm and each.job and each.job.why_given_up]:
             self.end(sweep, [each], Outcome.NODE_FAILED, each.cause)
             readings[each.name] = sweep.read_trial(each.trial)
         self._ended |= {name: each for name, each in readings.items() if each.measurement is not None}

@@ -25,6 +25,7 @@ class Silent:
 
     def __init__(self) -> None:
         self.shown: list[Any] = []
+        self.lines: list[str] = []
 
     def __enter__(self) -> Silent:
         return self
@@ -34,6 +35,9 @@ class Silent:
 
     def show(self, states: Sequence[Any]) -> None:
         self.shown.append(list(states))
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
 
 
 @pytest.fixture

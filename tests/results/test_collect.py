@@ -93,7 +93,7 @@ def test_a_later_attempt_of_a_quarantined_trial_is_running(write_sweep: WriteSwe
     files.measurement.write_text("no JSON")
     collect(Sweep.stored_in(folder).read())
     write_steps(folder, "torn", [1])
-    later = files.quarantined()[0].stat().st_ctime + 5
+    later = files.damaged_files()[0].stat().st_ctime + 5
     os.utime(files.heartbeat, (later, later))
     assert row(collect(Sweep.stored_in(folder).read()), "torn")["outcome"] == "RUNNING"
 

@@ -37,6 +37,6 @@ def test_a_trials_steps_that_are_a_folder_are_put_aside_and_the_others_are_read(
     first.folder.metrics.unlink(missing_ok=True)
     first.folder.metrics.mkdir()
     assert first.folder.read_step_lines() == b""
-    assert [path.name.partition(".")[0] for path in first.folder.quarantined()] == ["metrics"]
+    assert [path.name.partition(".")[0] for path in first.folder.damaged_files()] == ["metrics"]
     assert [each.performance is not None for each in Sweep.stored_in(folder).read()] == [True, True]
-    assert second.folder.quarantined() == []
+    assert second.folder.damaged_files() == []

@@ -34,7 +34,7 @@ class Job(NamedTuple):
     is_live: bool
     is_waiting: bool = False
     cause: str = ""
-    given_up: str = ""
+    why_given_up: str = ""
 
 
 @pytest.fixture

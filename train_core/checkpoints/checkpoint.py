@@ -45,14 +45,14 @@ from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait
 from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.progress import Progress
 from train_core.checkpoints.reader import Reader, failure_of_a_rank, read
-from train_core.checkpoints.what_to_read import asked_for, facts_of_training, how_it_goes_on, said_by
+from train_core.checkpoints.what_to_read import descriptions_in, facts_of_training, how_it_goes_on, whole_checkpoint
 from train_core.checkpoints.writer import Writer
 from train_core.model.transformer import Transformer
 from train_core.optimizer.optimizer import Optimizer
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.data_parallel import Replicas
-from train_core.process.first_rank import found_by_first
+from train_core.process.first_rank import result_of_first
 from train_core.process.world import use_device
 
 LOGGER = logging.getLogger(__name__)
@@ -113,11 +113,11 @@ class Checkpoints:
         own = self._read_last(self._last_of_folder)
         if own is not None:
             return own.step
-        given = found_by_first(self._given, self.world)
+        given = result_of_first(self._path_to_load, self.world)
         if given is None:
             return 0
         wanted = self.training if self.plan.resume else None
-        loaded = self._read_last(partial(asked_for, given), wanted)
+        loaded = self._read_last(partial(whole_checkpoint, given), wanted)
         # Unless it resumes another one, a training that starts from its state still does all of its own steps.
         return loaded.step if loaded is not None and wanted is not None else 0
 
@@ -127,11 +127,11 @@ class Checkpoints:
         """Read what `find` finds; where that is damaged, what it finds when it is told so. None where it finds none.
 
         Args:
-            wanted: see `said_by`.
+            wanted: see `descriptions_in`.
         """
         unreadable: dict[Path, str] = {}
         # One rank looks for all, or ranks might restore different steps where a folder is just being changed.
-        while (found := found_by_first(partial(find, unreadable), self.world)) is not None:
+        while (found := result_of_first(partial(find, unreadable), self.world)) is not None:
             try:
                 return self._read(found, wanted)
             except Unreadable as problem:  # raised on all ranks alike
@@ -144,13 +144,14 @@ class Checkpoints:
         delete_drafts(self.folder)
         return last_to_go_on_from(self.folder, unreadable)
 
-    def _given(self) -> Path | None:
+    def _path_to_load(self) -> Path | None:
         """The checkpoint to start from; None also where `checkpoint.load` names weights, which the model has."""
         load = self.plan.load
         return None if load is None or is_weights(load) else Path(load).expanduser()
 
     def _read(self, checkpoint: Path, wanted: Mapping[str, Value] | None) -> Facts:
-        facts, metadata = found_by_first(partial(said_by, checkpoint, self.experiment.model, wanted), self.world)
+        descriptions = partial(descriptions_in, checkpoint, self.experiment.model, wanted)
+        facts, metadata = result_of_first(descriptions, self.world)
         states, replicas = self.optimizer.states, self.replicas
         read(pieces_of(states, replicas.boxes()), Reader(checkpoint, metadata))
         # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
@@ -227,7 +228,7 @@ class Checkpoints:
                 self.require_current()  # or a later attempt has deleted this draft, and may be writing one of its own
                 # A full disk would have no room for the words that say so, either.
                 shutil.rmtree(draft, ignore_errors=True)
-            raise not_written(error, self.world.rank, self.folder, facts, free) from error
+            raise write_error(error, self.world.rank, self.folder, facts, free) from error
 
     def _write_files(self, pieces: dict[str, Any], draft: Path) -> None:
         with warnings.catch_warnings():
@@ -254,7 +255,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
-def not_written(
+def write_error(
     error: OSError | CheckpointException, rank: int, folder: Path, facts: Facts, free: int
 ) -> BaseException:
     """The exception to raise: a TrainingError where a file could not be written, which blames the rank that tried.

@@ -11,7 +11,7 @@ from conf.plan.experiment import Experiment
 from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences
 from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue
-from train_core.process.first_rank import found_by_first
+from train_core.process.first_rank import result_of_first
 
 
 def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) -> FirstValue | None:
@@ -25,7 +25,7 @@ def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) ->
     path = experiment.checkpoint.load
     if path is None:
         return None
-    if not found_by_first(partial(is_weights, path), world):
+    if not result_of_first(partial(is_weights, path), world):
         return None
     if experiment.checkpoint.resume:
         problem = f"has no step to go on after: checkpoint.load = {path} holds weights alone"

@@ -46,22 +46,22 @@ class HostCopies:
         if self.optimizer.device.type != "cuda":
             copied = views_of(states, boxes, lambda box, flat: box.of(flat).to("cpu", copy=True))
             return pieces_of_views(copied), nothing_to_wait_for
-        return self._queued(boxes)
+        return self._queue_copies(boxes)
 
-    def _queued(self, boxes: Sequence[list[Box]]) -> tuple[dict[str, Any], Wait]:
+    def _queue_copies(self, boxes: Sequence[list[Box]]) -> tuple[dict[str, Any], Wait]:
         device = self.optimizer.device
         self._stream = self._stream or torch.cuda.Stream(device)
         # The copies come after the update that the computing stream may still have before it ...
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
-            views = self._copied(boxes)
+            views = self._start_copies(boxes)
         done = torch.cuda.Event(blocking=True)
         done.record(self._stream)
         # ... and before the next update.
         self.optimizer.being_copied = done
         return pieces_of_views(views), done.synchronize
 
-    def _copied(self, boxes: Sequence[list[Box]]) -> Views:
+    def _start_copies(self, boxes: Sequence[list[Box]]) -> Views:
         """Start one copy for each flat tensor, of the run in which its boxes lie; a copy for each box takes longer."""
         copies: dict[int, tuple[int, Tensor]] = {}
         for part, (state, held) in enumerate(zip(self.optimizer.states, boxes, strict=True)):
@@ -83,12 +83,12 @@ class HostCopies:
         """Pinned memory, from which and into which a GPU copies by itself. To allocate it takes long, so it is kept."""
         found = self._buffers.get((part, kind))
         if found is None:
-            found = self._buffers[part, kind] = pinned(size)
+            found = self._buffers[part, kind] = pinned_memory(size)
         assert found.numel() == size, "a rank writes the same boxes at every save"
         return found
 
 
-def pinned(size: int) -> Tensor:
+def pinned_memory(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.float32, pin_memory=True)
 
 

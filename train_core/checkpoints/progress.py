@@ -67,8 +67,8 @@ class Progress:
         writing.add_done_callback(lambda _: self._go_on(self._now))
         while not writing.done():
             now = self._now
-            self.clock.wait(now, partial(self._until_changed, now, writing))
+            self.clock.wait(now, partial(self._wait_for_change, now, writing))
 
-    def _until_changed(self, now: Operation, writing: Future[None]) -> None:
+    def _wait_for_change(self, now: Operation, writing: Future[None]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._now is not now or writing.done())

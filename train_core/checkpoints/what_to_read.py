@@ -27,7 +27,7 @@ from train_core.checkpoints.metadata import read_metadata, saved_shapes
 from train_core.model.transformer import Transformer
 
 
-def asked_for(path: Path, unreadable: Mapping[Path, str]) -> Path:
+def whole_checkpoint(path: Path, unreadable: Mapping[Path, str]) -> Path:
     """The checkpoint that `checkpoint.load` names: the path itself, or the last whole one of a folder of them.
 
     Args:
@@ -50,7 +50,9 @@ def asked_for(path: Path, unreadable: Mapping[Path, str]) -> Path:
     raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
 
 
-def said_by(checkpoint: Path, model: ModelSpec, training: Mapping[str, Value] | None = None) -> tuple[Facts, Metadata]:
+def descriptions_in(
+    checkpoint: Path, model: ModelSpec, training: Mapping[str, Value] | None = None
+) -> tuple[Facts, Metadata]:
     """A checkpoint's description of itself and of its tensors.
 
     Args:

@@ -65,7 +65,7 @@ class Writer(FileSystemWriter):
             written = super().write_data(plan, planner).wait()
         except RuntimeError as error:
             # A disk that is full makes torch fail over and over, while it takes apart what it has begun to write.
-            raise _said_by_the_system(error) or error from None
+            raise _system_error_behind(error) or error from None
         finally:  # also where that has failed, which the others have still to be told
             self.progress.meet("the end of a checkpoint's files")
         for result in written:
@@ -76,7 +76,7 @@ class Writer(FileSystemWriter):
         return done
 
 
-def _said_by_the_system(error: BaseException | None) -> OSError | None:
+def _system_error_behind(error: BaseException | None) -> OSError | None:
     """The error of the system that led to this one."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__

@@ -26,7 +26,7 @@ from train_core.data.token_file import Ids, TokenFile
 from train_core.data.tokens import prepare, split_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
-from train_core.process.first_rank import found_by_first
+from train_core.process.first_rank import result_of_first
 
 Window = Callable[[int], NDArray[np.int64]]
 """From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
@@ -73,7 +73,7 @@ def shared_tokens(experiment: Experiment, mesh: Mesh, cache_dir: Path) -> TokenF
     """The tokens, which rank 0 prepares and tells the others of: only it reads a text through. All ranks call it."""
     if experiment.data.source == "synthetic":
         return None
-    return found_by_first(partial(prepare, experiment, cache_dir), mesh.world)
+    return result_of_first(partial(prepare, experiment, cache_dir), mesh.world)
 
 
 def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window]:
@@ -101,7 +101,7 @@ def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
     def training(sample: int) -> NDArray[np.int64]:
         epoch, index = divmod(sample, num_training)
         # The seed is hashed first: seed 0 would otherwise shuffle its epoch 1 as seed 1 shuffles its epoch 0.
-        return sequence(permuted(index, num_training, mixed(seed) ^ epoch))
+        return sequence(place_in_permutation(index, num_training, hash_of(seed) ^ epoch))
 
     return training, lambda sample: sequence(num_training + sample % num_held_out)
 
@@ -122,7 +122,7 @@ NUM_ROUNDS = 4  # with these, Luby and Rackoff's network is a strong pseudorando
 WORD = 2**64 - 1
 
 
-def permuted(index: int, size: int, seed: int) -> int:
+def place_in_permutation(index: int, size: int, seed: int) -> int:
     """The place to which the permutation of 0 .. size-1 that `seed` names moves `index`."""
     assert 0 <= index < size
     half_bits = ((size - 1).bit_length() + 1) // 2
@@ -137,16 +137,16 @@ def _network(index: int, half_bits: int, seed: int) -> int:
     mask = (1 << half_bits) - 1
     left, right = index >> half_bits, index & mask
     for key in _round_keys(seed):
-        left, right = right, left ^ (mixed(right + key) & mask)
+        left, right = right, left ^ (hash_of(right + key) & mask)
     return (left << half_bits) | right
 
 
 @lru_cache(maxsize=2)
 def _round_keys(seed: int) -> tuple[int, ...]:
-    return tuple(mixed(seed + number) for number in range(NUM_ROUNDS))
+    return tuple(hash_of(seed + number) for number in range(NUM_ROUNDS))
 
 
-def mixed(value: int) -> int:
+def hash_of(value: int) -> int:
     """A hash of 64 bits: each depends on every bit of `value`. Source: SplitMix64, Steele et al. 2014."""
     value = (value + 0x9E3779B97F4A7C15) & WORD
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & WORD

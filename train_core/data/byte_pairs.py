@@ -74,7 +74,7 @@ class BytePairs:
         """Write the ids of the whole text at the end of a file."""
         start, limit = file.tell(), self.first_limit()
         while True:
-            tokenizer = self._learnt(pieces, limit)
+            tokenizer = self._train_tokenizer(pieces, limit)
             ends = self._encode(tokenizer, file, pieces)
             sampled = max(end.num_bytes for end in ends if end.num_bytes <= limit)
             if not self.held_out_fraction or sampled <= (limit := self._bytes_trained_on(ends)):
@@ -82,7 +82,7 @@ class BytePairs:
             file.seek(start)
             file.truncate()
 
-    def sampled(self, pieces: Pieces, limit: int) -> Iterator[str]:
+    def sample_lines(self, pieces: Pieces, limit: int) -> Iterator[str]:
         """Lines spread evenly over the first `limit` bytes, about `SAMPLE_BYTES` of them at most."""
         end, stride = 0, max(1, math.ceil(limit / SAMPLE_BYTES))
         for number, block in enumerate(self._blocks(pieces)):
@@ -96,7 +96,7 @@ class BytePairs:
         part = self.num_bytes // NUM_PARTS if self.held_out_fraction else PIECE_BYTES
         return blocks(pieces(), min(PIECE_BYTES, max(FEWEST_CHARACTERS, part)))
 
-    def _learnt(self, pieces: Pieces, limit: int) -> Any:
+    def _train_tokenizer(self, pieces: Pieces, limit: int) -> Any:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
@@ -104,7 +104,7 @@ class BytePairs:
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=self.vocab_size, initial_alphabet=alphabet, show_progress=False)
-        tokenizer.train_from_iterator(self.sampled(pieces, limit), trainer)
+        tokenizer.train_from_iterator(self.sample_lines(pieces, limit), trainer)
         return tokenizer
 
     def _encode(self, tokenizer: Any, file: BinaryIO, pieces: Pieces) -> list[End]:

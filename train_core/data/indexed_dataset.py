@@ -70,36 +70,37 @@ def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
     except OSError as error:
         remedy = "Give the path of both files, PREFIX.bin and PREFIX.idx, as data.path=PREFIX."
         raise ConfigError("data.path", data.path, f"{error.filename}: {error.strerror}", remedy) from None
-    dtype, lengths, offsets = _parsed(data, index, content)
+    dtype, lengths, offsets = _type_and_extents(data, index, content)
     item = np.dtype(dtype).itemsize
     # The file is read as one stream, which is right only if its sequences lie without gaps and in order.
     ends = np.cumsum(lengths, dtype=np.int64) * item
     if (lengths < 0).any() or (offsets != ends - lengths * np.int64(item)).any():
-        raise _damaged(data, index, "places sequences that do not follow one another")
+        raise _damage_error(data, index, "places sequences that do not follow one another")
     total = int(ends[-1]) if len(ends) else 0
     if total != size:
-        raise _damaged(data, ids, f"holds {size:,} bytes, and {index.name} describes {total:,}")
+        raise _damage_error(data, ids, f"holds {size:,} bytes, and {index.name} describes {total:,}")
     return TokenFile(ids, total // item, dtype)
 
 
-def _parsed(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[str, Ids, Ids]:
+def _type_and_extents(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[str, Ids, Ids]:
     """The type of the ids, and the number of ids and the byte offset of every sequence."""
     head = content[: HEADER.size].tobytes()
     if not head.startswith(MAGIC):
-        raise _damaged(data, index, "does not start as the index of an indexed dataset does")
+        raise _damage_error(data, index, "does not start as the index of an indexed dataset does")
     if len(head) < HEADER.size:
-        raise _damaged(data, index, f"ends after {len(head)} bytes")
+        raise _damage_error(data, index, f"ends after {len(head)} bytes")
     _, version, code, count, num_bounds = HEADER.unpack(head)
     if version != VERSION or code not in DTYPES:
-        raise _damaged(data, index, f"has version {version} and ids of type {code}, which this reader does not know")
+        problem = f"has version {version} and ids of type {code}, which this reader does not know"
+        raise _damage_error(data, index, problem)
     if len(content) < HEADER.size + 12 * count + 8 * num_bounds:
-        raise _damaged(data, index, f"ends after {len(content):,} bytes, before the last of {count:,} sequences")
+        raise _damage_error(data, index, f"ends after {len(content):,} bytes, before the last of {count:,} sequences")
     start = HEADER.size + 4 * count
     lengths = content[HEADER.size : start].view("<i4")
     return DTYPES[code], lengths, content[start : start + 8 * count].view("<i8")
 
 
-def _damaged(data: DataSpec, path: Path, problem: str) -> ConfigError:
+def _damage_error(data: DataSpec, path: Path, problem: str) -> ConfigError:
     return ConfigError("data.path", data.path, f"{path} {problem}", WRITE_AGAIN)
 
 
@@ -112,7 +113,7 @@ def _check_ids(data: DataSpec, model: ModelSpec, tokens: TokenFile, cache_dir: P
         return
     bounds = _bounds(tokens, cache_dir)
     if bounds["smallest"] < 0:
-        raise _damaged(data, tokens.path, f"holds the id {bounds['smallest']}")
+        raise _damage_error(data, tokens.path, f"holds the id {bounds['smallest']}")
     if (largest := bounds["largest"]) >= model.vocab_size:
         problem = f"has ids up to {largest}, and model.vocab_size = {model.vocab_size}"
         remedy = f"Use model.vocab_size={padded_vocabulary(largest + 1, 1)} or more."
@@ -130,12 +131,12 @@ def _bounds(tokens: TokenFile, cache_dir: Path) -> IdBounds:
             bounds: IdBounds = json.loads(sidecar.read_text())
             return IdBounds(smallest=int(bounds["smallest"]), largest=int(bounds["largest"]))
         except (OSError, ValueError, KeyError, TypeError):
-            bounds = _scanned(tokens.read())
+            bounds = _id_bounds(tokens.read())
             write_atomically(sidecar, json.dumps(bounds))
             return bounds
 
 
-def _scanned(ids: Ids) -> IdBounds:
+def _id_bounds(ids: Ids) -> IdBounds:
     chunks = [ids[start : start + CHUNK_TOKENS] for start in range(0, len(ids), CHUNK_TOKENS)]
     return IdBounds(
         smallest=min(int(chunk.min()) for chunk in chunks), largest=max(int(chunk.max()) for chunk in chunks)

@@ -53,12 +53,12 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
     if left_out := files.what_is_left_out():
         _say(f"data.path = {data.path}: not read are {left_out}")
     content = _content(data, model, files.paths)
-    _say_what_is_taken(data, files, content.num_bytes)
+    _warn_of_surprises(data, files, content.num_bytes)
     path = cache_dir / f"tokens-{content.signature}.npy"
-    return _found(path) or _made(data, model, files, content, path)
+    return _existing_file(path) or _make_file(data, model, files, content, path)
 
 
-def _found(path: Path) -> TokenFile | None:
+def _existing_file(path: Path) -> TokenFile | None:
     """The token file; None when there is none, or when it is damaged and has to be made again."""
     try:
         return TokenFile(path, len(np.load(path, mmap_mode="r")))
@@ -66,11 +66,11 @@ def _found(path: Path) -> TokenFile | None:
         return None
 
 
-def _made(data: DataSpec, model: ModelSpec, files: TextFiles, content: Content, path: Path) -> TokenFile:
+def _make_file(data: DataSpec, model: ModelSpec, files: TextFiles, content: Content, path: Path) -> TokenFile:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         # Another job may have made it while this one waited for the lock.
-        if (found := _found(path)) is not None:
+        if (found := _existing_file(path)) is not None:
             return found
         num_tokens = _save(data, model, files.paths, content, path)
     return TokenFile(path, num_tokens)
@@ -136,7 +136,7 @@ def _write_header(file: BinaryIO, dtype: np.dtype[Any], num_tokens: int) -> None
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def _say_what_is_taken(data: DataSpec, files: TextFiles, num_bytes: int) -> None:
+def _warn_of_surprises(data: DataSpec, files: TextFiles, num_bytes: int) -> None:
     """Warn of what a person who names a text would not expect. Of Python's own library nobody expects all of it."""
     if data.path is None:
         return

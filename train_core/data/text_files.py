@@ -112,12 +112,12 @@ class _FolderWalk:
                 continue
             self.walked.add(identity)
             # In place, which keeps os.walk out of them.
-            folders[:] = sorted(name for name in self._shown(here, folders))
+            folders[:] = sorted(name for name in self._names_to_read(here, folders))
             self.links += (path for name in folders if (path := here / name).is_symlink())
-            for name in self._shown(here, names):
+            for name in self._names_to_read(here, names):
                 self._add(here / name)
 
-    def _shown(self, here: Path, names: list[str]) -> Iterator[str]:
+    def _names_to_read(self, here: Path, names: list[str]) -> Iterator[str]:
         for name in names:
             if name.startswith("."):
                 self.found.leave_out(HIDDEN, self._name(here / name))

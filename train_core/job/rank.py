@@ -20,7 +20,7 @@ from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import Seat, World, choose_device, join, leave
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
-from train_core.watch.watchdog import watched
+from train_core.watch.watchdog import watch_rank
 
 
 def run_rank(
@@ -54,7 +54,7 @@ def run_rank(
         require_hardware_queues(experiment, os.environ)
     hang_seconds = experiment.watch.hang_seconds
     world = join(seat, choose_device(kind, device_index, may_be_bound=seat.may_be_bound), hang_seconds)
-    with watched(trial, world, hang_seconds):
+    with watch_rank(trial, world, hang_seconds):
         try:
             performance = train(experiment, world, token_folder(trial, experiment), report, stop_asked, trial)
         except Stopped:

@@ -44,7 +44,7 @@ def run_trial_here(
     trial = TrialFolder(folder)
     experiment = trial.read_experiment()
     saves = saves_when_stopped(experiment)
-    if saves and (completed := _completed(trial, experiment)):
+    if saves and (completed := _earlier_measurement(trial, experiment)):
         return completed
     switch = StopSwitch() if saves else None
     with hold_lock(trial.running_lock), cancelled_by_signals(switch):
@@ -66,7 +66,7 @@ def _write(trial: TrialFolder, measurement: Measurement) -> None:
         raise UsageError(problem, "Make room there, and run the same command again.") from None
 
 
-def _completed(trial: TrialFolder, experiment: Experiment) -> Measurement | None:
+def _earlier_measurement(trial: TrialFolder, experiment: Experiment) -> Measurement | None:
     known = trial.read_measurement()
     is_this = known is not None and (known.outcome, known.fingerprint) == (Outcome.COMPLETED, experiment.fingerprint)
     return known if is_this else None
@@ -127,7 +127,7 @@ def run_trial_as_rank(
     if seat.size != experiment.parallel.world_size:  # before anything of an earlier attempt is forgotten
         problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
-    if completed := _completed(trial, experiment):
+    if completed := _earlier_measurement(trial, experiment):
         return completed if seat.rank == 0 else None
     with _alone_in(trial, seat.rank):
         _begin(trial, seat.rank)

@@ -49,15 +49,15 @@ class _Dropped(Function):
         mask = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - probability, generator=generator)
         ctx.probability = probability
         ctx.save_for_backward(mask)
-        return _masked(x, mask, probability)
+        return _apply_mask(x, mask, probability)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None]:
         (mask,) = ctx.saved_tensors
-        return _masked(grad_out, mask, ctx.probability), None, None
+        return _apply_mask(grad_out, mask, ctx.probability), None, None
 
 
-def _masked(x: Tensor, mask: Tensor, probability: float) -> Tensor:
+def _apply_mask(x: Tensor, mask: Tensor, probability: float) -> Tensor:
     """x * mask / (1 - probability), by the one kernel that torch has for it, named after its use in backward."""
     out: Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - probability))
     return out
@@ -93,7 +93,7 @@ class DroppingAttention:
         """True if one call serves all heads of a rank."""
         return query.is_cuda
 
-    def dropped(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
         """`causal_attention` in which every score is dropped with this probability."""
         cuda = query.is_cuda
         generator = torch.cuda.default_generators[query.get_device()] if cuda else torch.default_generator
@@ -131,14 +131,14 @@ class AttentionWithDropout(CausalAttention):
             if count == 1
             else [(key[:, i // shared, None], value[:, i // shared, None]) for i in range(count)]
         )
-        outs = [self._dropped(self.part * count + i, queries[i], *pairs[i]) for i in range(count)]
+        outs = [self._attend(self.part * count + i, queries[i], *pairs[i]) for i in range(count)]
         # torch.cat would copy even a single one, and keep the copy for backward.
         out = outs[0] if count == 1 else torch.cat(outs, dim=1)
         return out.permute(2, 0, 1, 3).flatten(2)
 
-    def _dropped(self, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         seed = self.randomness.seed_of(self.site, part)
-        return self.attention.dropped(query, key, value, self.probability, seed)
+        return self.attention.attend(query, key, value, self.probability, seed)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class _Gated(Function):
         return torch.stack((grad_gate, activation.forward(gate).mul_(grad_out)), dim=-2), None
 
 
-def gated(x: Tensor, block_size: int, activation: Activation) -> Tensor:
+def gated_product(x: Tensor, block_size: int, activation: Activation) -> Tensor:
     """activation(gate) * up: (..., 2f) -> (..., f), where blocks of both take turns along the last dim.
 
     Source: arXiv 2002.05202, section 2 (SwiGLU and its kin).
@@ -103,7 +103,7 @@ def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
     torch.mul(right, cos, out=into_right).addcmul_(left, sin, value=sign)
 
 
-def _turned(x: Tensor, table: Tensor, sign: int) -> Tensor:
+def _rotated_copy(x: Tensor, table: Tensor, sign: int) -> Tensor:
     """The result of `_turn` as a new tensor: torch's compiler cannot write into a part of one, and fuses this."""
     cos, sin = table[:, :, None, None, None]
     left, right = x.chunk(2, -1)
@@ -118,7 +118,7 @@ class _TurnedHeads(Function):
         ctx.table = table
         parts = torch.split(heads, [heads.size(-2) - 2, 1, 1], dim=-2)
         if torch.compiler.is_compiling():
-            return _turned(parts[0], table, 1), _turned(parts[1], table, 1), parts[2].contiguous()
+            return _rotated_copy(parts[0], table, 1), _rotated_copy(parts[1], table, 1), parts[2].contiguous()
         # Turned on their way into the copies, which takes one pass over memory and not two.
         query, key = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts[:2])
         _turn(parts[0], table, 1, into=query)
@@ -130,7 +130,8 @@ class _TurnedHeads(Function):
         query, key, value = gradients
         # The gradient of a rotation is the rotation back, so that neither input nor output is needed.
         if torch.compiler.is_compiling():
-            return torch.cat((_turned(query, ctx.table, -1), _turned(key, ctx.table, -1), value), dim=-2), None
+            turned_back = [_rotated_copy(each, ctx.table, -1) for each in (query, key)]
+            return torch.cat((*turned_back, value), dim=-2), None
         grad = query.new_empty(*query.shape[:-2], query.size(-2) + 2, query.size(-1))
         parts = torch.split(grad, [query.size(-2), 1, 1], dim=-2)
         _turn(query, ctx.table, -1, into=parts[0])

@@ -126,7 +126,7 @@ class Router(nn.Module):
 
 
 class _GatedAndWeighted(Function):
-    """See `gated_and_weighted`; keeps only its arguments."""
+    """See `weighted_gated_product`; keeps only its arguments."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class _GatedAndWeighted(Function):
         return torch.cat((grad_gate, with_gate.mul_(wide)), -1), grad_weights
 
 
-def gated_and_weighted(x: Tensor, weights: Tensor) -> Tensor:
+def weighted_gated_product(x: Tensor, weights: Tensor) -> Tensor:
     """silu(gate) * up * weight: (n, 2f) and (n) -> (n, f).
 
     Rows are weighted here and not when they are added up, because results would have to be kept for that: as many
@@ -189,12 +189,12 @@ class Experts(nn.Module):
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         """Tokens (t, h), the token of each row (n), the weight of each (n), and how many are for each expert (E)."""
         [sizes] = on_host(counts[None], of_token.size(0))
-        hidden = gated_and_weighted(_products(tokens.index_select(0, of_token), self.up.weight, sizes), weights)
+        hidden = weighted_gated_product(_products(tokens.index_select(0, of_token), self.up.weight, sizes), weights)
         return _products(hidden, self.down.weight, sizes)
 
 
 def count_by_expert(chosen: Tensor, num_experts: int) -> Tensor:
-    """How often each expert occurs among those of rows (n): (E). torch's own count would make the host wait."""
+    """The number of rows (n) that are for each expert: (E). torch's own count would make the host wait."""
     return chosen.new_zeros(num_experts).scatter_add_(0, chosen, torch.ones_like(chosen))
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE
 from train_core.attention_rules import flash_runs
-from train_core.model.elementwise import GELU, SILU, gated, rms_norm, rotary_table, split_heads
+from train_core.model.elementwise import GELU, SILU, gated_product, rms_norm, rotary_table, split_heads
 from train_core.model.mixture import MixtureOfExperts
 
 AMPERE = (8, 0)
@@ -145,7 +145,7 @@ class FeedForwardActivation(nn.Module):
         self.function = GELU if spec.family == "gpt" else SILU
 
     def forward(self, x: Tensor) -> Tensor:
-        return gated(x, self.block_size, self.function) if self.gated else self.function.forward(x)
+        return gated_product(x, self.block_size, self.function) if self.gated else self.function.forward(x)
 
 
 class FeedForward(nn.Module):
@@ -256,10 +256,10 @@ def rotary_frequencies(spec: ModelSpec) -> Tensor:
     head_size = spec.query_size // spec.num_attention_heads
     base = spec.rotary_base or ROTARY_BASE
     frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-    return frequencies if spec.rotary_scaling is None else _stretched(frequencies, spec.rotary_scaling)
+    return frequencies if spec.rotary_scaling is None else _scaled_frequencies(frequencies, spec.rotary_scaling)
 
 
-def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
+def _scaled_frequencies(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     """Llama 3.1's frequencies. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters."""
     turns = frequencies * (scaling.original_max_position_embeddings / (2 * math.pi))
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)

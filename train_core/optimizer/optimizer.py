@@ -101,12 +101,12 @@ class Optimizer:
         learning_rate = learning_rate_at(step, self.plan)
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
         if overflowed:
-            self.loss_scale.overflowed()
+            self.loss_scale.back_off()
         # Where loss or norm is not finite the weights stay, so that the passes can be run again to find the origin.
         elif math.isfinite(gradient_norm) and math.isfinite(loss):
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
-            self.loss_scale.succeeded()
+            self.loss_scale.note_success()
         result = StepResult(loss, gradient_norm, learning_rate, overflowed)
         if overflowed or result.is_finite:
             return result
@@ -216,12 +216,12 @@ class LossScale:
     def is_dynamic(self) -> bool:
         return self.window is not None
 
-    def overflowed(self) -> None:
+    def back_off(self) -> None:
         self.scale *= BACKOFF
         self.num_good_steps = 0
         self.num_overflows_in_a_row += 1
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         self.num_overflows_in_a_row = 0
         self.num_good_steps += 1
         if self.num_good_steps == self.window:

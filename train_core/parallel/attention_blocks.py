@@ -24,10 +24,12 @@ def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) 
     elif takes_groups(query.device, query.element_size(), query.size(-1)):
         out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)
     else:
-        key, value = (_repeated(heads, query) for heads in (key, value))
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
+        # There is no bias. True asks for the log-sum-exp, which the kernel leaves out otherwise.
         out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention(
             query, key, value, None, True, 0.0, is_causal
         )
+    # Without the queries by which the memory-efficient kernel rounds up.
     return out, log_sum_exp[:, :, : query.size(2)]
 
 
@@ -52,23 +54,27 @@ def block_gradients(
         )
     elif takes_groups(query.device, query.element_size(), query.size(-1)):
         grads = aten._scaled_dot_product_flash_attention_backward(
+            # The kernel takes no strides for the log-sum-exp, and of some of the queries it is not contiguous. The two
+            # None are the ends of packed sequences, of which there are none.
             *(grad_out, query, key, value, out, log_sum_exp.contiguous(), None, None, query.size(2), key.size(2)),
             *(0.0, is_causal, *_no_randomness(query)),
         )
     else:
         num_groups, padding = key.size(1), -query.size(2) % ALIGNED
-        key, value = (_repeated(heads, query) for heads in (key, value))
+        key, value = (_repeat_groups(heads, query) for heads in (key, value))
+        # exp(score - inf) is 0, so that queries which do not exist give keys and values no gradient.
         padded = functional.pad(log_sum_exp, (0, padding), value=torch.inf)
         of_query, *of_pairs, _ = aten._scaled_dot_product_efficient_attention_backward(
             *(grad_out, query, key, value, None, out, padded, *_no_randomness(query)),
             *(0.0, [True, True, True, False], is_causal),
         )
+        # The query heads of a group have one key and one value, whose gradient is the sum over them.
         grads = (of_query, *(grad.unflatten(1, (num_groups, -1)).sum(2) for grad in of_pairs))
     of_query, of_key, of_value = grads
     return of_query, of_key, of_value
 
 
-def _repeated(heads: Tensor, query: Tensor) -> Tensor:
+def _repeat_groups(heads: Tensor, query: Tensor) -> Tensor:
     """A key or value for every query head, for the kernel that takes no groups."""
     return heads.repeat_interleave(query.size(1) // heads.size(1), dim=1)
 

@@ -167,7 +167,7 @@ class Clock:
         self._spans, self._passes = [], []
         return record
 
-    def awaited(self) -> tuple[Operation, float] | None:
+    def current_wait(self) -> tuple[Operation, float] | None:
         """The operation that holds this rank up, and since when; None while it works. For other threads."""
         return self.waiting
 
@@ -258,7 +258,7 @@ class DeviceClock(Clock):
             self._unfinished.popleft()
         self._unfinished.append((operation, end))
 
-    def awaited(self) -> tuple[Operation, float] | None:
+    def current_wait(self) -> tuple[Operation, float] | None:
         """The first wait that the stream has not come through, and since when it has been found to be that."""
         unfinished = tuple(self._unfinished)  # the training thread goes on changing it
         oldest = next((operation for operation, end in unfinished if not end.query()), None)

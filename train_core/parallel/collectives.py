@@ -69,14 +69,14 @@ class Pending:
         return self.work is None or self.work.is_completed()
 
 
-def _named(new: str, old: str) -> Callable[..., Any]:
+def _collective_named(new: str, old: str) -> Callable[..., Any]:
     """A collective by its name since torch 2.13, or by the only name that older releases know."""
     collective: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
     return collective
 
 
-gather_into = _named("all_gather_single", "all_gather_into_tensor")
-scatter_into = _named("reduce_scatter_single", "reduce_scatter_tensor")
+gather_into = _collective_named("all_gather_single", "all_gather_into_tensor")
+scatter_into = _collective_named("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
@@ -84,7 +84,7 @@ def all_reduce(tensor: Tensor, axis: Axis) -> Pending:
     if axis.size == 1:
         return Pending(tensor)
     tensor = tensor.contiguous()
-    return _started("all_reduce", partial(dist.all_reduce, tensor), tensor, tensor, axis, partial(_sum, out=tensor))
+    return _start("all_reduce", partial(dist.all_reduce, tensor), tensor, tensor, axis, partial(_sum, out=tensor))
 
 
 def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -94,7 +94,7 @@ def all_gather(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pendin
     if into is None:
         into = tensor.new_empty(tensor.size(0) * axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
-    return _started("all_gather", partial(gather_into, into, tensor), tensor, into, axis, partial(torch.cat, out=into))
+    return _start("all_gather", partial(gather_into, into, tensor), tensor, into, axis, partial(torch.cat, out=into))
 
 
 def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pending:
@@ -105,7 +105,7 @@ def reduce_scatter(tensor: Tensor, axis: Axis, into: Tensor | None = None) -> Pe
         into = tensor.new_empty(tensor.size(0) // axis.size, *tensor.shape[1:])
     tensor = tensor.contiguous()
     combine = partial(_sum_of_shares, out=into, axis=axis)
-    return _started("reduce_scatter", partial(scatter_into, into, tensor), tensor, into, axis, combine)
+    return _start("reduce_scatter", partial(scatter_into, into, tensor), tensor, into, axis, combine)
 
 
 def all_to_all(tensor: Tensor, rows: list[list[int]], axis: Axis) -> Pending:
@@ -121,7 +121,7 @@ def all_to_all(tensor: Tensor, rows: list[list[int]], axis: Axis) -> Pending:
     exchange = partial(dist.all_to_all_single, into, tensor, received, rows[axis.rank])
     if axis.memory is not None and tensor.size(0) < most:  # all ranks show tensors of one shape
         tensor = torch.cat((tensor, tensor.new_empty(most - tensor.size(0), *tensor.shape[1:])))
-    return _started("all_to_all", exchange, tensor, into, axis, partial(_own_rows, out=into, rows=rows, rank=axis.rank))
+    return _start("all_to_all", exchange, tensor, into, axis, partial(_own_rows, out=into, rows=rows, rank=axis.rank))
 
 
 def pass_on(tensor: Tensor, axis: Axis) -> Pending:
@@ -148,7 +148,7 @@ class Both(NamedTuple):
         return all(work.is_completed() for work in self.works)
 
 
-def _started(
+def _start(
     kind: str, collective: Callable[..., Any], tensor: Tensor, into: Tensor, axis: Axis, combine: Combine
 ) -> Pending:
     """Start a collective: in shared memory where the ranks have some and `tensor` fits, else by the axis's group."""
@@ -173,6 +173,7 @@ def _sum_of_shares(shown: Sequence[Tensor], out: Tensor, axis: Axis) -> None:
 
 
 def _own_rows(shown: Sequence[Tensor], out: Tensor, rows: list[list[int]], rank: int) -> None:
+    # Every sender's rows for this rank lie behind those for the ranks before it.
     starts = (sum(of_rank[:rank]) for of_rank in rows)
     parts = zip(shown, starts, rows, strict=True)
     torch.cat([tensor.narrow(0, start, of_rank[rank]) for tensor, start, of_rank in parts], out=out)

@@ -31,10 +31,10 @@ def compiler_of(device: torch.device) -> Compiler:
     if missing:
         remedy = f"Install {missing}, or set training.compile_layers=false."
         raise ConfigError("training.compile_layers", True, f"needs {missing}, which is not found here", remedy)
-    return _compiled
+    return _compile
 
 
-def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
+def _compile(layer: nn.Module) -> Callable[..., torch.Tensor]:
     # It asks the driver, which the compiler cannot trace. Marked here, because the mark imports the compiler.
     torch.compiler.assume_constant_result(takes_groups)
     # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.

@@ -37,6 +37,8 @@ def own_tokens(whole: Tensor, axis: Axis, dim: int = 0) -> Tensor:
     """This rank's two pieces of what has one entry for each token of a sequence."""
     if axis.size == 1:
         return whole
+    # Piece r and the r-th from the end: early tokens see few keys and late ones many, so that every rank has as many
+    # scores to compute.
     pieces = whole.chunk(NUM_PIECES * axis.size, dim)
     return torch.cat((pieces[axis.rank], pieces[-1 - axis.rank]), dim)
 
@@ -65,15 +67,18 @@ class Gather:
     """All keys and values come at once, beside this rank's own block; their gradients go back at once."""
 
     def visits(self, own: Tensor, axis: Axis) -> Iterator[tuple[int, Tensor]]:
+        # Started before the own block is handed out, whose work hides it.
         gathering = all_gather(own[None], axis)
         yield axis.rank, own
         whole = gathering.wait()
         yield from ((owner, whole[owner]) for owner in range(axis.size) if owner != axis.rank)
 
     def visits_for_gradients(self, own: Tensor, axis: Axis) -> Iterator[Visit]:
+        # One place for each owner in rank order, for a reduce-scatter hands the i-th rank the sum of the i-th places.
         gradients = own.new_zeros(axis.size, *own.shape)
         for owner, pairs in self.visits(own, axis):
             yield Visit(owner, pairs, Pending(gradients[owner]))
+        # Written into the place that the first visit handed out, where the caller looks once the visits are over.
         gradients[axis.rank] = reduce_scatter(gradients, axis).wait()[0]
 
 
@@ -84,7 +89,10 @@ class Ring:
         pairs = own
         for step in range(axis.size):
             is_last = step == axis.size - 1
+            # The next pairs travel while the caller works on these. After the last block every rank has seen all.
             coming = Pending(pairs) if is_last else pass_on(pairs, axis)
+            # Each hop comes from the rank before, so that after so many hops the pairs are those of a rank so far
+            # before.
             yield (axis.rank - step) % axis.size, pairs
             pairs = coming.wait()
 
@@ -95,6 +103,7 @@ class Ring:
             yield Visit(owner, pairs, home if is_own else going)
             if not is_own:  # to the rank that these keys and values come to next, and in the end to their own
                 going = pass_on(going.tensor, axis)
+        # A hop after the last block brings the sum to the owner of its keys, which adds it to what it computed itself.
         home.tensor.add_(going.wait())
 
 
@@ -111,6 +120,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, owner: int, rank: int, num_tokens: int) -> Block:
         first, last, both = slice(num_tokens // NUM_PIECES), slice(num_tokens // NUM_PIECES, None), slice(None)
+        # Rank r has pieces r and 2c - 1 - r. Those of two ranks never coincide, so that the mask's diagonal runs
+        # through own blocks alone, and every other block is seen whole or not at all.
         if owner == rank:
             return cls(both, both, is_causal=True)
         return cls(both, first, is_causal=False) if owner < rank else cls(last, both, is_causal=False)
@@ -131,14 +142,18 @@ class _BlockwiseAttention(Function):
                 _merge(out[:, :, queries], log_sum_exp[:, :, queries], of_block, its_log_sum_exp)
         out = out.to(query.dtype)
         ctx.axis, ctx.exchange = axis, exchange
+        # Keys and values of other ranks are not kept, whose memory is what the axis is for: they come by again in
+        # backward.
         ctx.save_for_backward(query, key, value, out, log_sum_exp)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, log_sum_exp = ctx.saved_tensors
+        # In fp32, as it stays on this rank. The sums for keys and values travel, and have the activations' type.
         grad_query, own = torch.zeros_like(query, dtype=torch.float32), None
         for owner, pairs, gradient in ctx.exchange.visits_for_gradients(torch.stack((key, value)), ctx.axis):
+            # The first visit is this rank's own, and its sum is complete only after the last visit.
             own = gradient.tensor if own is None else own
             queries, keys, is_causal = Block.of(owner, ctx.axis.rank, query.size(2))
             seen = [tensor[:, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
@@ -152,6 +167,7 @@ class _BlockwiseAttention(Function):
 
 def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: Tensor) -> None:
     """Add a block to what queries have attended to so far, in place."""
+    # sigmoid(b - a) is exp(b) / (exp(a) + exp(b)), and overflows for no a and b.
     share = (its_log_sum_exp - log_sum_exp).sigmoid()  # of all exponentials so far, those of the block
     out.lerp_(of_block.float(), share[..., None])
     torch.logaddexp(log_sum_exp, its_log_sum_exp, out=log_sum_exp)

@@ -68,6 +68,7 @@ class FlatReplicas:
         self.is_sharded = zero_stage >= 1 and mesh.replicas.size > 1
         self.scatters, self.gathers_late = self.is_sharded and scatters, self.is_sharded and gathers_late
         self.in_flight: ShardReduction | None = None
+        # Whether updated shards have yet to be gathered, and the gathers on their way, by the number of their bucket.
         self.are_apart, self.gathering = False, dict[int, Pending]()
         self.treatments, self.buckets, self.reductions = list[Treatment](), list[Bucket](), list[Reduction]()
         for bucket in flatten(stage, mesh, gradient_dtype):
@@ -89,10 +90,10 @@ class FlatReplicas:
     def own_weights(self) -> list[Tensor]:
         return [self.own(bucket, bucket.weights) for bucket in self.buckets]
 
-    def held_weights(self) -> list[Tensor]:
+    def resident_weights(self) -> list[Tensor]:
         return [bucket.weights for bucket in self.buckets]
 
-    def held_gradients(self) -> list[Tensor]:
+    def resident_gradients(self) -> list[Tensor]:
         shards = [reduction.shard for reduction in self.reductions if isinstance(reduction, ShardReduction)]
         return [*(bucket.gradients for bucket in self.buckets), *shards]
 
@@ -137,6 +138,7 @@ class FlatReplicas:
         # Hooks on layers and not on the chunk: the first layer then computes while the weights of later ones travel.
         for chunk in self.stage.chunks:
             for part in (*chunk.layers.values(), *(child for child in chunk.children() if child is not chunk.layers)):
+                # In the order in which their gathers are started, and so arrive.
                 buckets = sorted({holding[id(parameter)] for parameter in part.parameters()})
                 part.register_forward_pre_hook(partial(self._wait_for, buckets))
 
@@ -151,6 +153,7 @@ class FlatReplicas:
         ]
 
     def _boxes(self, bucket: Bucket, held: range) -> list[Box]:
+        # The optimizer's states are as long as what this rank updates, so that boxes count from its first element.
         origin = self._own_range(bucket).start
         return [box for member in bucket.members for box in boxes_of(member, held, origin, self.stage, self.mesh)]
 
@@ -164,6 +167,7 @@ class FlatReplicas:
     def start(self, bucket: Bucket) -> Pending:
         """Start the sum of a bucket's gradients over its replicas."""
         if self.scatters:
+            # In place: the sum may be written into this rank's share of what is summed, and takes no memory of its own.
             return reduce_scatter(bucket.gradients, bucket.replicas, into=self.own(bucket, bucket.gradients))
         return all_reduce(bucket.gradients, bucket.replicas)
 
@@ -291,10 +295,10 @@ class Replicas(Protocol):
         """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
         ...
 
-    def held_weights(self) -> list[Tensor]:
+    def resident_weights(self) -> list[Tensor]:
         """All weights that this rank keeps between steps, for those who count memory."""
         ...
 
-    def held_gradients(self) -> list[Tensor]:
+    def resident_gradients(self) -> list[Tensor]:
         """All gradients that this rank keeps between steps, for those who count memory."""
         ...

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from train_core.model.mixture import Balance, Experts, ExpertWeights, gated_and_weighted, on_host
+from train_core.model.mixture import Balance, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, all_to_all, shard
 from train_core.parallel.main_gradient import add_expert_products
 
@@ -74,6 +74,7 @@ def _each_product(rows: Tensor, weight: Tensor, sizes: list[int], *, transposed:
     if transposed:
         matrices = matrices.transpose(1, 2)
     out = rows.new_empty(rows.size(0), matrices.size(2))
+    # Each product writes its rows of one tensor: results apart would have to be copied together.
     for part, matrix, into in zip(rows.split(sizes), matrices, out.split(sizes), strict=True):
         torch.mm(part, matrix, out=into)
     return out
@@ -89,27 +90,32 @@ class ExpertParallel(nn.Module):
 
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         # Of all ranks, because in the end each has to know from whom how much comes, and sums of them are few numbers.
-        told = all_gather(counts[None], self.axis).wait()
-        each = on_host(told, of_token.size(0))
+        counts_of_all = all_gather(counts[None], self.axis).wait()
+        each = on_host(counts_of_all, of_token.size(0))
         if self.axis.size == 1:
+            # The only rank has all experts, and the rows are in their order already.
             return self._through_own(tokens.index_select(0, of_token), weights, each[0])
+        # All numbers and not this rank's alone, for every rank has to know how much it gets from whom.
         going = [[sum(part) for part in _parts(of_rank, self.num_own)] for of_rank in each]
         coming = [_parts(of_rank, self.num_own)[self.axis.rank] for of_rank in each]  # by rank, and own expert
         sizes = [sum(of_expert) for of_expert in zip(*coming, strict=True)]
         # What comes is sorted by rank and then by expert, and is to be sorted by expert alone.
-        expert = torch.arange(self.num_own, device=told.device).repeat(self.axis.size)
-        own = told.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
+        expert = torch.arange(self.num_own, device=counts_of_all.device).repeat(self.axis.size)
+        own = counts_of_all.view(self.axis.size, self.axis.size, self.num_own)[:, self.axis.rank].flatten()
+        # With the length, or the host would wait for the device to count. Stable, so that the rows of an expert stay in
+        # the order of their ranks, and sums over them are rounded alike in every run.
         order = expert.repeat_interleave(own, output_size=sum(sizes)).argsort(stable=True)
+        # What sorts a permutation is its inverse.
         back = order.argsort()
-        weights = _permuted(_exchanged(weights, going, self.axis), order, back)
+        weights = _permute(_exchange(weights, going, self.axis), order, back)
         # One call in the other, so that no name keeps rows that nobody needs any more.
-        rows = _permuted(_exchanged(tokens.index_select(0, of_token), going, self.axis), order, back)
-        out = _permuted(self._through_own(rows, weights, sizes), back, order)
-        return _exchanged(out, _returning(going), self.axis)
+        rows = _permute(_exchange(tokens.index_select(0, of_token), going, self.axis), order, back)
+        out = _permute(self._through_own(rows, weights, sizes), back, order)
+        return _exchange(out, _returning(going), self.axis)
 
     def _through_own(self, rows: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
-        hidden = gated_and_weighted(_multiplied(rows, self.up.weight, sizes), weights)
-        return _multiplied(hidden, self.down.weight, sizes)
+        hidden = weighted_gated_product(_multiply(rows, self.up.weight, sizes), weights)
+        return _multiply(hidden, self.down.weight, sizes)
 
 
 class _Permuted(Function):
@@ -126,7 +132,7 @@ class _Permuted(Function):
         return grad_out.index_select(0, back), None, None
 
 
-def _permuted(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
+def _permute(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
     out: Tensor = _Permuted.apply(tensor, order, back)  # type: ignore[no-untyped-call]
     return out
 
@@ -135,12 +141,12 @@ def _parts(values: list[int], length: int) -> list[list[int]]:
     return [values[start : start + length] for start in range(0, len(values), length)]
 
 
-def _exchanged(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
+def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
     out: Tensor = _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
     return out
 
 
-def _multiplied(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
+def _multiply(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
     out: Tensor = _ExpertProducts.apply(rows, weight, sizes)  # type: ignore[no-untyped-call]
     return out
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucketed, padded_length
+from train_core.bucket_rules import MAX_BUCKET_ELEMENTS, Treatment, bucket_members, padded_length
 from train_core.parallel.collectives import Axis
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Placement, Stage
@@ -71,7 +71,7 @@ def flatten(
 ) -> Iterator[Bucket]:
     """Move the parameters of `stage` into buckets, of which they become views, one bucket at a time."""
     uses = _num_uses(stage)
-    buckets = bucketed(
+    buckets = bucket_members(
         stage.named_parameters(),
         lambda named: treatment_of(stage, *named),
         lambda named: named[1].numel(),
@@ -84,6 +84,7 @@ def flatten(
 def treatment_of(stage: Stage, name: str, parameter: nn.Parameter) -> Treatment:
     """The treatment of one of this rank's parameters, alike on all ranks that hold it."""
     placement = stage.placements[name]
+    # Matrices decay. What has one dim is a bias or the scale of a norm, whose size is not to be held down.
     return Treatment(parameter.dim() > 1, placement.copied_over, placement.summed_over, placement.reduced_over)
 
 
@@ -91,6 +92,7 @@ def _num_uses(stage: Stage) -> dict[int, int]:
     """The uses of each parameter in the stage, by its id: two for a tied embedding beside its head."""
     uses: dict[int, int] = {}
     for chunk in stage.chunks:
+        # Duplicates count: every module that has a parameter adds a gradient of its own to it.
         for _, parameter in chunk.named_parameters(remove_duplicate=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     return uses
@@ -151,11 +153,11 @@ def boxes_of(member: BucketMember, held: range, origin: int, stage: Stage, mesh:
     stop = min(held.stop, member.start + member.parameter.numel())
     start = first - origin
     for offsets, sizes in row_boxes(shape, first - member.start, stop - member.start):
-        yield placed(placement, shape, offsets, sizes, start, mesh)
+        yield box_in_whole(placement, shape, offsets, sizes, start, mesh)
         start += prod(sizes)
 
 
-def placed(
+def box_in_whole(
     placement: Placement,
     shape: Sequence[int],
     offsets: Sequence[int],

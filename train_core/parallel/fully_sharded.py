@@ -22,7 +22,7 @@ from conf.plan.experiment import Experiment
 from train_core.model.dtypes import DTYPES
 from train_core.parallel.clock import Line
 from train_core.parallel.collectives import Axis, gather_into, scatter_into
-from train_core.parallel.flat_parameters import Box, placed, treatment_of
+from train_core.parallel.flat_parameters import Box, box_in_whole, treatment_of
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage, fill
 
@@ -55,6 +55,7 @@ class FullySharded:
         (model,) = stage.chunks  # there is no pipeline with ZeRO-3
         precision, group = experiment.precision, mesh.replicas.group
         assert group is not None
+        # Weights travel in the first type, and gradients are summed in the second.
         policy = MixedPrecisionPolicy(DTYPES[precision.dtype], DTYPES[precision.gradient_dtype])
         over = mesh_of(group)
         # Layers come before the model, because FSDP2 puts into a module's unit what no unit inside it has taken.
@@ -71,15 +72,16 @@ class FullySharded:
         # These shards are fp32, so that the optimizer's masters are the parameters themselves.
         return [parameter.to_local().detach().view(-1) for _, parameter in self.parameters]
 
-    def held_weights(self) -> list[Tensor]:
+    def resident_weights(self) -> list[Tensor]:
         return self.own_weights()
 
-    def held_gradients(self) -> list[Tensor]:
+    def resident_gradients(self) -> list[Tensor]:
         gradients = (parameter.grad for _, parameter in self.parameters)
         return [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)]
 
     def zero_gradients(self) -> None:
         for _, parameter in self.parameters:
+            # None and not zeros, so that FSDP2 takes the first sum of a step as it is and adds only later ones.
             parameter.grad = None
 
     def reduced_gradients(self) -> list[Tensor]:
@@ -119,9 +121,10 @@ class FullySharded:
         # FSDP2 gives each replica as many rows as the first one has, until there are none left.
         per_replica = -(-shape[0] // self.mesh.replicas.size)
         offsets = (self.mesh.replicas.rank * per_replica,) + (0,) * (len(shape) - 1)
+        # Where a parameter has fewer rows than there are replicas, the last of them have none.
         if not local.numel():
             return []
-        return [placed(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
+        return [box_in_whole(self.stage.placements[name], shape, offsets, tuple(local.shape), 0, self.mesh)]
 
 
 class _Watched:

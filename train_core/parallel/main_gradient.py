@@ -45,6 +45,7 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wi
     setattr(parameter, ATTRIBUTE, buffer)
     setattr(parameter, LISTENER, listener)
     setattr(parameter, IS_WIDE, is_wide)
+    # For gradients that autograd accumulates, such as LayerNorm's. Who adds to the buffer itself hands autograd none.
     parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
@@ -53,15 +54,15 @@ def main_gradient(parameter: Tensor) -> Tensor | None:
     return buffer
 
 
-def _opened(parameter: Tensor) -> Tensor | None:
-    """The buffer, which the caller is about to add to; `_added` has to follow."""
+def _open_buffer(parameter: Tensor) -> Tensor | None:
+    """The buffer, which the caller is about to add to; `_finish_addition` has to follow."""
     buffer = main_gradient(parameter)
     if buffer is not None:
         _listener(parameter).before_gradient()
     return buffer
 
 
-def _added(parameter: Tensor) -> None:
+def _finish_addition(parameter: Tensor) -> None:
     _listener(parameter).after_gradient()
 
 
@@ -86,7 +87,7 @@ class Onlooker(NamedTuple):
 
 
 @contextmanager
-def looked_at(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
+def look_at_additions(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[None]:
     """Inside the block, `look` is called with the buffer whenever a gradient has been added to it.
 
     It is never called where the parameter has no buffer.
@@ -106,11 +107,11 @@ def looked_at(parameter: Tensor, look: Callable[[Tensor], None]) -> Iterator[Non
 def _move_into_buffer(parameter: Tensor) -> None:
     """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
     gradient = parameter.grad
-    if gradient is not None and (buffer := _opened(parameter)) is not None:
+    if gradient is not None and (buffer := _open_buffer(parameter)) is not None:
         buffer.add_(gradient)
         # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
         parameter.grad = None
-        _added(parameter)
+        _finish_addition(parameter)
 
 
 class DeferredProduct(NamedTuple):
@@ -148,16 +149,16 @@ def are_products_deferred() -> bool:
 @torch.no_grad()
 def add_products(products: list[DeferredProduct]) -> None:
     """Make the products that were put off, and empty the list; what the next one has to gather travels meanwhile."""
-    gathering = [(product.weight, _gathered(product)) for product in products[:1]]
+    gathering = [(product.weight, _start_gathers(product)) for product in products[:1]]
     while products:
         products.pop(0)  # off the list first, so that its tensors are freed as soon as it has been made
         weight, (grad_out, x) = gathering.pop()
-        gathering = [(product.weight, _gathered(product)) for product in products[:1]]
+        gathering = [(product.weight, _start_gathers(product)) for product in products[:1]]
         without_buffer = add_product(weight, grad_out.wait(), x.wait())
         assert without_buffer is None, "only a weight with a main gradient can wait for it"
 
 
-def _gathered(product: DeferredProduct) -> tuple[Pending, Pending]:
+def _start_gathers(product: DeferredProduct) -> tuple[Pending, Pending]:
     return all_gather(product.grad_out, product.axis_of_grad_out), all_gather(product.x, product.axis_of_x)
 
 
@@ -175,11 +176,11 @@ def add_product(
         _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
-    buffer = _opened(weight)
+    buffer = _open_buffer(weight)
     if buffer is None:
         return left @ right
     _add_to(buffer, left, right, is_wide=_is_wide(weight))
-    _added(weight)
+    _finish_addition(weight)
     return None
 
 
@@ -191,15 +192,16 @@ def add_expert_products(weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: l
     Args:
         sizes: rows of each matrix, in order.
     """
-    buffer = _opened(weight)
+    buffer = _open_buffer(weight)
     into, is_wide = (torch.zeros_like(weight), False) if buffer is None else (buffer, _is_wide(weight))
     matrices = into.view(len(sizes), -1, into.size(1))
     for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
+        # An expert to which no token went would cost a kernel that adds nothing.
         if left.size(0):
             _add_to(matrix, left.t(), right, is_wide=is_wide)
     if buffer is None:
         return into
-    _added(weight)
+    _finish_addition(weight)
     return None
 
 
@@ -244,15 +246,15 @@ def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor |
     Args:
         elsewhere: the vectors (...) that are not added.
     """
-    buffer = _opened(weight)
+    buffer = _open_buffer(weight)
     into = weight.new_zeros(weight.shape) if buffer is None else buffer
     indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
     if into.dtype != torch.float32:
-        vectors = _summed_by_row(vectors, indices, into.size(0)).to(into.dtype)
+        vectors = _sums_by_row(vectors, indices, into.size(0)).to(into.dtype)
     into.index_add_(0, indices, vectors)
     if buffer is None:
         return into
-    _added(weight)
+    _finish_addition(weight)
     return None
 
 
@@ -265,7 +267,7 @@ def _in_fp32(vectors: Tensor, elsewhere: Tensor | None) -> Tensor:
     return vectors.float().masked_fill_(elsewhere[..., None], 0.0)  # in place, in the copy that has just been made
 
 
-def _summed_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+def _sums_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Vectors (n, h) in fp32, where one vector of each row holds the sum of all of that row and the others hold zeros.
 
     Whichever vector's number is written to the row's place last is the one that holds the sum. A sort or a count would
@@ -278,11 +280,11 @@ def _summed_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
     """The gradient of a bias (out) from (..., out)."""
-    buffer = _opened(bias)
+    buffer = _open_buffer(bias)
     # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
     summed = grad_out.flatten(0, -2).sum(0, dtype=buffer.dtype if buffer is not None and _is_wide(bias) else None)
     if buffer is None:
         return summed
     buffer.add_(summed)
-    _added(bias)
+    _finish_addition(bias)
     return None

@@ -126,9 +126,11 @@ def build_mesh(layout: Layout, rank: int, clock: Clock | None = None, timeout: t
         axes[EXPERT_REPLICAS,] = _axis(EXPERT_REPLICAS, layout.expert_replicas(rank), rank, clock, timeout)
     for name, ranks in inside.items():
         if (group := axes[name,].group) is not None:
+            # After the groups, over which the ranks have to agree on the memory.
             axes[name,] = replace(axes[name,], memory=SharedMemory.of(ranks, rank, group, timeout))
     # Stages between the ends make a group too, each alone, so that all ranks have made equally many.
     ends = _axis(ENDS, layout.ends(rank), rank, clock, timeout, even_alone=len(stages) > 1)
+    # A group that a stage made alone has served once it has been counted.
     axes[ENDS,] = ends if ends.size > 1 else Axis()
     channels = _channels(stages, stages.index(rank), clock, timeout, is_ring=layout.pipeline_is_ring)
     return Mesh(layout, clock, _world(layout, rank, clock), axes, **channels)
@@ -154,6 +156,7 @@ def _axis(
             _use_once(groups[0])
 
     if len(ranks) > 1 or even_alone:
+        # As an operation of the clock, so that a watchdog can name the rank that does not come.
         clock.wait(line.start(GROUP, 0), make)
     return Axis(len(ranks), ranks.index(rank), groups[0] if groups else None, line)
 

@@ -32,7 +32,7 @@ from train_core.parallel.collectives import shard
 from train_core.parallel.compiled_layers import Compiler, compiler_of
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.recompute import RecomputedAttention, drop_pointwise_outputs, recomputed
+from train_core.parallel.recompute import RecomputedAttention, drop_pointwise_outputs, run_and_recompute
 from train_core.parallel.styles import Place, style_of
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
@@ -192,7 +192,7 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
             layer.forward = compiled(layer)  # type: ignore[method-assign]
         if recompute == "full":
             # A module around the layer would change the names of its parameters.
-            layer.forward = partial(recomputed, layer.forward)  # type: ignore[method-assign]
+            layer.forward = partial(run_and_recompute, layer.forward)  # type: ignore[method-assign]
 
 
 def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:

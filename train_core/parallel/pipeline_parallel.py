@@ -52,6 +52,7 @@ class Transfers:
     """Sends tensors to neighbouring stages and receives theirs; both return before the tensor has travelled."""
 
     def send(self, tensor: Tensor, channel: Channel) -> Pending:
+        # Only contiguous memory can be sent.
         tensor = tensor.contiguous()
         work = dist.isend(tensor, channel.peer, group=channel.group)
         return Pending(tensor, work, "send", channel.line)
@@ -144,10 +145,13 @@ class PipelineExecutor:
             # Detached, so that what is being sent does not keep the graph of the pass alive.
             self._send(out.detach(), self.mesh.activations_out)
         if torch.is_grad_enabled():
+            # The loss is scaled once, where backward begins. Gradients that come from the next stage are scaled
+            # already.
             self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
         return out.detach() if is_last else 0.0
 
     def _own(self, whole: MicroBatch) -> Iterator[Tensor]:
+        # Every context rank reads whole sequences, which is cheaper than to send each its tokens.
         return (own_tokens(ids, self.mesh.axis("context")) for ids in whole)
 
     def _backward(self, action: Action, *, defer: bool) -> None:

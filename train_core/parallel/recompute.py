@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from train_core.model.transformer import FeedForward, Layer
 
 # Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.
-recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+run_and_recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 class RecomputedAttention(nn.Module):
@@ -39,7 +39,7 @@ class RecomputedAttention(nn.Module):
         self.core = core
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out: Tensor = recomputed(self.core, query, key, value)
+        out: Tensor = run_and_recompute(self.core, query, key, value)
         return out
 
 
@@ -55,7 +55,8 @@ def drop_pointwise_outputs(layer: Layer) -> None:
     for maker, product in pairs:
         recipe = DroppedOutput(maker)
         maker.register_forward_hook(recipe.note)
-        product.forward = recipe.kept_by(product.forward)  # a module around it would change the names of its parameters
+        # The function is replaced, for a module around the product would change the names of its parameters.
+        product.forward = recipe.without_its_input(product.forward)
 
 
 class DroppedOutput:
@@ -69,7 +70,7 @@ class DroppedOutput:
         """Remember the input, as a forward hook of the maker; detached, so that its graph is not kept along with it."""
         self.x = args[0].detach()
 
-    def kept_by(self, product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def without_its_input(self, product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The forward function of a product that follows, which saves nothing for backward but its input."""
 
         def forward(y: Tensor) -> Tensor:

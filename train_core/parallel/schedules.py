@@ -59,6 +59,7 @@ def forward_only(experiment: Experiment, num_micro_batches: int) -> list[Action]
 def gpipe(num_micro_batches: int) -> list[Action]:
     """All forward passes, then all backward passes; every micro-batch is in flight. Source: arXiv 1811.06965."""
     forwards = _forwards(1, num_micro_batches, 1)
+    # With all of them ahead no backward pass comes before the last forward pass.
     return _alternating(forwards, forwards, num_micro_batches)
 
 
@@ -68,6 +69,7 @@ def one_forward_one_backward(num_stages: int, stage: int, num_micro_batches: int
     Source: arXiv 2104.04473, section 2.2.1.
     """
     forwards = _forwards(num_stages, num_micro_batches, 1)
+    # Ahead by the stages behind: a micro-batch goes through them before its first gradient can come back.
     return _alternating(forwards, forwards, num_stages - stage - 1)
 
 
@@ -101,6 +103,7 @@ def zero_bubble(num_stages: int, stage: int, num_micro_batches: int) -> list[Act
         actions.append(action)
         if action.kind == "backward" and action.micro_batch >= stage:
             actions.append(Action("weight", action.micro_batch - stage))
+    # Those that are still put off after the last backward pass, when nothing else is left to fill the time.
     deferred = range(max(0, num_micro_batches - stage), num_micro_batches)
     return actions + [Action("weight", index) for index in deferred]
 
@@ -168,7 +171,7 @@ def _advance(
     # By its number, because slices of a long list would be copied each time that the stage goes on.
     for number in range(len(done), len(listed)):
         action = listed[number]
-        needed = _needed(stage, action, *sizes)
+        needed = _source_of(stage, action, *sizes)
         if needed is None:
             start = free
         elif needed in ended:
@@ -180,16 +183,19 @@ def _advance(
         done.append(TimedAction(action, start, free))
 
 
-def _needed(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple[int, Action] | None:
+def _source_of(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple[int, Action] | None:
     """The stage and action whose output an action takes; None where it takes token ids."""
     if action.kind == "weight":
+        # Weight gradients are made of what their own backward pass has noted.
         return stage, action._replace(kind="backward")
     if action.kind == "forward":
         if stage > 0:
             return stage - 1, action
+        # A chunk begins where the last stage has ended the one before, and a gradient goes the other way round.
         return (num_stages - 1, action._replace(chunk=action.chunk - 1)) if action.chunk > 0 else None
     if stage < num_stages - 1:
         return stage + 1, action
     if action.chunk < num_chunks - 1:
         return 0, action._replace(chunk=action.chunk + 1)
+    # The last part of the model computes the loss at its forward pass's end, where backward starts.
     return stage, action._replace(kind="forward")

@@ -49,6 +49,7 @@ class SharedMemory:
         self.rank, self.size = rank, size
         self.timeout_seconds = inf if timeout is None else timeout.total_seconds()
         self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        # Aligned numbers of 64 bits are written at once, so that no other rank reads half of one.
         self.counters = memoryview(memory)[TOKEN_BYTES : _header_bytes(size)].cast("q")
         self.num_started = self.num_read = 0
         self.unread: deque[Shown] = deque()
@@ -72,7 +73,7 @@ class SharedMemory:
         told = [offer]
         dist.broadcast_object_list(told, ranks[0], group)
         assert told[0] is not None
-        memory = told[0].taken(num_bytes)
+        memory = told[0].memory(num_bytes)
         reached = [False] * len(ranks)
         # All ranks have to agree: one that sent messages while others looked into memory would wait for ever.
         dist.all_gather_object(reached, memory is not None, group)
@@ -167,7 +168,7 @@ class Offer(NamedTuple):
         os.pwrite(offer.descriptor, offer.token, 0)
         return offer
 
-    def taken(self, num_bytes: int) -> mmap.mmap | None:
+    def memory(self, num_bytes: int) -> mmap.mmap | None:
         """The memory; None on another node or in another container, where another process has this number."""
         try:
             descriptor = os.open(f"/proc/{self.process}/fd/{self.descriptor}", os.O_RDWR)

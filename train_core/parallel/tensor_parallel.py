@@ -97,6 +97,7 @@ class _VocabularyEmbedding(Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         if ctx.sequence:
+            # A rank holds rows of tokens that stand anywhere in the sequence, and so needs the gradient of all of it.
             grad_out = all_gather(grad_out, ctx.axis).wait()
         return None, add_rows(ctx.weight, grad_out, ctx.rows, ctx.elsewhere), None, None
 
@@ -145,6 +146,7 @@ def _local_rows(tokens: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tens
         return tokens, None
     rows = tokens - axis.rank * num_rows
     elsewhere = (rows < 0) | (rows >= num_rows)
+    # Row 0 exists on every rank. What is looked up there for other ranks' tokens is masked out by the caller.
     return rows.masked_fill(elsewhere, 0), elsewhere
 
 

@@ -16,7 +16,7 @@ SIGN_SECONDS = 60.0
 """The seconds between signs that the first rank searches: well within the time that torch lets a collective wait."""
 
 
-def found_by_first(find: Callable[[], Found], axis: Axis) -> Found:
+def result_of_first(find: Callable[[], Found], axis: Axis) -> Found:
     """Return what the axis's first rank finds out; where it fails, all ranks do. All call it.
 
     Ranks that each looked for themselves could find different things: a shared file system shows a new file to one

@@ -97,7 +97,7 @@ def _called_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
     size = (SMALL_LAYER.seq_length, 1, SMALL_LAYER.hidden_size)
     inputs = torch.rand(size, requires_grad=True)
     (whole,) = stopwatch.slowest_seconds([lambda: layers(inputs).sum().backward()])
-    return whole.scaled(1 / (NUM_SMALL_LAYERS * plan.kernels_per_layer))
+    return whole.times(1 / (NUM_SMALL_LAYERS * plan.kernels_per_layer))
 
 
 def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
@@ -113,7 +113,7 @@ def _queued_seconds(stopwatch: Stopwatch, plan: RatesPlan) -> MeasuredSpread:
     # Behind a long product the host gets ahead. Otherwise its calls would be timed, and not the kernels.
     alone, both = stopwatch.slowest_seconds([product, with_small_kernels])
     added = [max(seconds - alone.median, SHORTEST_SECONDS) for seconds in (both.median, both.lowest, both.highest)]
-    return MeasuredSpread(median=added[0], lowest=added[1], highest=added[2]).scaled(1 / plan.num_small_kernels)
+    return MeasuredSpread(median=added[0], lowest=added[1], highest=added[2]).times(1 / plan.num_small_kernels)
 
 
 def _random(size: tuple[int, ...], dtype: Dtype, stopwatch: Stopwatch) -> Tensor:

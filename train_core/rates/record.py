@@ -48,7 +48,7 @@ class MeasuredSpread(Frozen):
     def of(cls, samples: Sequence[float]) -> MeasuredSpread:
         return cls(median=statistics.median(samples), lowest=min(samples), highest=max(samples))
 
-    def scaled(self, factor: float) -> MeasuredSpread:
+    def times(self, factor: float) -> MeasuredSpread:
         return MeasuredSpread(median=self.median * factor, lowest=self.lowest * factor, highest=self.highest * factor)
 
 
@@ -210,7 +210,7 @@ class RatesFolder(JobFolder):
         with self.progress.open("a") as file:
             file.write(line + "\n")
 
-    def last_told(self) -> str:
+    def last_line(self) -> str:
         """The newest line; empty before the first."""
         with contextlib.suppress(OSError):
             lines = self.progress.read_text(errors="replace").splitlines()

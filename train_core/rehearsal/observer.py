@@ -57,7 +57,7 @@ def _attention_flops(num_products: int, query: int, is_causal: int) -> Callable[
 
 
 def _added_product_flops(_: Tensor, left: Tensor, right: Tensor, *types: Any, **more: Any) -> int:
-    """Of left (m, k) times right (k, n), added to a tensor."""
+    """The FLOPs of left (m, k) times right (k, n), added to a tensor."""
     (m, k), n = left.shape, right.shape[1]
     return int(2 * m * k * n)
 
@@ -144,15 +144,15 @@ class StepObserver(TorchDispatchMode):
         return out
 
     @contextmanager
-    def resizes_seen(self) -> Iterator[None]:
-        """Inside the block, storages that are emptied and refilled are seen too.
+    def observe_resizes(self) -> Iterator[None]:
+        """Inside the block, storages that are emptied and refilled are counted too.
 
         ZeRO-2 does so with gradients, and FSDP2 with the weights that it has gathered. It is no operation that torch
         dispatches, and torch tells nobody of it, so that its method has to be replaced to be watched.
         """
         resize = torch.UntypedStorage.resize_
 
-        def seen(storage: torch.UntypedStorage, num_bytes: int) -> Any:
+        def observe_resize(storage: torch.UntypedStorage, num_bytes: int) -> Any:
             resized = resize(storage, num_bytes)
             if storage._cdata in self._live:
                 self._live[storage._cdata].is_passing = True
@@ -161,7 +161,7 @@ class StepObserver(TorchDispatchMode):
                 self._hold(storage, (), _is_in_backward()).is_passing = True
             return resized
 
-        torch.UntypedStorage.resize_ = seen  # type: ignore[method-assign,assignment]
+        torch.UntypedStorage.resize_ = observe_resize  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:

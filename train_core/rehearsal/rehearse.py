@@ -32,7 +32,7 @@ def rehearse(experiment: Experiment, on_stage: OnStage = lambda done, total: Non
     require_computable(experiment.model, experiment.batch.micro_batch_size)
     alike = [what_it_does(experiment, stage) for stage in range(experiment.parallel.pipeline_parallel_size)]
     different = {done: alike.index(done) for done in alike}  # the first stage of each kind stands for all of them
-    found = dict(zip(different, _rehearsed(experiment, list(different.values()), on_stage), strict=True))
+    found = dict(zip(different, _rehearse_stages(experiment, list(different.values()), on_stage), strict=True))
     stages = tuple(found[done].model_copy(update={"stage": stage}) for stage, done in enumerate(alike))
     ranks_per_stage = experiment.parallel.world_size // experiment.parallel.pipeline_parallel_size
     return Rehearsal(
@@ -45,7 +45,7 @@ def rehearse(experiment: Experiment, on_stage: OnStage = lambda done, total: Non
     )
 
 
-def _rehearsed(experiment: Experiment, stages: Sequence[int], on_stage: OnStage) -> list[StageStep]:
+def _rehearse_stages(experiment: Experiment, stages: Sequence[int], on_stage: OnStage) -> list[StageStep]:
     """The steps of the stages, in their order."""
     # Processes and not threads, because a rehearsal joins a world, and a process can be in one only.
     with ProcessPoolExecutor(min(MOST_PROCESSES, len(stages)), mp_context=get_context("spawn")) as pool:

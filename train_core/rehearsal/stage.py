@@ -64,7 +64,7 @@ class AttentionWithoutMask(DroppingAttention):
     def takes_all_heads(self, query: Tensor) -> bool:
         return True
 
-    def dropped(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
         return causal_attention(query, key, value)
 
 
@@ -159,13 +159,13 @@ def _step_of(experiment: Experiment, world: World) -> Step:
         torch.autograd.set_multithreading_enabled(False),
         FakeTensorMode(),
         observer,
-        observer.resizes_seen(),
+        observer.observe_resizes(),
     ):
         trainer = Trainer(experiment, world, Path(), OF_REHEARSALS)
         vocabulary = experiment.model.vocab_size // experiment.parallel.tensor_parallel_size
-        memory = MemorySorter(observer, trainer.replicas.held_weights(), vocabulary)
+        memory = MemorySorter(observer, trainer.replicas.resident_weights(), vocabulary)
         trainer.step(1)
-        held = memory.at_peak(trainer.replicas.held_gradients())
+        held = memory.at_peak(trainer.replicas.resident_gradients())
     return held, observer.amounts_of
 
 

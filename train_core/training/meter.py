@@ -117,7 +117,7 @@ class Meter:
             synchronize(self.world.device)
             torch.cuda.reset_peak_memory_stats(self.world.device)
 
-    def timed(self, step: int, run: Callable[[], StepResult]) -> StepMetrics:
+    def time_step(self, step: int, run: Callable[[], StepResult]) -> StepMetrics:
         """Run one step. Its time is the slowest rank's; finding that out lies outside it."""
         # Rank 0 may have spent time on reporting the last step. This collective lets all ranks start together.
         total([0.0], self.axis, self.world.device)
@@ -200,7 +200,7 @@ class Meter:
             hardware_flops_utilization=executed * rate / self.peak,
             peak_memory_bytes=memory,
             losses=tuple(step.loss for step in self.steps),
-            unrecorded_steps=self._unrecorded(),
+            unrecorded_steps=self._unrecorded_steps(),
             final_loss=self.steps[-1].loss,
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
@@ -219,7 +219,7 @@ class Meter:
         """True if a step counts: neither a warm-up step nor one that was traced, which is slower."""
         return step > self.num_warmup_steps and step not in self.experiment.profile.trace_steps
 
-    def _unrecorded(self) -> tuple[int, ...]:
+    def _unrecorded_steps(self) -> tuple[int, ...]:
         recorded = {step.step for step in self.steps}
         return tuple(step for step in range(1, self.experiment.training.num_steps + 1) if step not in recorded)
 

@@ -21,7 +21,7 @@ from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
 from train_core.watch.expert_load import ExpertLoads
 from train_core.watch.nonfinite import Origin, origin_of_nonfinite
-from train_core.watch.traces import traced
+from train_core.watch.traces import trace_step
 
 if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
@@ -79,8 +79,8 @@ def train(
         loads = ExpertLoads(trainer.stage, trainer.mesh)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
-            with traced(trial, world.rank, experiment.profile, step):
-                metrics = meter.timed(step, partial(_finite_step, trainer, step))
+            with trace_step(trial, world.rank, experiment.profile, step):
+                metrics = meter.time_step(step, partial(_finite_step, trainer, step))
             busiest = loads.add_step(is_timed=not metrics.warmup)
             metrics = metrics.model_copy(update={"busiest_expert_load": busiest})
             if not trainer.replicas.is_sharded:

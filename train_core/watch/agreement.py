@@ -57,7 +57,7 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
         groups[stage.placements[name].reduced_over].append(index)
     compared = [*((mesh.axis(*axes), indices) for axes, indices in groups.items()), (mesh.tensor, whole)]
     differences = (
-        _difference([names[index] for index in indices], _gathered(sums[indices], axis), axis)
+        _difference([names[index] for index in indices], _gather_sums(sums[indices], axis), axis)
         for axis, indices in compared
         if indices
     )
@@ -65,7 +65,7 @@ def require_equal_replicas(stage: Stage, mesh: Mesh, step: int) -> None:
     # cannot tell, such as which of its two ranks is wrong, may follow from what another has found.
     told = gather_objects([found for found in differences if found is not None], mesh.world)
     if found_anywhere := sorted({found for of_rank in told for found in of_rank}, key=_by_weight):
-        raise _diverged(found_anywhere, step)
+        raise _divergence_error(found_anywhere, step)
 
 
 def checksum(values: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def checksum(values: Tensor) -> Tensor:
     return values.detach().contiguous().view(INTEGERS[values.element_size()]).sum(dtype=torch.int64)
 
 
-def _gathered(sums: Tensor, axis: Axis) -> Tensor:
+def _gather_sums(sums: Tensor, axis: Axis) -> Tensor:
     """The sums of all ranks of an axis: (parameters) -> (ranks, parameters)."""
     return all_gather(sums[None], axis).wait()
 
@@ -96,7 +96,7 @@ def _by_weight(difference: Difference) -> tuple[bool, int, tuple[int, ...]]:
     return difference.odd == difference.ranks, -len(difference.ranks), difference.ranks
 
 
-def _diverged(differences: Sequence[Difference], step: int) -> TrainingError:
+def _divergence_error(differences: Sequence[Difference], step: int) -> TrainingError:
     in_all = set.intersection(*(set(found.odd) for found in differences))
     suspected = in_all or {rank for found in differences for rank in found.odd}
     blamed = next(iter(in_all)) if len(in_all) == 1 else None

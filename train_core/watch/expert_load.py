@@ -1,4 +1,4 @@
-"""How evenly routers share out tokens: the rows that each expert gets, over the mean of its layer (1 is even)."""
+"""The load of experts: the rows that each gets, over the mean of its layer (1 where tokens are shared out evenly)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ExpertLoads:
         """
         if EXPERT not in {name for names in self.mesh.axes for name in names}:
             return None
-        rows = {index: self._summed(mixture) for index, mixture in self.mixtures.items()}
+        rows = {index: self._row_counts(mixture) for index, mixture in self.mixtures.items()}
         if is_timed:
             self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
         device = next(iter(rows.values())).device if rows else torch.device("cpu")
         return maximum([max(map(max, _loads(rows).values()), default=0.0)], self.mesh.world, device)[0]
 
-    def _summed(self, mixture: MixtureOfExperts) -> torch.Tensor:
+    def _row_counts(self, mixture: MixtureOfExperts) -> torch.Tensor:
         """The rows of each expert, of all ranks of the stage."""
         assert mixture.rows_of_experts is not None
         rows, mixture.rows_of_experts = mixture.rows_of_experts, None
@@ -49,7 +49,7 @@ class ExpertLoads:
         return rows
 
     def fields(self) -> dict[str, Any]:
-        """What a `Performance` says of the timed steps; nothing where no rank has experts."""
+        """The loads in the timed steps, as a field of a `Performance`; empty where no rank has experts."""
         is_first = self.mesh.world.rank == self.mesh.layout.rank(self.mesh.pipeline.rank)
         of_stages = gather_objects(_loads(self.timed) if is_first else {}, self.mesh.world)
         by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}

@@ -29,7 +29,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
         standing_of: where another rank stands; None if it does not say, because it is dead or stopped.
     """
     if own.line == DISK:
-        return _held_up_by_its_disk(own, standing_of)
+        return _disk_hang(own, standing_of)
     # The rank that waits need not wait for the culprit itself: rank 0 may wait for rank 1, which waits for rank 2.
     followed, seen = [own], {own.rank}
     for waiting in followed:  # the list grows inside the loop, by the ranks that are waited for
@@ -45,7 +45,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
     return Hang(f"{ranks_text(seen)} wait for each other, rank {own.rank} in {_place(own)}", None)
 
 
-def _held_up_by_its_disk(own: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
+def _disk_hang(own: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:
     found = [standing for rank in own.ranks if (standing := standing_of(rank)) and standing.line == DISK]
     # Others may be there too and come forward. Those that stand as long as this one have the same trouble.
     stuck = {own.rank} | {standing.rank for standing in found if standing.seconds > own.seconds / 2}

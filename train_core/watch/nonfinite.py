@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from train_core.axes import ENDS, Layout
 from train_core.optimizer.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
-from train_core.parallel.main_gradient import looked_at
+from train_core.parallel.main_gradient import look_at_additions
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 from train_core.watch.hang import ranks_text
@@ -163,7 +163,7 @@ def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) ->
             )
         )
 
-    with _observed(stage, mesh, look), torch.compiler.set_stance("force_eager"):
+    with _observe(stage, mesh, look), torch.compiler.set_stance("force_eager"):
         is_finite = is_finite_again()
     for name, parameter in stage.named_parameters():
         if parameter.grad is not None:  # ZeRO-3's rows of it, summed over the replicas
@@ -172,7 +172,7 @@ def _in_passes(stage: Stage, mesh: Mesh, is_finite_again: Callable[[], bool]) ->
 
 
 @contextmanager
-def _observed(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
+def _observe(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
     """Inside the block, `look` sees what every module puts out, the gradient that reaches it, and every weight's."""
     with ExitStack() as stack:
         # Hooks on modules without children: those around them would only see the same values again.
@@ -183,7 +183,7 @@ def _observed(stage: Stage, mesh: Mesh, look: Look) -> Iterator[None]:
                 if name and not list(module.children()):
                     stack.callback(module.register_forward_hook(_hook(look, part, name)).remove)
             for name, parameter in chunk.named_parameters():
-                stack.enter_context(looked_at(parameter, partial(look, GRADIENT, part, name)))
+                stack.enter_context(look_at_additions(parameter, partial(look, GRADIENT, part, name)))
         yield
 
 

@@ -62,13 +62,13 @@ class SystemSampler:
         """
         self._seconds_of_steps += step_seconds
         busy, memory, watts, cores, resident = ([rank[place] for rank in of_ranks] for place in range(len(NOT_DUE)))
-        if _known(sum(cores)) is None:
+        if _if_reported(sum(cores)) is None:
             return None
-        fullest, resident_bytes = _known(max(memory, key=_nan_first)), _known(max(resident, key=_nan_first))
+        fullest, resident_bytes = _if_reported(max(memory, key=_nan_first)), _if_reported(max(resident, key=_nan_first))
         return SystemUse(
-            device_busy_percent=_known(sum(busy) / len(busy)),
+            device_busy_percent=_if_reported(sum(busy) / len(busy)),
             device_memory_bytes=None if fullest is None else int(fullest),
-            device_watts=_known(sum(watts)),
+            device_watts=_if_reported(sum(watts)),
             cpu_cores=sum(cores),
             resident_bytes=None if resident_bytes is None else int(resident_bytes),
         )
@@ -106,12 +106,12 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _known(value: float) -> float | None:
+def _if_reported(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
 def _nan_first(value: float) -> float:
-    """So that one rank of which nothing is known leaves the maximum unknown."""
+    """A key for `max`, by which one rank without a figure leaves the maximum without one."""
     return math.inf if math.isnan(value) else value
 
 
@@ -129,13 +129,13 @@ def busy_percent_of(device: torch.device) -> Percent | None:
 
 
 def nvml_busy_percent(uuid: str) -> Percent | None:
-    """Of the NVIDIA GPU with this UUID, whatever CUDA_VISIBLE_DEVICES hides. A slice of a GPU (MIG) has no figure."""
+    """The reader for the NVIDIA GPU with this UUID, whatever CUDA_VISIBLE_DEVICES hides; a slice (MIG) has none."""
     found = nvml_handle(uuid)
     return None if found is None else partial(_nvml_percent, *found)
 
 
 def amd_busy_percent(pci_address: str) -> Percent | None:
-    """Of the GCD at this address on the PCI bus."""
+    """The reader for the GCD at this address on the PCI bus."""
     amdsmi, gpus = amd_gpus()
     handle = gpus.get(pci_address.lower())
     return None if handle is None else partial(_amd_percent, amdsmi, handle)

@@ -10,7 +10,7 @@ from train_core.trial_folder import TrialFolder
 
 
 @contextmanager
-def traced(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
+def trace_step(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
     """Record the block if the plan asks for it, and leave a Chrome trace in the trial folder."""
     if trial is None or step not in plan.trace_steps or rank not in plan.trace_ranks:
         yield

@@ -38,7 +38,7 @@ MORE_LOOKS_OF_OTHERS = 3 + MORE_LOOKS_FOR_SILENT
 
 
 @contextmanager
-def watched(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[None]:
+def watch_rank(trial: TrialFolder, world: World, hang_seconds: float) -> Iterator[None]:
     """While the block runs, a wait of this rank that is longer than `hang_seconds` ends the process."""
     if world.size == 1:  # a rank that is alone waits for nobody
         yield
@@ -73,7 +73,7 @@ class Watchdog(threading.Thread):
                 self._look()
 
     def _look(self) -> None:
-        standing = self._standing()
+        standing = self._current_standing()
         # Only waits can hang: how long a rank's own work may take, such as compiling, nobody knows.
         hangs = standing.operation is not None and standing.seconds > self.hang_seconds
         if hangs and self.trial.raise_alarm():
@@ -93,8 +93,8 @@ class Watchdog(threading.Thread):
         else:
             self.trial.write_standing(self._with_stack(standing))
 
-    def _standing(self) -> Standing:
-        now, waiting = time.monotonic(), self.clock.awaited()
+    def _current_standing(self) -> Standing:
+        now, waiting = time.monotonic(), self.clock.current_wait()
         # A rank that is at its own work has been since its last wait ended.
         if self.clock.num_waits != self._num_waits:
             self._num_waits, self._since = self.clock.num_waits, now

@@ -84,6 +84,16 @@ def test_a_terminal_says_why_a_trial_failed(read: Read) -> None:
     assert "failed: ValueError: bad" in stream.getvalue()
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_line_that_is_no_state_of_a_trial_is_shown_whole(read: Read, is_terminal: bool) -> None:
+    stream, line = io.StringIO(), f"A step failed: [bold] {'x' * 100}"
+    console = Console(file=stream, force_terminal=is_terminal, width=80, height=30, color_system=None)
+    with progress_on(console) as progress:
+        progress.show([read("runs")])
+        progress.say(line)
+    assert line in stream.getvalue()
+
+
 def test_a_terminal_that_is_too_low_shows_the_running_trials_first(read: Read) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=10, color_system=None)

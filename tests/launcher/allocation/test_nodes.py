@@ -35,13 +35,13 @@ def test_nodes_time_and_name_are_read(tools: Callable[..., None]) -> None:
     )
     assert (found.is_running, found.num_nodes) == (True, 3)
     assert found.seconds == 86400
-    assert found.seconds_left == pytest.approx(86400 - 600, abs=5)
+    assert found.remaining_seconds == pytest.approx(86400 - 600, abs=5)
 
 
 def test_an_allocation_without_a_limit_never_ends(tools: Callable[..., None]) -> None:
     tools(scontrol=f"cat <<END\n{SHOWN.format(state='COMPLETING', limit='UNLIMITED')}END")
     found = own_allocation(INSIDE)
-    assert found.seconds_left == float("inf")
+    assert found.remaining_seconds == float("inf")
     assert not found.is_running
 
 

@@ -21,9 +21,9 @@ def room(num_nodes: int, devices: int = 8) -> Room:
 
 
 def started(
-    room: Room, *candidates: WaitingTrial, seconds_left: dict[str, float] | None = None
+    room: Room, *candidates: WaitingTrial, remaining_seconds: dict[str, float] | None = None
 ) -> dict[str, StepPlacement]:
-    chosen = choose(candidates, room, seconds_left or {})
+    chosen = choose(candidates, room, remaining_seconds or {})
     return {each.trial_id: placement for each, placement in chosen}
 
 
@@ -62,7 +62,7 @@ def test_a_large_trial_that_waits_is_passed_only_by_those_that_end_before_it_can
     two = room(2)
     two.take("runs", StepPlacement(("node1",), (0, 1, 2, 3)))
     large, long, short = candidate("large", 2, 8), candidate("long", 1, 4, 500), candidate("short", 1, 4, 50)
-    assert list(started(two, large, long, short, seconds_left={"runs": 100})) == ["short"]
+    assert list(started(two, large, long, short, remaining_seconds={"runs": 100})) == ["short"]
 
 
 def test_a_trial_passes_freely_on_nodes_that_the_waiting_one_does_not_need() -> None:
@@ -70,7 +70,7 @@ def test_a_trial_passes_freely_on_nodes_that_the_waiting_one_does_not_need() -> 
     for number in (1, 2, 3):
         three.take(f"runs-{number}", StepPlacement((f"node{number}",), (0,)))
     left = {"runs-1": 10.0, "runs-2": 20.0, "runs-3": 999.0}
-    placed = started(three, candidate("large", 2, 8), candidate("long", 1, 4), seconds_left=left)
+    placed = started(three, candidate("large", 2, 8), candidate("long", 1, 4), remaining_seconds=left)
     assert placed == {"long": StepPlacement(("node3",), (1, 2, 3, 4))}
 
 

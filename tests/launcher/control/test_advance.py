@@ -15,7 +15,8 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
 from conf.types.schema import Value
-from launcher.control.advance import Conductor, Rules
+from launcher.control import loop
+from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
@@ -133,6 +134,26 @@ def test_a_search_gets_slot_after_slot_until_it_has_finished_and_every_reader_se
     before = sweep.folder.journal.stat().st_size
     carried_out(stored, adaptive())
     assert sweep.folder.journal.stat().st_size == before
+
+
+def test_a_step_that_fails_later_on_is_tried_again_and_the_display_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FailsOnce:
+        is_under_way, answers = (
+            True,
+            [UsageError("Slurm does not answer", "Wait."), SweepStep(readings=(), finished="over")],
+        )
+
+        def advance(self) -> SweepStep:
+            answer = self.answers.pop(0)
+            if isinstance(answer, UsageError):
+                raise answer
+            return answer
+
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
+    display = Silent()
+    step = go_on(FailsOnce(), display, POLL_SECONDS)  # type: ignore[arg-type]
+    assert step.finished == "over"
+    assert display.lines == ["A step failed, and is tried again: Slurm does not answer. Wait."]
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ class Instant(Workplace):
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
-    def standing(self, sweep: Sweep) -> list[TrialReading]:
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         return sweep.read()
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:

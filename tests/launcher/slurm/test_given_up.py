@@ -53,7 +53,7 @@ def test_a_job_that_slurm_holds_for_good_is_ended_and_said_to_have_met_a_bad_nod
     sweep = waits_for(reason)
     (waiting,) = reconcile(sweep.read())
     assert (waiting.outcome, reason in waiting.cause) == (Outcome.PENDING, True), "status only says it"
-    (ended,) = SlurmQueue(slurm).standing(sweep)
+    (ended,) = SlurmQueue(slurm).read_trials(sweep)
     assert (ended.outcome, reason in ended.cause) == (Outcome.NODE_FAILED, True)
     assert "7" in (tmp_path / "cancelled").read_text().split()
 
@@ -61,7 +61,7 @@ def test_a_job_that_slurm_holds_for_good_is_ended_and_said_to_have_met_a_bad_nod
 def test_a_job_that_waits_for_its_turn_is_left_alone(
     waits_for: Callable[[str], Sweep], slurm: SlurmSpec, tmp_path: Path
 ) -> None:
-    (waiting,) = SlurmQueue(slurm).standing(waits_for("Priority"))
+    (waiting,) = SlurmQueue(slurm).read_trials(waits_for("Priority"))
     assert (waiting.outcome, waiting.cause) == (Outcome.PENDING, "")
     assert not (tmp_path / "cancelled").exists()
 
@@ -72,5 +72,5 @@ def test_a_heterogeneous_job_that_waits_for_a_component_that_has_ended_is_ended(
 ) -> None:
     when = datetime.datetime.fromtimestamp(time.time() - seconds_ago).isoformat(timespec="seconds")
     told = f"echo '7+0|PENDING Resources|N/A||ours-1|'; echo '7+1|FAILED NonZeroExitCode|{when}|node1|ours-1|'"
-    (reading,) = SlurmQueue(slurm).standing(waits_for("", told))
+    (reading,) = SlurmQueue(slurm).read_trials(waits_for("", told))
     assert reading.outcome is outcome

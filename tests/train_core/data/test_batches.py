@@ -16,7 +16,7 @@ from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Coordinates, Layout
-from train_core.data.batches import Batches, open_windows, permuted
+from train_core.data.batches import Batches, open_windows, place_in_permutation
 from train_core.data.tokens import prepare, split_of
 from train_core.parallel.mesh import build_mesh
 from train_core.process.world import World
@@ -39,18 +39,18 @@ def counting(experiment_of: ExperimentOf, tmp_path: Path) -> Any:
 @settings(max_examples=50, deadline=None)
 @given(size=st.integers(1, 300), seed=st.integers(0, 2**64 - 1))
 def test_an_epochs_order_is_a_permutation(size: int, seed: int) -> None:
-    assert sorted(permuted(index, size, seed) for index in range(size)) == list(range(size))
+    assert sorted(place_in_permutation(index, size, seed) for index in range(size)) == list(range(size))
 
 
 def test_orders_are_mixed_and_differ_between_seeds() -> None:
     size = 10_000
-    orders = np.array([[permuted(index, size, seed) for index in range(size)] for seed in (1, 2)])
+    orders = np.array([[place_in_permutation(index, size, seed) for index in range(size)] for seed in (1, 2)])
     assert (orders[0] == orders[1]).mean() < 0.001
     for order in orders:
         assert abs(np.corrcoef(order, np.arange(size))[0, 1]) < 0.05
         assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.05
     billions = 10**12
-    assert len({permuted(index, billions, 3) for index in range(1000)}) == 1000
+    assert len({place_in_permutation(index, billions, 3) for index in range(1000)}) == 1000
 
 
 def test_every_epoch_visits_every_sequence_once_in_an_order_of_its_own(counting: Any, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ class Watched(BytePairs):
 
     samples: list[str] = []  # noqa: RUF012  (a frozen dataclass takes no new attributes)
 
-    def sampled(self, pieces: Pieces, limit: int) -> Iterator[str]:
-        lines = list(super().sampled(pieces, limit))
+    def sample_lines(self, pieces: Pieces, limit: int) -> Iterator[str]:
+        lines = list(super().sample_lines(pieces, limit))
         self.samples.append("".join(lines))
         return iter(lines)
 

@@ -33,17 +33,17 @@ def test_a_device_is_held_up_by_the_first_wait_that_it_has_not_come_through(monk
     monkeypatch.setattr(clock, "mark", mark)
     line = Line("data", range(2), clock)
     first, second = line.start("all_reduce", 8), line.start("all_gather", 8)
-    assert clock.awaited() is None, "nobody needs the results yet"
+    assert clock.current_wait() is None, "nobody needs the results yet"
     for operation in (first, second):
         clock.wait(operation, Work().wait)
-    found = clock.awaited()
+    found = clock.current_wait()
     assert found is not None
     assert found[0] is first
     marks[1].passed = True
-    assert (found := clock.awaited()) is not None
+    assert (found := clock.current_wait()) is not None
     assert found[0] is second
     marks[3].passed = True
-    assert clock.awaited() is None
+    assert clock.current_wait() is None
 
 
 def test_what_runs_beside_the_computation_can_hold_a_device_up_and_is_no_wait_of_its_stream(
@@ -53,7 +53,7 @@ def test_what_runs_beside_the_computation_can_hold_a_device_up_and_is_no_wait_of
     monkeypatch.setattr(clock, "mark", Event)
     operation = Line("data", range(2), clock).start("all_gather", 8)
     clock.follow(operation, work.wait)
-    found = clock.awaited()
+    found = clock.current_wait()
     assert found is not None
     assert found[0] is operation
     assert clock.seconds_by_name() == {}
@@ -67,4 +67,4 @@ def test_a_clock_does_not_keep_what_an_operation_filled(monkeypatch: pytest.Monk
     held = weakref.ref(work)
     del work
     assert held() is None
-    assert clock.awaited() is not None
+    assert clock.current_wait() is not None

@@ -19,7 +19,7 @@ def waits_while_groups_are_made(world: World, layouts: list[Layout], folder: Pat
         clock, is_seen = Clock(), folder / f"seen-{number}"
 
         def look(clock: Clock = clock, is_seen: Path = is_seen) -> None:
-            while (found := clock.awaited()) is None:
+            while (found := clock.current_wait()) is None:
                 pass
             told.append(str(found[0]))
             is_seen.touch()

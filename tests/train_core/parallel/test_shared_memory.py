@@ -83,13 +83,13 @@ def test_what_no_slot_holds_goes_through_gloo(worlds: Worlds) -> None:
 
 
 def beyond_reach(world: World) -> tuple[bool, Tensor]:
-    real = Offer.taken
+    real = Offer.memory
     if world.rank == 1:  # as on another node: the process of that number is none, or another one
-        Offer.taken = lambda self, num_bytes: real(self._replace(token=bytes(len(self.token))), num_bytes)  # type: ignore[method-assign]
+        Offer.memory = lambda self, num_bytes: real(self._replace(token=bytes(len(self.token))), num_bytes)  # type: ignore[method-assign]
     try:
         axis = build_mesh(Layout({"tensor": world.size}), world.rank).tensor
     finally:
-        Offer.taken = real  # type: ignore[method-assign]
+        Offer.memory = real  # type: ignore[method-assign]
     return axis.memory is None, all_reduce(torch.ones(3), axis).wait()
 
 

@@ -14,12 +14,12 @@ from tests.train_core.conftest import Worlds
 from train_core.job.failures import failure_of, lost_a_peer
 from train_core.parallel.collectives import Axis
 from train_core.process import first_rank
-from train_core.process.first_rank import found_by_first
+from train_core.process.first_rank import result_of_first
 from train_core.process.world import World
 
 
 def asked_of_all(world: World) -> int:
-    return found_by_first(os.getpid, Axis(world.size, world.rank))
+    return result_of_first(os.getpid, Axis(world.size, world.rank))
 
 
 def test_all_ranks_get_what_the_first_one_finds(worlds: Worlds) -> None:
@@ -41,7 +41,7 @@ def found_after_three_signs(world: World) -> int:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(first_rank, "SIGN_SECONDS", 0.01)
         patched.setattr(dist, "broadcast_object_list", counted)
-        return found_by_first(find, Axis(world.size, world.rank))
+        return result_of_first(find, Axis(world.size, world.rank))
 
 
 def test_the_others_hear_of_a_long_search_before_torch_gives_up_waiting(worlds: Worlds) -> None:
@@ -65,7 +65,7 @@ def complaint(world: World, error: Exception | None) -> tuple[str, bool, int | N
         raise Odd(1, 2) if error is None else error
 
     with pytest.raises((ConfigError, OSError, Odd, RuntimeError)) as raised:
-        found_by_first(refuse, Axis(world.size, world.rank))
+        result_of_first(refuse, Axis(world.size, world.rank))
     assert asked_of_all(world) > 0, "the ranks are still in step"
     failure = failure_of(world.rank, raised.value)
     return failure.cause, lost_a_peer(failure), failure.blamed

@@ -21,7 +21,7 @@ from torch import Tensor
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import TrainingPlan
-from train_core.data.batches import mixed, permuted
+from train_core.data.batches import hash_of, place_in_permutation
 from train_core.model.initialize import initial_value
 
 Weights = dict[str, Tensor]
@@ -130,7 +130,7 @@ def _sequence_of_text(experiment: Experiment, text: bytes, sample: int) -> np.nd
     length = experiment.model.seq_length
     starts = range(0, len(text) - length, length)
     epoch, index = divmod(sample, len(starts))
-    start = starts[permuted(index, len(starts), mixed(experiment.training.seed) ^ epoch)]
+    start = starts[place_in_permutation(index, len(starts), hash_of(experiment.training.seed) ^ epoch)]
     return np.frombuffer(text[start : start + length + 1], dtype=np.uint8).astype(np.int64)
 
 

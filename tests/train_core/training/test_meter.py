@@ -35,7 +35,7 @@ def reported_when_timing_began(world: World, experiment: Experiment, reported: P
         reported.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("train_core.training.meter.time", SimpleNamespace(perf_counter=read_clock, time=time.time))
-        metrics = meter.timed(1, lambda: StepResult(1.0, 1.0, 0.1))
+        metrics = meter.time_step(1, lambda: StepResult(1.0, 1.0, 0.1))
     assert metrics.step_seconds == 1.0
     return seen[0]
 
@@ -54,7 +54,7 @@ def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Ex
     experiment = experiment_of({"parallel.recompute": "full", "parallel.recompute_every": 2})
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis())
     for step in (1, 2):
-        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+        meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
     assert meter.performance().hardware_flops == estimate(experiment).hardware_flops
 
 
@@ -63,7 +63,7 @@ def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: Exp
     history = [STEP.model_copy(update={"step": step, "num_steps": 6}) for step in (1, 4)]
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=history, done=4)
     for step in (5, 6):
-        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+        meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
     performance = meter.performance()
     assert performance.unrecorded_steps == (2, 3)
     assert performance.recorded_steps == [1, 4, 5, 6]
@@ -84,7 +84,7 @@ def test_an_extended_training_is_timed_by_the_steps_that_were_added(
     experiment = experiment_of({"training.num_steps": 4 + len(added), "training.num_warmup_steps": 1})
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=before, done=4)
     for step in range(5, 5 + len(added)):
-        meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1))
+        meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
     meter.steps[4:] = [
         step.model_copy(update={"step_seconds": seconds}) for step, seconds in zip(meter.steps[4:], added, strict=True)
     ]

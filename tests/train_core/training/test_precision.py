@@ -150,7 +150,7 @@ def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Experi
     scale = LossScale.of(experiment_of(values).precision)
     scales = []
     for overflows in (False, False, True, False, False, False, False):
-        (scale.overflowed if overflows else scale.succeeded)()
+        (scale.back_off if overflows else scale.note_success)()
         scales.append(scale.scale)
     assert scales == [8, 8, 4, 4, 4, 8, 8]
     restored = LossScale.of(experiment_of(values).precision)
@@ -160,7 +160,7 @@ def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Experi
 
 def test_other_precisions_do_not_scale(experiment_of: ExperimentOf) -> None:
     scale = LossScale.of(experiment_of({"precision.dtype": "bf16"}).precision)
-    scale.succeeded()
+    scale.note_success()
     assert (scale.scale, scale.is_dynamic) == (1.0, False)
 
 
@@ -169,7 +169,7 @@ def test_a_change_of_precision_begins_with_the_new_precisions_scale(experiment_o
     scale, constant = LossScale.of(fp16), LossScale.of(bf16)
     scale.restore(constant.state())
     assert scale == LossScale.of(fp16)
-    scale.overflowed()
+    scale.back_off()
     constant.restore(scale.state())
     assert constant == LossScale.of(bf16)
 

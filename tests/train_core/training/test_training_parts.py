@@ -138,7 +138,7 @@ def test_warm_up_steps_are_left_out_of_the_time(experiment_of: ExperimentOf, mon
     monkeypatch.setattr(
         "train_core.training.meter.time", SimpleNamespace(perf_counter=lambda: next(clock), time=time.time)
     )
-    metrics = [meter.timed(step, lambda: StepResult(1.5, 0.1, 0.2)) for step in range(1, 6)]
+    metrics = [meter.time_step(step, lambda: StepResult(1.5, 0.1, 0.2)) for step in range(1, 6)]
     assert [m.warmup for m in metrics] == [True, True, False, False, False]
     performance = meter.performance()
     assert (performance.step_seconds, performance.step_seconds_min, performance.step_seconds_max) == (2, 1, 3)

@@ -186,7 +186,7 @@ def injured_once(
             if where == "loss":
                 return losses * NAN
             counted = [trainer.mesh.counts(of) for of in trainer.replicas.treatments]
-            trainer.replicas.held_gradients()[counted.index(True)][3] = NAN
+            trainer.replicas.resident_gradients()[counted.index(True)][3] = NAN
             return losses
 
         with pytest.MonkeyPatch.context() as patch:

@@ -144,7 +144,7 @@ def test_a_damaged_part_is_put_aside_and_a_folder_without_any_has_no_timeline(tm
     folder.timeline.mkdir()
     (folder.timeline / "stage-00000.json").write_text("{")
     assert folder.read_timeline() == []
-    assert len(folder.quarantined()) == 1
+    assert len(folder.damaged_files()) == 1
 
 
 def test_a_disk_that_takes_no_timeline_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

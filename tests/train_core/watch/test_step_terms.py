@@ -56,7 +56,7 @@ def test_waiting_is_seen_while_it_lasts_and_not_after_an_error() -> None:
     seen = []
 
     def lose_a_peer() -> None:
-        seen.append(clock.awaited())
+        seen.append(clock.current_wait())
         raise RuntimeError("Connection closed by peer")
 
     with pytest.raises(RuntimeError):
@@ -66,7 +66,7 @@ def test_waiting_is_seen_while_it_lasts_and_not_after_an_error() -> None:
     operation, since = awaited
     assert (str(operation), operation.number) == ("all_reduce over data, 512 KiB", 1)
     assert since <= time.monotonic()
-    assert clock.awaited() is None
+    assert clock.current_wait() is None
 
 
 def test_the_slowest_rank_is_the_one_with_the_most_work_of_its_own() -> None:

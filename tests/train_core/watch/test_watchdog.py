@@ -21,7 +21,7 @@ from train_core.measurement import Outcome
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
-from train_core.watch.watchdog import watched
+from train_core.watch.watchdog import watch_rank
 
 LONG = {"training.num_steps": 100_000, "watch.hang_seconds": 3.0}
 DATA_3 = LONG | {"parallel.world_size": 3, "batch.global_batch_size": 6}
@@ -129,6 +129,6 @@ def test_the_thread_that_looks_asks_the_gpu_of_its_rank(trial_of: TrialOf, monke
     """A new thread's current device is GPU 0, whatever the rank has chosen."""
     chosen = list[tuple[str, torch.device]]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
-    with watched(trial_of(DATA_3), World(1, 3, torch.device("cuda", 1), "nccl"), hang_seconds=600.0):
+    with watch_rank(trial_of(DATA_3), World(1, 3, torch.device("cuda", 1), "nccl"), hang_seconds=600.0):
         pass
     assert chosen == [("watchdog", torch.device("cuda", 1))]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
-from train_core.bucket_rules import Treatment, bucketed, padded_length
+from train_core.bucket_rules import Treatment, bucket_members, padded_length
 
 
 class Parameter(NamedTuple):
@@ -33,7 +33,7 @@ def buckets_of(experiment: Experiment, stage: int) -> list[tuple[Treatment, int]
 
     return [
         (treated, padded_length(sum(map(length, members)), num_replicas(experiment, treated)))
-        for treated, members in bucketed(parameters_of(experiment, stage), treatment, length)
+        for treated, members in bucket_members(parameters_of(experiment, stage), treatment, length)
     ]
 
 

@@ -72,7 +72,7 @@ def moved_by_update(world: World, experiment: Experiment, folder: Path) -> tuple
     trainer.step(1)
     losses = trainer.passes(2)
     owned = sum(len(weights) for weights in trainer.replicas.own_weights())
-    held = sum(weights.numel() for weights in trainer.replicas.held_weights())
+    held = sum(weights.numel() for weights in trainer.replicas.resident_weights())
     for reduction in getattr(trainer.replicas, "reductions", ()):
         if isinstance(reduction, ShardReduction):
             reduction._collect()  # the last pass's own work, which would else be done in the update

@@ -73,7 +73,7 @@ def test_the_first_timed_step_starts_the_counters_and_warm_up_is_left_out(experi
     meter = Meter(experiment, World(0, 1, CPU, "gloo"), Axis())
     meter.energy = EnergyMeter(CPU, [EnergyCounter("socket", "RAPL", "device", counter.read)])
     for step in (1, 2, 3, 4):
-        meter.timed(step, counter.step)
+        meter.time_step(step, counter.step)
     performance = meter.performance()
     assert performance.energy_watts is not None
     assert performance.energy_seconds is not None
@@ -96,8 +96,8 @@ def test_the_power_of_idle_devices_is_measured_where_asked_for() -> None:
 def test_a_machine_without_counters_measures_no_energy(experiment_of: ExperimentOf) -> None:
     meter = Meter(experiment_of({}), World(0, 1, CPU, "gloo"), Axis())
     meter.energy = EnergyMeter(CPU, [])
-    meter.timed(1, lambda: StepResult(1.0, 1.0, 0.1))
-    meter.timed(2, lambda: StepResult(1.0, 1.0, 0.1))
+    meter.time_step(1, lambda: StepResult(1.0, 1.0, 0.1))
+    meter.time_step(2, lambda: StepResult(1.0, 1.0, 0.1))
     assert meter.performance().energy_joules_per_step is None
     assert meter.performance().energy_source is None
 

@@ -104,7 +104,7 @@ def test_ranks_of_one_machine_count_its_sockets_once(worlds: Worlds) -> None:
 
 def test_steps_say_what_was_used(experiment_of: ExperimentOf) -> None:
     meter = Meter(experiment_of({"training.num_steps": 3}), World(0, 1, CPU, "gloo"), Axis())
-    steps = [meter.timed(step, lambda: StepResult(1.0, 1.0, 0.1)) for step in (1, 2, 3)]
+    steps = [meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1)) for step in (1, 2, 3)]
     assert [step.system is None for step in steps] == [True, True, False]
     used = steps[-1].system
     assert used is not None
