@@ -26,7 +26,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check test test-fast test-pythons test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check sweep-frontier-study test test-fast test-pythons test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is a sweep: 22b, 175b, 1t, smoke, ...; see trisweep list sweep"
@@ -63,6 +63,12 @@ plan-%: setup ## predict every point of a sweep on paper
 
 sweep-%: setup ## plan, measure and report a sweep: on Slurm with CLUSTER=, else its proxy on this machine
 	@$(TRISWEEP) sweep $* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
+
+# This sweep has no proxy: without a cluster its search is replayed on made-up machines.
+ON_CLUSTER := $(CLUSTER)$(filter-out 0,$(DRY_RUN))$(filter cluster=%,$(OVERRIDES))
+sweep-frontier-study: setup
+	@$(if $(ON_CLUSTER),$(TRISWEEP) sweep,$(BIN)/python -m benchmarks.replay) frontier-study $(CHOICE) \
+	  $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)
 
 scaling-%: setup ## weak and strong scaling, a report each: scaling-175b or scaling-1t
 	@$(TRISWEEP) sweep weak-$* $(CHOICE) $(if $(filter-out 0,$(DRY_RUN)),--dry-run) $(OPTIONS)

@@ -9,6 +9,6 @@ Predictions: `validate` holds them against `published_rows` and `measured_rows`,
 `frontier_targets` what is inferred, `fastest_fit` the plan said to be fastest, `expert_plans` what a search proposes
 beside what was run, `cost_model_tables` the tables of docs.
 The trainer: `trainer` against `plain_gpt`, `overhead`, `timeline`, `gpu` with `known_device`.
-Sweeps: `search`, `lean`, `pilot`, `large_sweep`, `disturbed_runs`. Rooms: `search_jobs`, `fitting`, `chaos`,
-`gpu_check`.
+Sweeps: `search`, `lean`, `pilot`, `large_sweep`, `disturbed_runs`, `search_jobs`. Rooms: `replay`,
+`fitting`, `chaos`, `gpu_check`.
 """

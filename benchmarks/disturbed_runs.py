@@ -18,6 +18,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from benchmarks.replay.reading import NOWHERE, ReplayedReading
+from benchmarks.replay.run import as_measured
 from benchmarks.target import Target, at_least, at_most, figure
 from conf.compose.load import compose
 from conf.overrides import Overrides
@@ -25,8 +27,6 @@ from sweeps.points.plan import plan_sweep
 from sweeps.repeats.points import measured_points, rivals_of
 from sweeps.repeats.ranking import RATES, disturbances
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds, far_from_prediction
-from sweeps.replay.reading import NOWHERE, ReplayedReading
-from sweeps.replay.run import as_measured
 from sweeps.trial import Trial, repeat_id
 from train_core.measurement import Measurement
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.replay.run import as_measured
 from benchmarks.target import Target, at_most, print_targets
 from conf.compose.load import compose
 from conf.overrides import Overrides
@@ -27,7 +28,6 @@ from conf.units import MEBIBYTE
 from results.mlflow.sweep_import import import_sweep
 from results.report.report import write_report
 from sweeps.glance import TICK_NS
-from sweeps.replay.run import as_measured
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.costs import Estimate, estimate

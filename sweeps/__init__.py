@@ -4,7 +4,6 @@ From the top down; every line imports only from those below it:
 
 later_command  what a later command makes of a sweep that is there already
 repeats        the same point measured more than once
-replay         a made-up machine, on which a search can be tried without devices
 glance         whether anything may have changed since a sweep was read; `log_choice`: whose log to read
 table          tables of configurations to price
 search         which point to try next, from what the trials have shown

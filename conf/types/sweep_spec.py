@@ -179,7 +179,7 @@ class SearchPlan(Frozen):
 
 
 class ReplaySpec(Frozen):
-    """The replay of a sweep where there is no cluster: against the cost model as the machine, with no job at all.
+    """The replay of a sweep in a checkout: against the cost model as the machine, without a cluster and without a job.
 
     Attributes:
         num_machines: made-up machines, each of which differs from the cost model in its own way.
@@ -199,7 +199,7 @@ class SweepSpec(PointSet):
         max_trials: the most points to measure of those that fit, the best predicted first (the baseline always).
         published: rows of `results/published.csv` (its `id` column) to show beside the measurements.
         proxy: what is measured where there is no cluster; null where nothing is.
-        replay: what takes the place of the stand-in, for a sweep that asks how its points are best searched.
+        replay: how a checkout replays the sweep on paper, if it asks how its points are best searched.
         scaling: the sweep is a scaling study, whose points differ in their number of devices: `strong` holds the global
             batch constant, `weak` the batch of a replica. Each of them is measured `search.max_rounds` times.
         stages: what follows every trial, by name, such as an evaluation; each starts once the one before it completed.

@@ -21,7 +21,6 @@ from cli.commands.plan.command import print_plan, print_question, print_space
 from cli.commands.sweep.allocation import show_allocation, sweep_in_allocation
 from cli.commands.sweep.end import end_command
 from cli.commands.sweep.on_slurm import hours_at_most
-from cli.commands.sweep.replay import is_replayed, print_replay
 from cli.commands.sweep.what_is_measured import (
     num_attempts,
     print_left_out,
@@ -31,7 +30,7 @@ from cli.commands.sweep.what_is_measured import (
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_verbatim
 from cli.output.state_document import print_state
-from conf.errors import EXIT_INTERRUPTED
+from conf.errors import EXIT_INTERRUPTED, ConfigError
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -82,9 +81,7 @@ def sweep(
     if as_json:
         leave_stdout_to_json()
     place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
-    if is_replayed(place):
-        print_replay(place, as_json=as_json)
-        return
+    _require_measurable(place)
     require_trackers(place.settings.tracking)
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     record, restriction = _planned(place)
@@ -104,6 +101,20 @@ def sweep(
     command = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     with _state_at_the_end(place.folder, as_json=as_json):
         _carry_out(place, planned, rules, command)
+
+
+def _require_measurable(place: SweepPlace) -> None:
+    """Raises:
+    ConfigError: without a cluster, nothing of the sweep can be measured: a checkout replays it instead.
+    """
+    sweep = place.settings.sweep
+    if place.on_slurm or sweep is None or sweep.replay is None or sweep.proxy is not None:
+        return
+    remedy = (
+        f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
+        f" paper with `make sweep-{sweep.name}`."
+    )
+    raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
 
 
 def _carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:

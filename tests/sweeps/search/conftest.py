@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from benchmarks.replay.machine import InventedMachine
+from benchmarks.replay.reading import ReplayedReading, replayed_reading
+from benchmarks.replay.run import replay_trial
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
 from sweeps.points.plan import plan_sweep
-from sweeps.replay.machine import InventedMachine
-from sweeps.replay.reading import ReplayedReading, replayed_reading
-from sweeps.replay.run import replay_trial
 from sweeps.search.choice import search_for
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.searcher import Proposal

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from benchmarks.replay.machine import InventedMachine
+from benchmarks.replay.reading import ReplayedReading, replayed_reading
+from benchmarks.replay.run import replay_trial
 from conf.plan.experiment import Experiment
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading
-from sweeps.replay.machine import InventedMachine
-from sweeps.replay.reading import ReplayedReading, replayed_reading
-from sweeps.replay.run import replay_trial
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Answer, Proposal
 from sweeps.trial import Trial

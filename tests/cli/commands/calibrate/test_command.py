@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.replay.run import as_measured
 from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR
 from sweeps.points.plan import plan_sweep
-from sweeps.replay.run import as_measured
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from tests.forked_command import run_forked

@@ -42,6 +42,15 @@ def test_an_output_folder_that_is_a_file_is_said_so(tmp_path: Path, trisweep: Co
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+def test_a_sweep_without_a_proxy_names_the_cluster_to_choose_and_the_replay(tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("sweep", "frontier-study", "--here", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("trisweep: sweep.proxy = None: the sweep has no proxy")
+    assert "cluster=NAME" in done.stderr
+    assert "`make sweep-frontier-study`" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("sweep", "175b", "cluster=frontier", "slurm.account=ABC123", "--dry-run", cwd=tmp_path)

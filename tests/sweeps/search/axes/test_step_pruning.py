@@ -8,8 +8,8 @@ import numpy as np
 import optuna
 import pytest
 
+from benchmarks.replay.reading import NOWHERE
 from conf.types.schema import Value
-from sweeps.replay.reading import NOWHERE
 from sweeps.search.axes.step_pruning import Curve, prunings, why_below_median, why_not_promoted
 from sweeps.search.searcher import Proposal
 from tests.sweeps.search.loss_sweep import LOSS, CurveReading, LossSweep

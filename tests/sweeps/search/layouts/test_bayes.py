@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.replay.reading import ReplayedReading, replayed_reading
+from benchmarks.replay.reading import ReplayedReading, replayed_reading
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Listed
 from sweeps.trial import Trial

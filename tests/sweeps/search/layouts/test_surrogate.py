@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.replay.machine import InventedMachine
+from benchmarks.replay.machine import InventedMachine
 from sweeps.search.layouts.memory_fit import cumulative, expected_improvement
 from sweeps.search.layouts.priced import Priced
 from sweeps.search.layouts.surrogate import PARTS, Seen, Surrogate

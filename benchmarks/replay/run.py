@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.replay.machine import InventedMachine
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
-from sweeps.replay.machine import InventedMachine
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import num_recomputed, plan_of, setting_of

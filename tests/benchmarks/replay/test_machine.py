@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.replay.machine import InventedMachine
+from benchmarks.replay.run import replay_trial
 from conf.plan.experiment import Experiment
-from sweeps.replay.machine import InventedMachine
-from sweeps.replay.run import replay_trial
 from tests.composed import load
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.estimate import plan_of, setting_of

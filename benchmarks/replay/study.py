@@ -1,32 +1,29 @@
-"""A sweep replayed: every point of its axes on a made-up machine, and how many jobs searches need to find the best.
-
-Nothing is measured. The machine is the cost model with other constants, effects that it does not know, and noise, so
-that a replay shows how a search behaves, and nothing about a real cluster.
-"""
+"""The points of a sweep as candidates: every point of its axes, on a made-up machine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from benchmarks.replay.ground import Ground
+from benchmarks.replay.machine import InventedMachine
+from benchmarks.replay.reading import ReplayedReading, replayed_reading
+from benchmarks.replay.run import replay_trial
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
-from sweeps.points.axes import AxisSpace, spaces_of
+from sweeps.points.axes import AxisSpace, Point, spaces_of
 from sweeps.points.plan import SweepPart, make_trials
-from sweeps.replay.machine import InventedMachine
-from sweeps.replay.reading import ReplayedReading, replayed_reading
-from sweeps.replay.run import replay_trial
+from sweeps.search.axes.draws import draw_point
 from sweeps.search.axes.seen_points import PointKey, point_key
+from sweeps.search.axes.tpe import TpeChooser
 from sweeps.trial import Trial
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Booleans, Floats, Plans
-
-NEAR = 0.98
-"""The share of the best point's rate that counts as found."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,8 @@ class Study:
 
     def rows_of(self, trials: Sequence[Trial]) -> list[int]:
         """The numbers of those that are to be measured, such as the baseline that a sweep plans."""
-        known = {trial.trial_id: row for row, trial in enumerate(self.trials)}
-        return [known[trial.trial_id] for trial in trials if trial.selected and trial.trial_id in known]
+        numbers = {trial.trial_id: row for row, trial in enumerate(self.trials)}
+        return [numbers[trial.trial_id] for trial in trials if trial.selected and trial.trial_id in numbers]
 
     @cached_property
     def is_searched(self) -> Booleans:
@@ -77,59 +74,33 @@ class Study:
         columns = [plan_of(experiment) for experiment in self.experiments]
         return Plans(**{name: np.concatenate([getattr(each, name) for each in columns]) for name in Plans.__slots__})
 
-    def on(self, machine: InventedMachine) -> Ground:
+    def draw(self, trial: Any) -> int | None:
+        """The number of the point on which a trial of Optuna's decides; None where its values are no point."""
+        point = draw_point(self.spaces, TpeChooser(trial))
+        return None if point is None else self.rows_of_points.get(point_key(point))
+
+    def on(self, machine: InventedMachine) -> StudyGround:
         setting = setting_of(self.experiments[0])
         truth = machine.truth(setting, self.plans)
         flops = np.array([model_flops(each.model, each.batch.global_batch_size) for each in self.experiments])
         rates: Floats = flops / truth.step_seconds / self.plans.world_size
         fits: Booleans = truth.peak_memory_bytes <= setting.cluster.device.memory_bytes
-        return Ground(self, machine, np.where(fits, rates, 0.0))
+        searched = np.where(fits & self.is_searched, rates, 0.0)
+        # The rate of a point that is not searched, such as a baseline beside the axes, says nothing here.
+        return StudyGround(searched / searched.max(), fits, self.fits_on_paper, self, machine)
 
 
-@dataclass(frozen=True)
-class Ground:
-    """A study on one machine.
-
-    Attributes:
-        rates: model FLOP/s per device of every trial, without noise; 0 where it runs out of memory.
-    """
+@dataclass(frozen=True, eq=False)
+class StudyGround(Ground):
+    """The points of a study on one machine."""
 
     study: Study
     machine: InventedMachine
-    rates: Floats
 
     def reading_of(self, row: int) -> ReplayedReading:
-        """Return how the trial ends, with noise."""
         return replayed_reading(self.study.trials[row], replay_trial(self.machine, self.study.experiments[row]))
 
-    @cached_property
-    def best_rate(self) -> float:
-        return float(self.rates[self.study.is_searched].max())
-
-    def share_of_best(self, row: int) -> float:
-        """The trial's true rate as a share of the best; 0 of what is not searched, whose rate says nothing here."""
-        return float(self.rates[row] / self.best_rate) if self.study.is_searched[row] else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One search on one machine.
-
-    Attributes:
-        found_at: the first job within 2 % of the best; None where none was.
-        num_jobs: until then, or until the search ended.
-        num_lost: how many of them ran out of memory.
-        share: what the best of them reached of the best rate.
-    """
-
-    found_at: int | None
-    num_jobs: int
-    num_lost: int
-    share: float
-
-
-def score(ground: Ground, rows: Sequence[int]) -> Played:
-    """Return the score of the jobs that a search asked for, in their order."""
-    shares = [ground.share_of_best(row) for row in rows]
-    found = next((number for number, share in enumerate(shares, start=1) if share >= NEAR), None)
-    return Played(found, len(rows), sum(ground.rates[row] == 0.0 for row in rows), max(shares, default=0.0))
+    def row_of_point(self, point: Point) -> int:
+        row = self.study.rows_of_points.get(point_key(point))
+        assert row is not None, f"{point} is no point of the study"
+        return row

@@ -7,41 +7,44 @@ are published, so that nothing can be chosen there. Of a layout that a section m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.published_rows import row_sets, sweep_of
-from benchmarks.search_jobs.contest import Played
-from benchmarks.search_jobs.grounds import NEAR
+from benchmarks.replay.game import Game, play
+from benchmarks.replay.ground import Ground
+from benchmarks.replay.players import Player, SearchPlayer
+from benchmarks.replay.reading import ReplayedReading, replayed_reading, unplanned_trial
+from benchmarks.replay.run import as_measured
 from conf.compose.load import load
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.schema import Value
 from results.score import RowComparison
-from sweeps.replay.reading import ReplayedReading, replayed_reading
-from sweeps.replay.run import as_measured
+from sweeps.points.axes import Point
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
 from sweeps.table.cells import text_of
-from sweeps.trial import Trial
 from train_core.costs.estimate import plan_of, setting_of
+from train_core.costs.setting import Floats
 from train_core.measurement import Measurement
 
 FEWEST_ROWS = 6
 GROUND_TABLES = ("bloom", "JUPITER", "vTrain")
 
 
-class Rows:
-    """The rows of one section as candidates."""
+class PublishedRows:
+    """The rows of one section as candidates of `search=bayes`."""
 
     def __init__(self, rows: Sequence[RowComparison]) -> None:
         parts = load(["data=synthetic"])
         by_fingerprint = {one.fingerprint: (row, one) for row in reversed(rows) if (one := _experiment(row, parts))}
         self.rows = [row for row, _ in reversed(by_fingerprint.values())]
         self.experiments = [one for _, one in reversed(by_fingerprint.values())]
-        self.priced = join_plans([_priced(row) for row in self.rows])
+        self.priced = join_plans([_priced_row(row) for row in self.rows])
         self._numbers = {one.fingerprint: number for number, one in enumerate(self.experiments)}
 
     def experiment(self, row: int) -> Experiment:
@@ -54,31 +57,48 @@ class Rows:
         return self._numbers.get(experiment.fingerprint)
 
     @property
-    def rates(self) -> list[float]:
-        """Measured FLOP/s per device that the model needs; 0 of a row that ran out of memory."""
-        return [
+    def rates(self) -> Floats:
+        """Measured FLOP/s per device that the model needs; 0 of a row that ran out of memory, (n,)."""
+        rates = [
             float(self.priced.flops[n] / (row.step_seconds or inf) / self.experiments[n].parallel.world_size)
             for n, row in enumerate(self.rows)
         ]
-
-    def finished(self, number: int) -> ReplayedReading:
-        experiment, row = self.experiments[number], self.rows[number]
-        over = 2.0 if row.step_seconds is None else 0.5  # only whether it fits is told
-        measured = as_measured(experiment, row.step_seconds or 1.0, over * experiment.cluster.device.memory_bytes)
-        told = measured if row.step_seconds is None else _without_memory(measured)
-        trial = Trial(
-            trial_id=str(number),
-            point={},
-            experiment=experiment,
-            estimate=None,
-            infeasible_reason=None,
-            selected=True,
-            is_baseline=False,
-        )
-        return replayed_reading(trial, told)
+        return np.array(rates)
 
 
-def measured_grounds() -> list[Rows]:
+@dataclass(frozen=True, eq=False)
+class PublishedGround(Ground):
+    """Published rows on the machine that they were measured on; chance may choose any of them."""
+
+    rows: PublishedRows
+
+    @classmethod
+    def of(cls, rows: PublishedRows) -> PublishedGround:
+        rates = rows.rates
+        return cls(rates / rates.max(), rates > 0, np.ones(len(rates), dtype=bool), rows)
+
+    def reading_of(self, row: int) -> ReplayedReading:
+        experiment, published = self.rows.experiments[row], self.rows.rows[row]
+        over = 2.0 if published.step_seconds is None else 0.5  # only whether it fits is told
+        measured = as_measured(experiment, published.step_seconds or 1.0, over * experiment.cluster.device.memory_bytes)
+        seen = measured if published.step_seconds is None else _without_memory(measured)
+        return replayed_reading(unplanned_trial(str(row), experiment), seen)
+
+    def row_of_point(self, point: Point) -> int:
+        number = point["row"]
+        assert isinstance(number, int)
+        return number
+
+    def play(self, player: Player) -> Game:
+        """The jobs of a player until one is near the best, it ends itself, or every row was chosen."""
+        return play(player, self, len(self.shares))
+
+    def bayes(self, min_gain: float = 0.0) -> SearchPlayer:
+        """`search=bayes` on this ground."""
+        return SearchPlayer(Bayes(self.rows, "throughput", min_gain, len(self.shares) + 1), self)
+
+
+def measured_grounds() -> list[PublishedGround]:
     """Rows of one job (model, devices, batch) that differ in their layouts alone, of sources with many such rows."""
     jobs: dict[tuple[str, ...], list[RowComparison]] = {}
     for each in measured_rows(published_rows()):
@@ -86,41 +106,23 @@ def measured_grounds() -> list[Rows]:
         job = (each.table, *(text_of(row, column) for column in ("model", "num_gpus", "global_batch")))
         if each.table.startswith(GROUND_TABLES):
             jobs.setdefault(job, []).append(each.compared)
-    grounds = [Rows(rows) for rows in jobs.values() if len(rows) >= FEWEST_ROWS]
-    return [ground for ground in grounds if len(ground.rows) >= FEWEST_ROWS]
+    return [ground for rows in jobs.values() if (ground := _ground_of(rows))]
 
 
-def sections() -> dict[str, Rows]:
-    """The sections of BLOOM's chronicle with enough rows."""
-    found: dict[str, list[RowComparison]] = {}
+def sections() -> dict[str, PublishedGround]:
+    """The sections of BLOOM's chronicle with enough rows, by name."""
+    by_section: dict[str, list[RowComparison]] = {}
     for one in row_sets()["bloom"].comparisons:
-        found.setdefault(sweep_of(one), []).append(one)
-    rows = {name: Rows(some) for name, some in found.items() if len(some) >= FEWEST_ROWS}
-    return {name: some for name, some in rows.items() if len(some.rows) >= FEWEST_ROWS}
+        by_section.setdefault(sweep_of(one), []).append(one)
+    return {name: ground for name, rows in by_section.items() if (ground := _ground_of(rows))}
 
 
-def play_rows(rows: Rows, rng: np.random.Generator | None = None, *, min_gain: float = 0.0) -> Played:
-    """Jobs until 98 % of the best rate: of `search=bayes`, which may end itself before, or at random."""
-    rates, best = rows.rates, max(rows.rates)
-    search = Bayes(rows, "throughput", min_gain, len(rates) + 1)
-    order = None if rng is None else rng.permutation(len(rates)).tolist()
-    trials: list[ReplayedReading] = []
-    lost, share = 0, 0.0
-    while share < NEAR and len(trials) < len(rates):
-        number = order[len(trials)] if order is not None else _asked(search, trials)
-        if number is None:
-            return Played(None, len(trials), lost, share, True)
-        trials.append(rows.finished(number))
-        lost += rates[number] == 0
-        share = max(share, rates[number] / best)
-    return Played(len(trials) if share >= NEAR else None, len(trials), lost, share, False)
-
-
-def _asked(search: Bayes, trials: Sequence[ReplayedReading]) -> int | None:
-    proposals = search.ask(trials, 1).proposals
-    number = proposals[0].point["row"] if proposals else None
-    assert number is None or isinstance(number, int)
-    return number
+def _ground_of(rows: Sequence[RowComparison]) -> PublishedGround | None:
+    """The ground of these rows; None where they are too few."""
+    if len(rows) < FEWEST_ROWS:
+        return None
+    distinct = PublishedRows(rows)
+    return PublishedGround.of(distinct) if len(distinct.rows) >= FEWEST_ROWS else None
 
 
 def _experiment(row: RowComparison, parts: ExperimentParts) -> Experiment | None:
@@ -135,7 +137,7 @@ def _experiment(row: RowComparison, parts: ExperimentParts) -> Experiment | None
         return None
 
 
-def _priced(row: RowComparison) -> Priced:
+def _priced_row(row: RowComparison) -> Priced:
     configuration = row.prediction.configuration
     setting = setting_of(configuration.setup, configuration.implementation)
     return price_with_slopes(setting, plan_of(configuration.setup), configuration.setup.batch.global_batch_size)

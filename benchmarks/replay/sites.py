@@ -1,30 +1,35 @@
-"""Grounds on which searches compete: every legal plan of a model on devices, and what each really takes.
-
-The truth is a made-up machine (sweeps/replay): the cost model with other constants, unmodelled effects and noise.
-Searches know the cost model at most, never the machine.
-"""
+"""Every legal plan of a model on devices as candidates, on a made-up machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp
+from typing import Any
 
 import numpy as np
 
+from benchmarks.replay.ground import Ground
+from benchmarks.replay.machine import InventedMachine
+from benchmarks.replay.players import ExcessBytes, SearchPlayer
+from benchmarks.replay.reading import ReplayedReading, replayed_reading, unplanned_trial
+from benchmarks.replay.run import as_measured
 from conf.compose.load import Composition, compose
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import request
-from sweeps.replay.machine import InventedMachine
+from sweeps.points.axes import Point
+from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import PlansOfSpaces
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
-from train_core.costs.setting import Booleans, Floats, Plans
+from train_core.costs.setting import Floats, Plans
 
 BF16 = "precision=bf16"
 ANY_MEMORY = 1000.0  # times the memory of a device: every legal plan
-NEAR = 0.98  # share of the best rate that counts as found
+UNLIMITED_TRIALS = 100_000
 
 
 @dataclass(frozen=True)
@@ -55,69 +60,80 @@ class Site:
 
     @cached_property
     def candidates(self) -> PlansOfSpaces:
-        """What `search=bayes` chooses among."""
+        """The plans among which `search=bayes` chooses."""
         return PlansOfSpaces(self.spaces, self.legal.parts)
 
     @cached_property
     def to_cost(self) -> Floats:
-        """What to add to the logarithm of a step's seconds to have that of its cost, of each legal plan, (n,)."""
+        """The summand from the logarithm of a step's seconds to that of its cost, of each legal plan, (n,)."""
         return np.concatenate([_to_cost(space, plans) for space, plans in self.legal.by_kind])
 
     @cached_property
     def predicted_bytes_over(self) -> Floats:
-        """By how much each legal plan exceeds its device by the cost model, (n,)."""
+        """The bytes by which each legal plan exceeds its device by the cost model, (n,)."""
         by_kind = self.legal.by_kind
         peaks = [price(space.setting, plans).peak_memory_bytes - _capacity(space) for space, plans in by_kind]
         return np.concatenate(peaks).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Ground:
-    """A site with the machine that is really there.
+@dataclass(frozen=True, eq=False)
+class SiteGround(Ground):
+    """The legal plans of a site on the machine that is really there.
 
     Attributes:
-        log_costs: logarithm of device-seconds for each FLOP of the model, of every legal plan, without noise, (n,).
-        fits: which plans really fit, (n,).
-        over_bytes: by how much the others do not, (n,).
+        log_costs: the logarithm of device-seconds for each FLOP of the model, of every plan, without noise, (n,).
+        bytes_over: the bytes by which each plan really exceeds its device, negative where it fits, (n,).
     """
 
     site: Site
     machine: InventedMachine
     log_costs: Floats
-    fits: Booleans
-    over_bytes: Floats
+    bytes_over: Floats
 
     @classmethod
-    def of(cls, site: Site, machine: InventedMachine) -> Ground:
+    def of(cls, site: Site, machine: InventedMachine) -> SiteGround:
         by_kind = site.legal.by_kind
         truths = [machine.truth(space.setting, plans) for space, plans in by_kind]
         seconds = np.concatenate([truth.step_seconds for truth in truths])
         peaks = [truth.peak_memory_bytes - _capacity(space) for truth, (space, _) in zip(truths, by_kind, strict=True)]
         over = np.concatenate(peaks)
-        return cls(site, machine, np.log(seconds) + site.to_cost, over <= 0, over)
+        fits, log_costs = over <= 0, np.log(seconds) + site.to_cost
+        shares = np.where(fits, np.exp(log_costs[fits].min() - log_costs), 0.0)
+        return cls(shares, fits, site.predicted_bytes_over <= 0, site, machine, log_costs, over)
 
     @property
     def num_feasible(self) -> int:
         return int(np.count_nonzero(self.fits))
 
-    @cached_property
-    def best(self) -> float:
-        return float(self.log_costs[self.fits].min())
-
-    def share_of_best(self, row: int) -> float:
-        """The plan's true rate as a share of that of the best of all plans that fit."""
-        return float(np.exp(self.best - self.log_costs[row])) if self.fits[row] else 0.0
-
-    def measured(self, row: int) -> float | None:
-        """Logarithm of the measured cost of a plan; None where it runs out of memory."""
+    def log_cost(self, row: int) -> float | None:
         if not self.fits[row]:
             return None
         return float(self.log_costs[row] + np.log(self.machine.noise_of(f"{self.site.name} {row}")))
+
+    def reading_of(self, row: int) -> ReplayedReading:
+        experiment, cost = self.site.legal.experiment(row), self.log_cost(row)
+        assert experiment is not None
+        # Where it ran out of memory no step was timed, and the number is not looked at.
+        seconds = exp((self.log_costs[row] if cost is None else cost) - self.site.to_cost[row])
+        peak = experiment.cluster.device.memory_bytes + float(self.bytes_over[row])
+        return replayed_reading(unplanned_trial(str(row), experiment), as_measured(experiment, seconds, peak))
+
+    def row_of_point(self, point: Point) -> int:
+        named: dict[str, Any] = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
+        return self.row_of(Strategy.of(named).experiment(self.site.legal.parts))
 
     def row_of(self, experiment: Experiment) -> int:
         row = self.site.legal.row_of(experiment)
         assert row is not None, f"{experiment.label} is no legal plan of {self.site.name}"
         return row
+
+    def bayes(self, min_gain: float) -> SearchPlayer:
+        """`search=bayes` on this ground."""
+        return SearchPlayer(Bayes(self.site.candidates, "throughput", min_gain, UNLIMITED_TRIALS), self)
+
+    @property
+    def excess(self) -> ExcessBytes:
+        return ExcessBytes(self.site.predicted_bytes_over, self.bytes_over)
 
 
 def _to_cost(space: Space, plans: Plans) -> Floats:

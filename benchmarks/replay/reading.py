@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from conf.plan.experiment import Experiment
 from sweeps.folder.submission import Submission
 from sweeps.reading import TrialReading
 from sweeps.trial import Trial
@@ -47,3 +48,16 @@ class ReplayedReading(TrialReading):
 def replayed_reading(trial: Trial, ended: Measurement | None) -> ReplayedReading:
     """The reading of a trial that ended like this, or that runs."""
     return ReplayedReading(folder=NOWHERE, experiment=trial.experiment, trial=trial, left=ended)
+
+
+def unplanned_trial(trial_id: str, experiment: Experiment) -> Trial:
+    """A trial of an experiment that no sweep has planned."""
+    return Trial(
+        trial_id=trial_id,
+        point={},
+        experiment=experiment,
+        estimate=None,
+        infeasible_reason=None,
+        selected=True,
+        is_baseline=False,
+    )

@@ -1,59 +1,45 @@
-"""A sweep that is replayed against the cost model as the machine, where there is no cluster to measure it on."""
+"""A replayed sweep as people and programs read it: a table, and a document."""
 
 from __future__ import annotations
 
 from math import isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from cli.output.console import console, headed, print_json
-
-if TYPE_CHECKING:
-    from conf.types.sweep_spec import ReplaySpec
-    from launcher.where import SweepPlace
-    from sweeps.replay.contest import Contest
+from benchmarks.replay.contest import Contest
+from conf.types.sweep_spec import ReplaySpec
+from sweeps.trial import SweepRecord
 
 
-def is_replayed(place: SweepPlace) -> bool:
-    """True if the sweep asks for a replay, and there is no cluster on which it could be measured."""
-    sweep = place.settings.sweep
-    return sweep is not None and sweep.replay is not None and not place.on_slurm
-
-
-def print_replay(place: SweepPlace, *, as_json: bool) -> None:
-    """Print the jobs that the sweep's search and others need on made-up machines until one is near the best."""
-    from sweeps.points.plan import plan_sweep
-    from sweeps.replay.contest import contest
-
-    record = plan_sweep(place.composition, proxy=False, git_sha="")
-    spec = record.spec.replay
-    assert spec is not None
-    console.print(headed(record.name, f": {record.spec.question}"))
-    with console.status("Replaying ..."):
-        found = contest(place.composition, record, spec)
-    if as_json:
-        print_json("replay", _document(record.name, found, spec))
-        return
-    cluster = place.settings.cluster.name
+def print_contest(console: Console, record: SweepRecord, contest: Contest, spec: ReplaySpec, cluster: str) -> None:
+    """Print the jobs that each search needed until one was near the best."""
     console.print(
         f"Replayed against the cost model as the machine; nothing was measured. {spec.num_machines} made-up machines"
         " differ from the cost model in their constants, in effects that it does not know, and by noise."
     )
-    exist, fit = _num_points(found)
+    exist, fit = _num_points(contest)
     console.print(f"{exist:,} points of the axes can exist, {fit:,} of them fit on paper.")
-    console.print(_table(found, spec.most_jobs))
+    console.print(_table(contest, spec.most_jobs))
     console.print(f"As jobs on the cluster: trisweep sweep {record.name} cluster={cluster}")
 
 
-def _num_points(found: Contest) -> tuple[int, int]:
+def question_of(record: SweepRecord) -> Text:
+    """The sweep's name, in bold, and its question."""
+    return Text.assemble((record.name, "bold"), f": {record.spec.question}")
+
+
+def _num_points(contest: Contest) -> tuple[int, int]:
     """Points that can exist, and those of them that fit on paper."""
-    return int(found.study.is_searched.sum()), int(found.study.fits_on_paper.sum())
+    return int(contest.study.is_searched.sum()), int(contest.study.fits_on_paper.sum())
 
 
-def _document(name: str, found: Contest, spec: ReplaySpec) -> dict[str, Any]:
-    exist, fit = _num_points(found)
+def document_of(name: str, contest: Contest, spec: ReplaySpec) -> dict[str, Any]:
+    """The contest for programs, as docs/json.md lists its keys."""
+    exist, fit = _num_points(contest)
     searches = [
         {
             "search": each.name,
@@ -62,13 +48,13 @@ def _document(name: str, found: Contest, spec: ReplaySpec) -> dict[str, Any]:
             "out_of_memory_share": each.share_lost,
             "worst_share_of_best": each.worst_share,
         }
-        for each in found.standings
+        for each in contest.standings
     ]
     limits = {"num_machines": spec.num_machines, "most_jobs": spec.most_jobs}
     return {"sweep": name, **limits, "points_that_exist": exist, "points_that_fit": fit, "searches": searches}
 
 
-def _table(found: Contest, most_jobs: int) -> Table:
+def _table(contest: Contest, most_jobs: int) -> Table:
     caption = (
         "jobs: until one reaches 98 % of the best point's rate, the baseline included; the median and the worst over"
         f" the machines. none: no job did, before the search ended itself or within {most_jobs} jobs. best: what the"
@@ -80,7 +66,7 @@ def _table(found: Contest, most_jobs: int) -> Table:
     table.add_column("search", overflow="fold")
     for name in ("jobs, median", "jobs, worst", "out of memory %", "best %"):
         table.add_column(name, justify="right")
-    for each in found.standings:
+    for each in contest.standings:
         jobs = ["none" if isinf(number) else f"{number:g}" for number in (each.median_jobs, each.most_jobs)]
         table.add_row(each.name, *jobs, f"{each.share_lost:.0%}".rstrip("%"), f"{100 * each.worst_share:.1f}")
     return table

@@ -1,0 +1,143 @@
+"""Searches as players: a search of sweeps, chance, and Optuna's TPE.
+
+None of them pays for a candidate that is illegal: only jobs count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.replay.ground import Ground
+from benchmarks.replay.reading import ReplayedReading
+from conf.units import GIBIBYTE
+from sweeps.search.axes.tpe import quiet
+from sweeps.search.searcher import Search
+from train_core.costs.setting import Floats
+
+
+class Player(Protocol):
+    """A search that chooses one candidate after another."""
+
+    def next_row(self) -> int | None:
+        """The next candidate to run; None once the search has ended."""
+
+    def tell(self, row: int) -> None:
+        """Let the search see how the candidate that it chose last has ended."""
+
+
+class SearchPlayer:
+    """A search of sweeps, which knows of its ground only the trials that have ended.
+
+    Args:
+        first: the candidates that a sweep runs before it asks its search, such as the baseline.
+    """
+
+    def __init__(self, search: Search, ground: Ground, first: Sequence[int] = ()) -> None:
+        self.search, self.ground = search, ground
+        self.readings: list[ReplayedReading] = []
+        self._first = iter(first)
+
+    def next_row(self) -> int | None:
+        if (row := next(self._first, None)) is not None:
+            return row
+        proposals = self.search.ask(self.readings, 1).proposals
+        return self.ground.row_of_point(proposals[0].point) if proposals else None
+
+    def tell(self, row: int) -> None:
+        self.readings.append(self.ground.reading_of(row))
+
+
+class RandomPlayer:
+    """Candidates that fit by the cost model, each as likely, none twice."""
+
+    def __init__(self, ground: Ground, seed: int) -> None:
+        feasible = np.flatnonzero(ground.fits_on_paper)
+        self._rows = iter(np.random.default_rng(seed).permutation(feasible).tolist())
+
+    def next_row(self) -> int | None:
+        return next(self._rows, None)
+
+    def tell(self, row: int) -> None:
+        """It learns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TpeSpace:
+    """The candidates as Optuna's TPE draws them.
+
+    Attributes:
+        draw: lets a trial of Optuna's decide on a candidate; None is returned where its values are no candidate.
+        most_draws: draws that lead to no new job, in a row, after which the player ends itself.
+    """
+
+    draw: Callable[[Any], int | None]
+    most_draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExcessBytes:
+    """The bytes by which each candidate exceeds its device, negative where it fits, (n,): on paper, and in truth."""
+
+    on_paper: Floats
+    in_truth: Floats
+
+
+class TpePlayer:
+    """Optuna's TPE. A candidate that is illegal or runs out of memory is told as FAIL, and nothing is known on paper.
+
+    Args:
+        constraints: makes it TPE with constraints, which is told by how many GiB a candidate exceeds its device: on
+            paper, or as a job showed; and pays for none that does not fit on paper.
+    """
+
+    def __init__(self, ground: Ground, seed: int, space: TpeSpace, constraints: ExcessBytes | None = None) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.ground, self.space, self.constraints = ground, space, constraints
+        self._failed = optuna.trial.TrialState.FAIL
+        with quiet():
+            limit = None if constraints is None else _gib_beyond
+            self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constraints_func=limit))
+        self._chosen: set[int] = set()
+
+    def next_row(self) -> int | None:
+        for _ in range(self.space.most_draws):
+            self.trial = self.study.ask()
+            row = self.space.draw(self.trial)
+            if row is None:
+                self._refuse(100.0)
+            elif self.constraints is not None and self.constraints.on_paper[row] > 0:
+                self._refuse(float(self.constraints.on_paper[row]) / GIBIBYTE)
+            elif row in self._chosen:
+                self.study.tell(self.trial, state=self._failed)
+            else:
+                self._chosen.add(row)
+                return row
+        return None
+
+    def tell(self, row: int) -> None:
+        cost = self.ground.log_cost(row)
+        if cost is None:
+            self._refuse(0.0 if self.constraints is None else float(self.constraints.in_truth[row]) / GIBIBYTE)
+            return
+        self.trial.set_user_attr("over", (0.0,))
+        self.study.tell(self.trial, cost)
+
+    def _refuse(self, gib: float) -> None:
+        if self.constraints is None:
+            self.study.tell(self.trial, state=self._failed)
+            return
+        # A value is asked of a trial that is to count as beyond the constraint; it is compared with no other.
+        self.trial.set_user_attr("over", (gib,))
+        self.study.tell(self.trial, 0.0)
+
+
+def _gib_beyond(trial: Any) -> tuple[float, ...]:
+    """GiB beyond the device, 0 where the candidate fits."""
+    gib: tuple[float, ...] = tuple(trial.user_attrs["over"])
+    return gib
