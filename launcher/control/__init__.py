@@ -12,5 +12,6 @@ private_overrides  secrets of a command, for whoever goes on with its sweep, and
 What happened is in the journal (`sweeps.folder.journal`), of which `sweeps.folder.history` makes the course of every
 trial: read these first. Outside of this room: `launcher.controller` takes a sweep up in a job of its own,
 `launcher.workplaces` submits and asks, `launcher.state` and `launcher.slurm` say whether a job has ended that nobody
-shows any more, and `launcher.cancel` ends what runs.
+shows any more, and `launcher.cancel` ends what runs. `launcher.slurm.executor` writes the name of a job down before
+`sbatch` is called, so that no job is lost with the process that submitted it.
 """

@@ -1,7 +1,8 @@
 """One step of a sweep: see how its trials stand, write down what is new, end what is not worth going on, start more.
 
-A step may be killed at any instant, and the next one goes on: what is decided is in the journal before it is done, and
-what was done is found in the trials' folders. So the same step serves a loop, a Slurm job of its own, and cron.
+A step may be killed at any instant, and the next one goes on. New points and endings are in the journal before anything
+is done about them. A start is in its folder's `submission.json` before `sbatch` is called, and the journal follows, if
+need be in the next step. So the same step serves a loop, a Slurm job of its own, and cron.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from launcher.control.attempts import (
     has_news_of_an_end,
     is_charged_still,
     is_in_flight,
-    key_of,
     news,
+    submission_time_of,
     submissions,
 )
 from launcher.control.budget import Budget
@@ -128,7 +129,7 @@ class Conductor:
         self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def advance(self) -> SweepStep:
-        """One step.
+        """Take the sweep one step further, as `_take_a_step` lists.
 
         Raises:
             UsageError: the workplace refuses what it is given. What was started before goes on.
@@ -139,6 +140,13 @@ class Conductor:
         return step
 
     def _take_a_step(self) -> SweepStep:
+        """Read, end, start.
+
+        1. What other commands wrote into the journal, then how all trials stand; what is new is written down.
+        2. Where the sweep is cancelled, all that is left ends. Else what the search prunes, or people gave up, ends.
+        3. Stages whose turn has come are added. Where the sweep stops (failures, deadline), what it takes along ends.
+        4. Trials that wait start, as far as slots and budget go; the search is asked once none is left waiting.
+        """
         self._news = []
         self._follow_journal()
         readings = self._read_trials()
@@ -173,11 +181,11 @@ class Conductor:
             not_started = [each for each in proposed if each.name not in started]
             if answer.proposals and not proposed and not self._news:
                 answer = Answer(finished="the search proposes only points that were tried already")
-        is_over = not (in_flight or started or (not_started and not admission.held))
-        if is_over and not admission.held and (of_best := self._add_stages_of_best(readings)):
+        is_over = not (in_flight or started or (not_started and not admission.refusal))
+        if is_over and not admission.refusal and (of_best := self._add_stages_of_best(readings)):
             return self._summary(readings, waiting=of_best)
-        finished = (admission.held or answer.finished) if is_over else ""
-        return self._summary(readings, in_flight, not_started, started, admission.held, finished)
+        finished = (admission.refusal or answer.finished) if is_over else ""
+        return self._summary(readings, in_flight, not_started, started, admission.refusal, finished)
 
     def _read_trials(self) -> list[TrialReading]:
         """Read how all trials stand, and write down what is new of them."""
@@ -236,7 +244,7 @@ class Conductor:
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
         if running:
             pruned = [each for each in self.rules.search.prune(_first_runs(readings)) if each.trial_id in running]
-            keys = {name: key_of(each) for name, each in running.items()}
+            keys = {name: submission_time_of(each) for name, each in running.items()}
             self._write(
                 *(
                     Pruned(trial_id=each.trial_id, submitted=keys[each.trial_id], because=each.because)
@@ -249,7 +257,7 @@ class Conductor:
         ended: set[str] = set()
         for each in readings:
             course = self.history.course_of(each.name)
-            why = course.pruned.get(key_of(each), "")
+            why = course.pruned.get(submission_time_of(each), "")
             if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
                 self._end([each], Outcome.PRUNED, why)
                 ended.add(each.name)
@@ -272,7 +280,11 @@ class Conductor:
 
     def _has_failed(self, reading: TrialReading) -> bool:
         course = self.history.course_of(reading.name)
-        return reading.outcome in FAILURES and not course.ended_earlier and not course.wants_another(key_of(reading))
+        return (
+            reading.outcome in FAILURES
+            and not course.ended_earlier
+            and not course.wants_another(submission_time_of(reading))
+        )
 
     def _ends_with_sweep(self, reading: TrialReading) -> bool:
         """True if a trial in flight ends when the sweep stops: all do at the deadline, else those that wait."""
@@ -281,13 +293,17 @@ class Conductor:
         return is_late or reading.outcome is Outcome.PENDING
 
     def _is_to_run(self, reading: TrialReading) -> bool:
-        """True if the trial has no result that is to be kept, and nobody works on one."""
+        """True if the trial is to be submitted, for the first time or again.
+
+        Never one with a result that is to be kept, or with a live job. A person's retry always counts; else a trial has
+        to be selected, possible, wanted by the command and not cancelled, and `RetryRule` has to allow it.
+        """
         course = self.history.course_of(reading.name)
         if reading.trial.experiment is None or is_in_flight(reading) or reading.outcome is Outcome.COMPLETED:
             return False
         if reading.name in self._still_charged:
             return False
-        if course.wants_another(key_of(reading)):
+        if course.wants_another(submission_time_of(reading)):
             return True
         if not reading.trial.selected or reading.trial.infeasible_reason is not None or course.is_cancelled:
             return False

@@ -25,7 +25,7 @@ CLOSING_SECONDS = 60.0
 """A job that Slurm still counts as running so long after its training has ended is not waited for any more."""
 
 
-def key_of(reading: TrialReading) -> float:
+def submission_time_of(reading: TrialReading) -> float:
     """Return what tells the last attempt from all others: when it was submitted; 0.0 where none was."""
     return reading.submission.submitted if reading.submission else 0.0
 
@@ -48,7 +48,7 @@ def submissions(reading: TrialReading, history: History) -> list[Submitted]:
 def has_news_of_an_end(reading: TrialReading, history: History) -> bool:
     """True if the last attempt has ended, and the journal does not know it."""
     exists = reading.submission is not None or reading.measurement is not None
-    return exists and history.course_of(reading.name).ended != key_of(reading) and not is_in_flight(reading)
+    return exists and history.course_of(reading.name).ended != submission_time_of(reading) and not is_in_flight(reading)
 
 
 def is_charged_still(reading: TrialReading, charged: ChargedTime | None) -> bool:
@@ -64,7 +64,7 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
     Args:
         charged: what Slurm charges for it, where it was asked; what we see of it is the training alone.
     """
-    course, key = history.course_of(reading.name), key_of(reading)
+    course, key = history.course_of(reading.name), submission_time_of(reading)
     entries: list[Entry] = [*submissions(reading, history)]
     if reading.submission is None and reading.measurement is None:
         return entries
@@ -106,15 +106,16 @@ class Admission:
     """Admits trials one after another, until the first that the budget does not bear.
 
     Attributes:
-        slots: how many more may be queued or running; None sets no limit.
-        held: why the budget admits no further trial, and which would have been next; empty while it admits.
+        slots: how many more may be queued or running; None sets no limit. Given is how many there may be in all, from
+            which those in flight are taken off.
+        refusal: why the budget admits no further trial, and which would have been next; empty while it admits.
     """
 
     budget: Budget
     history: History
     slots: int | None
     in_flight: Sequence[TrialReading]
-    held: str = ""
+    refusal: str = ""
     _spent: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,12 +127,12 @@ class Admission:
 
     def admits(self, trial: Trial) -> bool:
         """Return whether the trial may start; if so, count it as if it had."""
-        if self.held or self.slots == 0:
+        if self.refusal or self.slots == 0:
             return False
         reason = self.budget.why_not(trial, self._spent) or self._why_too_late(trial)
         if reason:
             why = f" ({trial.chosen_because})" if trial.chosen_because else ""
-            self.held = f"{reason}. Next would have been {trial.trial_id}{why}"
+            self.refusal = f"{reason}. Next would have been {trial.trial_id}{why}"
             return False
         self._spent += self.budget.most_device_seconds(trial)
         self.slots = None if self.slots is None else self.slots - 1
@@ -143,16 +144,14 @@ class Admission:
         return self.budget.why_too_late(begun, now, self.budget.most_seconds(trial))
 
 
-RESUBMITTED = frozenset({Fault.NODE, Fault.PREEMPTED, Fault.LOST})
+RETRIED_ANYWHERE = frozenset({Fault.NODE, Fault.PREEMPTED, Fault.LOST})
 """These say nothing about the trial, which is submitted again up to `max_resubmits` times."""
 
-MOVED = frozenset({Fault.HANG, Fault.HARDWARE, Fault.START})
+RETRIED_ELSEWHERE = frozenset({Fault.HANG, Fault.HARDWARE, Fault.START})
 """These may be the trial's fault or the node's: it is tried once more, on other nodes."""
 
-MOVES = 1
-BLAMES_NODE = MOVED | {Fault.NODE}
-ASKED_FOR = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED})
-"""Outcomes that a person's `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
+MOST_MOVES = 1
+BLAMES_NODE = RETRIED_ELSEWHERE | {Fault.NODE}
 
 BAD_NODE_SUSPICION = 2.0
 """A node is left out once as many trials failed there, where each blames the nodes of its job in equal parts."""
@@ -178,12 +177,12 @@ class RetryRule:
             return True
         if measurement.why is Fault.CANCELLED:
             return self.retry_cancelled
-        limit = self.max_resubmits if measurement.why in RESUBMITTED else MOVES
-        return measurement.why in RESUBMITTED | MOVED and self._tries(reading, measurement.why) < limit
+        limit = self.max_resubmits if measurement.why in RETRIED_ANYWHERE else MOST_MOVES
+        return measurement.why in RETRIED_ANYWHERE | RETRIED_ELSEWHERE and self._tries(reading, measurement.why) < limit
 
     def _tries(self, reading: Reading, why: Fault) -> int:
         """Return how often the trial was run again for such an end, in all its attempts before the last."""
-        alike = RESUBMITTED if why in RESUBMITTED else MOVED
+        alike = RETRIED_ANYWHERE if why in RETRIED_ANYWHERE else RETRIED_ELSEWHERE
         return sum(attempt.fault in alike for attempt in reading.earlier_attempts)
 
 
@@ -219,6 +218,6 @@ def nodes_to_avoid(reading: Reading, bad: Iterable[BadNode], num_spare: int) -> 
     Args:
         num_spare: nodes of the cluster beyond those that the trial needs; no more are left out, else it never starts.
     """
-    own = [node for attempt in reading.ended_attempts if attempt.fault in MOVED for node in attempt.nodes]
+    own = [node for attempt in reading.ended_attempts if attempt.fault in RETRIED_ELSEWHERE for node in attempt.nodes]
     avoided = dict.fromkeys([*own, *(node.name for node in bad)])
     return tuple(sorted(list(avoided)[: max(0, num_spare)]))

@@ -1,7 +1,8 @@
 """The cost of trials, and the limits that say whether the sweep may still spend it.
 
 Limits of money and energy are turned into device-seconds, at the price and the power of the cluster's devices, so that
-one sum is compared with one limit. A trial in flight counts as if it ran into its time limit.
+one sum is compared with one limit. A trial in flight counts as if it ran into its time limit. A limit ends no trial: no
+further one starts. A deadline ends what runs, too.
 """
 
 from __future__ import annotations

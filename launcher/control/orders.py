@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conf.errors import UsageError
-from launcher.control.attempts import ASKED_FOR, key_of
+from launcher.control.attempts import submission_time_of
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading
@@ -15,9 +15,13 @@ from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.rounds import next_repeat
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial, repeat_id
-from train_core.measurement import Fault
+from train_core.measurement import Fault, Outcome
 
 MOST_NAMED = 5
+RETRIED_BY_ORDER = frozenset(
+    {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED}
+)
+"""Outcomes that `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
             f"{_short_list(measured)} {'is' if len(measured) == 1 else 'are'} measured, and what was measured is kept",
             f"`trisweep sweep {sweep.record.name} --remeasure` runs measured points once more, beside what is there.",
         )
-    entries = (Retried(trial_id=each.name, submitted=key_of(each)) for each in readings)
+    entries = (Retried(trial_id=each.name, submitted=submission_time_of(each)) for each in readings)
     Journal(sweep.folder.journal).append(*entries)
     return [each.name for each in readings]
 
@@ -142,7 +146,7 @@ def _set_paused(sweep: Sweep, paused: bool) -> bool:
 
 
 def _is_worth_another(reading: TrialReading) -> bool:
-    return reading.measurement is not None and reading.measurement.outcome in ASKED_FOR
+    return reading.measurement is not None and reading.measurement.outcome in RETRIED_BY_ORDER
 
 
 def _short_list(trial_ids: Sequence[str]) -> str:

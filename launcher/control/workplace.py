@@ -1,6 +1,6 @@
 """The interfaces of a sweep that is carried out: the place where its trials run, and what shows how they stand.
 
-The places are this machine, Slurm's queue, and one allocation.
+In `launcher.workplaces` the places are `ThisMachine`, `SlurmQueue` and, inside one allocation, `AllocationRoom`.
 
 A workplace keeps nothing that is not on disk or in Slurm, so that any process may go on where another was killed.
 """
