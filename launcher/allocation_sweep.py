@@ -135,6 +135,7 @@ def run_inside(
     with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
         room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
+        # In the foreground of a command everything that people are to read goes through its display.
         room.say = progress.say
         conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
         with progress:
@@ -188,6 +189,8 @@ def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobSha
 def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str = "SNAPSHOT") -> SlurmExecutor:
     """Make the allocation's executor: its nodes are shared with nobody, and one that fails does not end the others."""
     own = {option.lstrip("-"): value for option, value in slurm.extra_sbatch.items()}
+    # mem=0 asks for all of a node's memory, which the steps then share out. The site's own options come between, so
+    # that they replace our signal but never this.
     extra: dict[str, str | int | bool] = {"exclusive": True, "no-kill": True, "signal": "USR2@0", **own, "mem": "0"}
     outside = slurm.outside_container()
     settings = outside.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})

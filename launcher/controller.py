@@ -108,6 +108,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         ConfigError: the controller's time limit is too short.
     """
     require_sbatch()
+    # With no more than the time before the warning the job would be warned as soon as it starts.
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:
         problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
@@ -154,6 +155,7 @@ def start_now(sweep: Sweep) -> SweepStep | None:
 
 def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
     extra = {name: value for name, value in slurm.extra_sbatch.items() if name.lstrip("-") not in WHOLE_NODES}
+    # What the site asks for its trials, such as a GPU for each task, this job of one core does not have.
     changes = {
         "time_limit_minutes": controller.time_limit_minutes,
         "cpus_per_task": 1,

@@ -127,6 +127,7 @@ def _changes(place: Path) -> dict[str, Any]:
     """Write the differences from the commit as a patch that is named after its content, and return its name."""
     if _tool_output("git", "-C", str(ROOT), "rev-parse", "--show-toplevel").strip() != str(ROOT):
         return {"uncommitted_changes": None}  # installed, perhaps into an environment inside somebody's checkout
+    # Whatever a person has configured for git would run here, and write what no `git apply` reads.
     command = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
     patch = remove_secrets(_tool_output("git", "-C", str(ROOT), *command))
     untracked = _tool_output("git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard").splitlines()

@@ -67,6 +67,7 @@ class Rerun:
             KeyboardInterrupt: Ctrl-C; a job of this machine has been ended, one of Slurm's goes on.
         """
         self._prepare()
+        # Here and not for the child alone: sbatch too hands over the environment in which it is called.
         os.environ.update(self.variables)
         return self._run_here(tell) if self.slurm is None else self._run_in_slurm(self.slurm, tell)
 

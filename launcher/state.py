@@ -105,5 +105,6 @@ def _has_ended(reading: Reading, job: JobStanding) -> bool:
         or time.time() - job.submission.submitted < FORGOTTEN_SECONDS
     ):
         return False
+    # A controller that has lost its memory knows nothing of a job that goes on, and whose heart beats.
     beat = reading.heartbeat_age_seconds
     return beat is None or beat > FORGOTTEN_SECONDS

@@ -192,6 +192,7 @@ def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: Sweep
         sweep: with the record of the command alone.
     """
     record = union_for(sweep, rules)
+    # Before the journal says that the sweep was begun, for whoever reads that goes on with the record.
     sweep.folder.write_record(record)
     conductor = Conductor(sweep._replace(record=record), workplace, rules)
     keep_provenance(sweep.folder, command.overrides)

@@ -51,6 +51,7 @@ class SlurmWatch:
         """The reading with what was last said of the same job."""
         submission, job = self._words.get(reading.folder.path, (None, None))
         is_open = reading.is_in_slurm and reading.measurement is None
+        # What was said of an earlier attempt's job says nothing of this one.
         if is_open and job is not None and submission == reading.submission:
             return replace(reading, job=job)
         return look_here(reading)

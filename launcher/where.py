@@ -104,6 +104,7 @@ def existing_folder(composition: Composition) -> SweepFolder:
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
         again = shlex.join(("trisweep", "sweep", str(name), *overrides.without({"sweep"}).texts))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
+    # A record is written when its sweep is planned, so that the youngest is that of the last command.
     return max(started, key=lambda folder: folder.record.stat().st_mtime)
 
 

@@ -64,6 +64,7 @@ def why_not_created(submission: Submission) -> str:
 
 def _state(log: str, exit_code: int, nodes: Sequence[str], lost: Sequence[str]) -> SlurmJobState:
     """Return the step's end as a Slurm state, from srun's words: they exist without accounting, and at once."""
+    # A lost node comes first, because whatever else srun says follows from it.
     if failed := lost or NODE_FAILURE.findall(log):
         return SlurmJobState("NODE_FAIL", nodes=",".join(failed))
     said = outcome_in_words(log)

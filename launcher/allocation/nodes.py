@@ -19,6 +19,7 @@ from launcher.slurm.query import SlurmSilent
 ANSWER_SECONDS = 15
 DAY, HOUR, MINUTE = 86400, 3600, 60
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
+# The number stands before the bracket with the indices: `gpu:a100:4(IDX:0-3)`.
 GPUS = re.compile(r"gpu(?::[^,:(]+)*:(\d+)\(")
 STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)
 UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
@@ -90,6 +91,7 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     return replace(
         allocation,
         nodes=tuple(node for node in allocation.nodes if node.name not in unfit),
+        # As at its start, because Slurm no longer lists a node that has failed.
         num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(allocation.nodes))),
     )
 
@@ -101,6 +103,7 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
         SlurmSilent: Slurm does not answer.
     """
     lines = _answer(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N"]).splitlines()
+    # Apart at the last mark: a step's name may hold one, and those of nodes do not.
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
 
 
@@ -118,6 +121,7 @@ def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
 
 def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
     nodes = tuple(node for match in NODES.finditer(shown) for node in _nodes(match))
+    # From two durations, so that it does not matter whose clock is off.
     remaining_seconds = _seconds(_field(shown, "TimeLimit")) - _seconds(_field(shown, "RunTime"))
     return SlurmAllocation(
         job_id=job_id,
@@ -145,6 +149,7 @@ def _count(ranges: str) -> int:
 
 
 def _field(shown: str, name: str) -> str:
+    # An answer that lacks the field was cut off, and is none.
     match = re.search(rf"(?:^|\s){name}=(\S+)", shown)
     if match is None:
         raise SlurmSilent

@@ -81,6 +81,7 @@ class Room:
         chosen = sorted(fitting, key=lambda node: len(free[node]))[: shape.num_nodes]
         if len(chosen) < shape.num_nodes:
             return None
+        # The same numbers on every node, because one CUDA_VISIBLE_DEVICES holds for all tasks of a step.
         common = sorted(set.intersection(*(set(free[node]) for node in chosen)))
         if len(common) < shape.devices_per_node:
             return None
@@ -124,6 +125,7 @@ def choose(
             room.take(each.trial_id, placement)
             remaining[each.trial_id] = each.seconds
             chosen.append((each, placement))
+        # Only the first that waits gets nodes reserved; with more of them hardly anything could pass.
         elif not reserved and room.could_hold(each.shape):
             reserved, begins = _reservation(each.shape, room, remaining)
     return chosen

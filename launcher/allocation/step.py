@@ -102,7 +102,9 @@ class StepExecutor:
         """The step's srun. It shares nothing with the steps beside it: without --exact it would take whole nodes."""
         shape, nodes = submission.shape, [node for node in self.allocation.nodes if node.name in placement.nodes]
         shares = [shape.devices_per_node / self.slots[node.name] for node in nodes]
+        # The share of a device on the poorest node, for a step asks the same of each of its nodes.
         cores = min(node.cores // self.slots[node.name] for node in nodes)
+        # Always named: a step that names none takes all of a node's memory, and those beside it would wait.
         memory = min(int(node.memory_mb * share) for node, share in zip(nodes, shares, strict=True))
         step = [
             *("--exact", f"--nodes={shape.num_nodes}", f"--nodelist={','.join(placement.nodes)}"),
@@ -121,12 +123,14 @@ class StepExecutor:
         srun = ["srun", *srun_args(self.slurm, shape), *step, *program, "-u", *words_of_task(task), "0"]
         if not (self.runs_setup and self.slurm.setup):
             return srun
+        # exec leaves srun in the place of the shell, so that the signal that ends the step reaches it.
         return ["bash", "-c", "\n".join([*self.slurm.setup, 'exec "$@"']), "bash", *srun]
 
     def _gpu_request(self, shape: JobShape) -> list[str]:
         if not self._slurm_hands_out_gpus:
             return []
         if not shape.uses_gpus:
+            # Else a step takes the allocation's GPUs along, and those beside it would wait for them.
             return ["--gres=none"]
         return [f"--{option.replace('_', '-')}={value}" for option, value in gpu_request(self.slurm, shape).items()]
 
@@ -225,6 +229,7 @@ def end_all(steps: Sequence[RunningStep]) -> None:
             step.process.terminate()  # srun kills the step's tasks
         elif step.submission.job_id:
             subprocess.run(["scancel", step.submission.job_id], capture_output=True, check=False)
+    # One limit for all of them, since they end at the same time.
     until = time.monotonic() + END_SECONDS
     for step in steps:
         with suppress(subprocess.TimeoutExpired):

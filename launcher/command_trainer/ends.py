@@ -38,6 +38,8 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
         oom_kills: processes that the kernel killed for memory while the program ran.
     """
     text = tail(log)
+    # torchrun knows which of its workers ended first and with which code, where the program itself may have said
+    # nothing.
     root = ROOT_CAUSE.search(text)
     rank = int(root["rank"]) if root else first_rank
     code = int(root["code"]) if root else exit_code

@@ -58,6 +58,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
     if _is_completed(trial, experiment):
         return
     trial.require_current()
+    # A failure of an earlier run of the job would be taken for one of this run.
     trial.failure_of(seat.first_rank).unlink(missing_ok=True)
     if seat.is_first:
         trial.claim_for_attempt()

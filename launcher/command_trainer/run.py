@@ -78,6 +78,7 @@ class ProgramRun:
 
     def failure(self) -> RankFailure | None:
         """Start the program and follow it to its end; None where it ended well and has told of its steps."""
+        # Counted before the start, as the kernel's counter goes on since the machine was booted.
         oom_kills, programs = oom_kill_count(), self._programs()
         try:
             programs.start()
@@ -105,6 +106,7 @@ class ProgramRun:
             if self.book.error:
                 return error_line(self.book.error, self.logs[0])
             failed = [index for index, code in enumerate(codes) if code]
+            # A program that has said that it is done may leave with any code, as some do while they end their workers.
             if failed and not self.book.is_done:
                 self._read_to_the_end()
                 seat = self.seats[failed[0]]
@@ -141,6 +143,7 @@ class ProgramRun:
             if told_all or time.monotonic() >= deadline:
                 break
             time.sleep(POLL_SECONDS)
+        # Now a line without an end is whole, because nobody will go on with it.
         self._hear([line for log in self._tails for line in log.last_words()])
         for metrics in self.book.close():
             if self._reads:

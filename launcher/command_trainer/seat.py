@@ -77,5 +77,6 @@ def ranks_to_read(experiment: Experiment, seats: Sequence[ProgramSeat]) -> list[
 def free_port() -> int:
     """A port of this machine that nobody uses just now."""
     with socket.socket() as probe:
+        # Port 0 has the system choose one that is free.
         probe.bind((THIS_MACHINE, 0))
         return int(probe.getsockname()[1])

@@ -102,6 +102,8 @@ def _environment(
             "GROUP_RANK": str(seat.node_rank),
         }
     for name in VISIBLE_DEVICES if devices else ():
+        # Numbers count among the devices that this process sees, whose names may be others, such as UUIDs.
         visible = [entry for entry in inherited.get(name, "").split(",") if entry.strip()]
         environment[name] = ",".join(visible[device] if visible else str(device) for device in devices)
+    # What a person sets for the program comes last, and so replaces ours.
     return environment | call.environment

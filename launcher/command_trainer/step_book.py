@@ -94,6 +94,7 @@ class StepBook:
         seconds, number = self._seconds(), self._current
         if number is None or not 1 <= number <= self.experiment.training.num_steps or seconds is None:
             return
+        # Several ranks may print the same step, which counts once.
         if any(step.step == number for step in self.steps):
             return
         self.steps.append(self._metrics(number, seconds))

@@ -153,8 +153,10 @@ class Conductor:
         if self.history.is_cancelled:
             self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
             return self._summary(readings, finished="it was cancelled")
+        # Written down before it is done, so that a later step ends what a killed one had decided to end.
         self._write_down_pruned(readings)
         readings = self._with_stages(self._end_given_up_trials(readings))
+        # What Slurm still charges for counts as in flight, since the journal does not have its cost yet.
         in_flight = [each for each in readings if is_in_flight(each) or each.name in self._still_charged]
         waiting = [each for each in readings if self._is_to_run(each)]
         stopped = self._why_stopped(readings)
@@ -174,11 +176,13 @@ class Conductor:
         admission = Admission(self.rules.budget, self.history, self.rules.max_concurrent_trials, in_flight)
         started = self._start([each for each in waiting if admission.admits(each.trial)])
         not_started, answer = [each for each in waiting if each.name not in started], Answer()
+        # The search is asked only once everything known has started: it learns from what has ended meanwhile.
         if not not_started:
             answer = self._ask_search(readings, admission)
             proposed = self._add_proposed_trials(answer, admission)
             started |= self._start(proposed)
             not_started = [each for each in proposed if each.name not in started]
+            # Nothing has changed, so that the next step would get the same proposals, and so on for ever.
             if answer.proposals and not proposed and not self._news:
                 answer = Answer(finished="the search proposes only points that were tried already")
         is_over = not (in_flight or started or (not_started and not admission.refusal))
@@ -192,6 +196,7 @@ class Conductor:
         found, budget = self.workplace.read_trials(self.sweep), self.rules.budget
         readings = with_figures(found, self.rules.stages.specs)
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
+        # The accounting takes its time to answer, and only a budget needs it.
         charged = charged_times(ended) if budget.is_limited else {}
         self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
         self._write(*(entry for each in readings for entry in news(each, self.history, budget, charged.get(each.name))))
@@ -345,6 +350,7 @@ class Conductor:
             trial = self._rename_trial(self.rules.draft(proposal), trials)
             if trial.identity in trials and self._is_tried(trials[trial.identity]):
                 continue
+            # Those behind it wait too, or a cheap proposal would overtake the better ones that the search put first.
             if trial.selected and not admission.admits(trial):
                 break
             trials[trial.identity] = trial
@@ -372,6 +378,7 @@ class Conductor:
         if not readings:
             return set()
         started = set(self.workplace.start(self.sweep, readings))
+        # Read anew, because their submissions were written only just now.
         again = [self.sweep.read_trial(each.trial) for each in readings if each.name in started]
         self._write(*(entry for each in again for entry in submissions(each, self.history)))
         return started
@@ -414,6 +421,7 @@ class Conductor:
         new = self.journal.read_new()
         self.history.add(new)
         self._num_entries += len(new)
+        # No other entry changes which trials the sweep has, and a record takes long to complete where there are many.
         if any(isinstance(entry, Asked) for entry in new):
             self.sweep = self.sweep._replace(record=self.history.complete_record(self._planned))
 

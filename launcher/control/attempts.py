@@ -83,6 +83,7 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
 def num_runs(reading: TrialReading) -> int:
     """Return how often Slurm has started the job of the last attempt, as far as is known: every run is charged."""
     claimed, submission = last_attempt(reading.folder.claim), reading.submission
+    # The claim may be an earlier attempt's, whose job was another one.
     of_this = claimed is not None and submission is not None and claimed.number == submission.attempt
     return 1 + claimed.restarts if claimed is not None and of_this else 1
 
@@ -121,6 +122,7 @@ class Admission:
     def __post_init__(self) -> None:
         if self.slots is not None:
             self.slots = max(0, self.slots - len(self.in_flight))
+        # What is in flight counts with the most that it can cost, so that a budget is kept whatever happens.
         self._spent = self.history.device_seconds + sum(
             self.budget.most_device_seconds(each.trial) * num_runs(each) for each in self.in_flight
         )
@@ -200,6 +202,7 @@ def bad_nodes(readings: Iterable[TrialReading]) -> list[BadNode]:
     failed: dict[str, list[EndedAttempt]] = defaultdict(list)
     for reading in readings:
         for node, attempt in _blaming_attempts(reading).items():
+            # Nobody knows which of its nodes failed an attempt, so that each bears an equal part.
             suspicion[node] += 1 / len(attempt.nodes)
             failed[node].append(attempt)
     worst = sorted((node for node in suspicion if suspicion[node] >= BAD_NODE_SUSPICION), key=lambda n: -suspicion[n])
@@ -209,6 +212,7 @@ def bad_nodes(readings: Iterable[TrialReading]) -> list[BadNode]:
 def _blaming_attempts(reading: TrialReading) -> dict[str, EndedAttempt]:
     """Map each node that may have failed the trial to the attempt that blames it most: a trial counts once for it."""
     blamed = [attempt for attempt in reading.ended_attempts if attempt.fault in BLAMES_NODE]
+    # Attempts on few nodes come last and replace the others, because they blame a node most.
     return {node: attempt for attempt in sorted(blamed, key=lambda a: -len(a.nodes)) for node in attempt.nodes}
 
 
@@ -219,5 +223,6 @@ def nodes_to_avoid(reading: Reading, bad: Iterable[BadNode], num_spare: int) -> 
         num_spare: nodes of the cluster beyond those that the trial needs; no more are left out, else it never starts.
     """
     own = [node for attempt in reading.ended_attempts if attempt.fault in RETRIED_ELSEWHERE for node in attempt.nodes]
+    # Its own first, because the list is cut where no more nodes can be spared.
     avoided = dict.fromkeys([*own, *(node.name for node in bad)])
     return tuple(sorted(list(avoided)[: max(0, num_spare)]))

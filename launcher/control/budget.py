@@ -86,6 +86,7 @@ class Budget:
             num_runs: how often its job was started; each of these runs may take as long as the time limit allows.
         """
         most = math.inf if self.limit_seconds is None else num_runs * self.limit_seconds
+        # Two machines' clocks may differ, so that a duration can come out below zero.
         return self.num_devices(trial) * min(max(0.0, seconds), most)
 
     def why_not(self, trial: Trial, spent: float) -> str:
@@ -144,4 +145,5 @@ def predicted_seconds(trial: Trial) -> float:
 
 
 def _limit(key: str, value: float, per_device_hour: float) -> BudgetLimit:
+    # All limits in device-seconds, of which the least is the tightest.
     return BudgetLimit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")

@@ -62,6 +62,7 @@ def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: R
         try:
             return conductor.advance()
         except UsageError as error:
+            # A first step that fails is a wrong request, and trying again would only hide it.
             if not conductor.is_under_way:
                 raise
             progress.say(f"A step failed, and is tried again: {error}")

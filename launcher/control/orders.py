@@ -76,6 +76,7 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
             f"{_short_list(measured)} {'is' if len(measured) == 1 else 'are'} measured, and what was measured is kept",
             f"`trisweep sweep {sweep.record.name} --remeasure` runs measured points once more, beside what is there.",
         )
+    # With the attempt that is meant, so that the order is spent as soon as a later one begins.
     entries = (Retried(trial_id=each.name, submitted=submission_time_of(each)) for each in readings)
     Journal(sweep.folder.journal).append(*entries)
     return [each.name for each in readings]

@@ -82,6 +82,7 @@ def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Ch
         "devices", f"{report.device}, {memory:.0f} GiB, driver {report.driver or 'unknown'}; {report.backend}"
     )
     stated = cluster.device.memory_bytes
+    # A driver keeps some of the memory to itself, and makers count in powers of ten or of two.
     if abs(report.device_memory_bytes - stated) > 0.1 * stated:
         says = f"{memory:.0f} GiB, and {stated / GIBIBYTE:.0f} GiB by the file of {cluster.name}"
         yield NODES.warning("device memory", says, "Choose the cluster's right device, or correct its memory_bytes.")

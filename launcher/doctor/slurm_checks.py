@@ -187,6 +187,7 @@ def _requeue(site: SlurmSite) -> CheckResult:
 
 def _preemption(site: SlurmSite) -> CheckResult:
     modes = {each.get("PreemptMode", "OFF") for each in site.partitions.values()} | {site.config.get("PreemptMode", "")}
+    # GANG is a way of taking turns and comes beside a mode; what happens to a preempted job the others say.
     kinds = {mode for word in modes for mode in word.upper().split(",")} - {"OFF", "", "GANG"}
     if "CANCEL" in kinds:
         remedy = "Nothing is lost: the next `trisweep sweep` submits those trials again."

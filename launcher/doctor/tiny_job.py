@@ -68,6 +68,8 @@ class TinyJob:
 
     @property
     def shape(self) -> JobShape:
+        # One task a node: what is to be seen is whether nodes reach each other, and more devices would only wait
+        # longer.
         nodes = min(NUM_NODES, max(self.cluster.num_nodes, 1))
         return JobShape(num_nodes=nodes, tasks_per_node=1, uses_gpus=self.cluster.device.kind == "gpu")
 

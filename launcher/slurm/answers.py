@@ -74,6 +74,7 @@ class Patience(NamedTuple):
         """True if the answer is fresh enough, or Slurm is to be left in peace."""
         if not self.seconds:
             return False
+        # A tool that fails is left alone twice as long each time, and a slow one in proportion to what an answer cost.
         wanted = (
             self.seconds * 2**answer.failures if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
         )
@@ -140,6 +141,7 @@ def _folder() -> Path | None:
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"trisweep-slurm-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        # Not stat, which would follow a link that somebody else has put there.
         status = folder.lstat()
     except OSError:
         return None

@@ -55,6 +55,7 @@ def this_cluster() -> SlurmCluster:
     stored = _known.get(where)
     age = time.monotonic() - stored[0] if stored else _KEPT_SECONDS
     if stored and age < _KEPT_SECONDS:
+        # The controller's clock has gone on since, by as much as ours.
         return stored[1]._replace(now=stored[1].now + age)
     cluster = _ask_controller()
     if cluster.name is not None:  # a controller that is away is asked again
@@ -137,8 +138,10 @@ def _kind(line: str) -> NodeKind | None:
         return None
     name, state, limit, nodes, cores, gres = fields
     gpus = GPUS.search(gres)
+    # sinfo writes `64+` where the nodes of a line have different numbers of cores.
     number = re.match(r"\d+", cores)
     return NodeKind(
+        # sinfo marks the default partition with a star.
         partition=name.rstrip("*"),
         is_default=name.endswith("*"),
         is_up=state == "up",
@@ -170,12 +173,14 @@ def _names(part: str) -> Iterator[str]:
         first, _, last = span.partition("-")
         for number in range(int(first), int(last or first) + 1):
             # A name may hold several ranges, as that of a rack and a node does.
+            # Zeros in front belong to the name, as in node08.
             yield from _names(f"{part[: ranges.start()]}{number:0{len(first)}d}{part[ranges.end() :]}")
 
 
 def first_rank_lines(shape: JobShape) -> list[str]:
     """Shell lines after the step of a heterogeneous job: if it failed they name the nodes; they end as it did."""
     sizes = [part.num_nodes * part.tasks_per_node for part in shape.parts]
+    # The step's status comes first, because the next command of the script sets another.
     lines = ["ended=$?", 'if [ "$ended" -ne 0 ]; then']
     for group, first in enumerate([0, *accumulate(sizes)][:-1]):
         lines.append(f'  echo "trisweep: ranks from {first} on are those of $SLURM_JOB_NODELIST_HET_GROUP_{group}" >&2')

@@ -37,6 +37,7 @@ def container_srun_args(slurm: SlurmSpec) -> list[str]:
 
 
 def _apptainer(slurm: SlurmSpec) -> list[str]:
+    # A driver's libraries have to fit the node's kernel module, and so come from the node and not from the image.
     libraries = [DRIVER_LIBRARIES[slurm.container_gpus]] if slurm.container_gpus else []
     binds = (f"--bind={mount}" for mount in slurm.container_mounts)
     return [slurm.container, "exec", *libraries, *binds, str(slurm.container_image)]

@@ -79,6 +79,7 @@ class SlurmExecutor(Executor):
         if not nodes:
             return self
         options = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
+        # sbatch goes by the last option of a name, so that the site's nodes and ours have to be in one.
         named = [str(options["exclude"])] if "exclude" in options else []
         extra = options | {"exclude": ",".join([*named, *nodes])}
         return replace(self, slurm=self.slurm.model_copy(update={"extra_sbatch": extra}))
@@ -108,12 +109,15 @@ class SlurmExecutor(Executor):
             TooManyJobs: Slurm takes no more jobs now; nothing was submitted.
             UsageError: there is no sbatch here, Slurm refuses the request, or it does not say whether it took it.
         """
+        # No other job ever has this name. A number says less: Slurm gives it out again once it has lost its memory.
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         assert not shape.parts or len(work) == 1, "a heterogeneous job is no array"
         parameters = self._parameters(job_name, shape)
         require_plain_path(self.logs)
+        # They are on disk before sbatch is called, so that a submitter that dies leaves no job that nobody knows.
         intents = self._intents(job_name, work, shape)
         self.logs.mkdir(parents=True, exist_ok=True)
+        # What a job unpickles from there can run any program, so that nobody else may write there.
         require_own_folders(self.logs)
         self._write_pickle(job_name, function, work)
         heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
@@ -147,6 +151,7 @@ class SlurmExecutor(Executor):
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+        # No time-outs for submitit to requeue after: jobs that can save do so themselves.
         executor = submitit.SlurmExecutor(self.logs, max_num_timeout=0, python=python_command(self.slurm))
         executor.update_parameters(**parameters)
         if num_folders > 1:  # a single job needs no array
@@ -226,6 +231,7 @@ def _find_accepted_job(job_name: str, said: str) -> str:
         problem = f"Slurm did not say whether it took the job {job_name} ({said})"
         raise Unanswered(problem, "Give the same command again later: it asks Slurm for this job first.") from None
     if jobs:
+        # The elements of an array are called by its number and their own.
         return next(iter(jobs)).split("_")[0]
     if TOO_MANY_JOBS.search(said):
         raise TooManyJobs(f"Slurm takes no more jobs now: {said}", "Give the same command again when some have ended.")
@@ -254,6 +260,7 @@ def hetjob_text(
         alone = JobShape(num_nodes=part.num_nodes, tasks_per_node=part.tasks_per_node, uses_gpus=shape.uses_gpus)
         parameters = sbatch_parameters(slurm.on(part.cluster), alone, code, job_name, requeues=requeues)
         components.append(_options(sbatch_text(parameters, logs, 1, command)))
+        # The script of a heterogeneous job runs once, on the first node of the first component.
         setup = setup or parameters["setup"]
         args = shlex.join([f"--het-group={group}", "--unbuffered", *parameters["srun_args"]])
         steps.append(f"{args} bash -c {shlex.quote(INTO_OWN_FILES)} {files} {command}")

@@ -62,12 +62,14 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     times: dict[str, ChargedTime] = {}
     if not by_job or not shutil.which("sacct"):
         return times
+    # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
     for job_id, record in _fetch_records(list(by_job), "--duplicates"):
         job, _, component = job_id.partition("+")
         # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
         if (reading := by_job.get(job)) is None or component not in ("", "0") or not _is_of(record, reading):
             continue
         before = times.get(reading.name, ChargedTime(0.0, True))
+        # The end of what still runs is written as Unknown.
         is_over = before.is_over and record["End"][:1].isdigit()
         times[reading.name] = ChargedTime(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
     return times
@@ -91,11 +93,13 @@ def _lacks_record(reading: Reading) -> bool:
 
 def _fetch_records(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Ids and records, until the accounting does not answer."""
+    # In parts, because a command line may be only so long.
     for first in range(0, len(job_ids), IDS_PER_CALL):
         yield from _fetch_part(job_ids[first : first + IDS_PER_CALL], options)
 
 
 def _fetch_part(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    # --allocations shows a line for each job, and none for its steps.
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
     jobs = f"--jobs={','.join(job_ids)}"
     try:

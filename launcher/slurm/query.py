@@ -222,6 +222,7 @@ def _expand_ranges(job_id: str) -> list[str]:
 
 def _seconds(text: str) -> float | None:
     try:
+        # Without a zone, for Slurm's tools write times in that of the machine on which they run.
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:  # "Unknown", "N/A"
         return None

@@ -102,6 +102,7 @@ def _arrays_of_shape(
     groups: dict[tuple[tuple[str, ...], bool], list[Trial]] = {}
     for trial in trials:
         assert trial.experiment is not None
+        # Both are options of a whole array, so that trials which differ in one of them are arrays apart.
         kind = avoided.get(trial.trial_id, ()), saves_when_stopped(trial.experiment)
         groups.setdefault(kind, []).append(trial)
     return [JobArray(shape, *kind, few) for kind, few in groups.items()]
@@ -117,13 +118,17 @@ def most_jobs(slurm: SlurmSpec) -> int | None:
 
     It is a hint: what sbatch takes is for Slurm to say, as other jobs of the user count too.
     """
+    # Without AccountingStorageEnforce limits stand in the books, and nobody keeps to them.
     if not this_cluster().enforces_limits:
         return None
     associations = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={getpass.getuser()}")
+    # Where no account is named, any of the user's may be the one that Slurm takes.
     rows = [row for row in associations if slurm.account in (None, row[0])]
     limits = [limit for row in rows for limit in row[3:]]
+    # Slurm calls the QOS of users who have no other one normal.
     qos = slurm.qos or next((row[2] for row in rows if row[2]), "normal")
     limits += [limit for row in _sacctmgr("qos", f"Name,{QOS_LIMITS}") if row[0] == qos for limit in row[1:]]
+    # An empty cell sets no limit.
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 
 

@@ -139,6 +139,7 @@ def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
     PYTHONDONTWRITEBYTECODE keeps the snapshot as it is checked, where nodes have another Python.
     """
     exported = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", **slurm.environment}
+    # The colon comes only with what follows it: an empty entry would stand for the working folder.
     path = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
     variables = [path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]
     return [*slurm.setup, *_check_of(code), *variables]

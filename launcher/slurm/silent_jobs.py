@@ -95,6 +95,7 @@ def verdict(reading: Reading, submission: Submission, state: SlurmJobState | Non
     assert reading.experiment is not None
     failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
     measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
+    # The nodes of the rank to blame say more than those of the whole job.
     suspects = measurement.nodes or node_names(state.nodes if state else "")
     ended = state.ended if state and state.ended else time.time()
     return measurement.model_copy(update={"ended": ended, "nodes": suspects})
@@ -135,6 +136,7 @@ def _failure(
 def _only_silent_rank(submission: Submission, spoken: set[int], num_ranks: int | None) -> RankFailure | None:
     """The one rank that said nothing where all others lost a peer: it ended with a code of which srun says nothing."""
     silent = sorted(set(range(num_ranks or 0)) - spoken)
+    # Of several ranks that said nothing, nobody can tell which ended first.
     if not spoken or len(silent) != 1:
         return None
     (rank,) = silent
@@ -193,6 +195,8 @@ def _has_begun(folder: JobFolder, submission: Submission) -> bool:
 def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> RankFailure | None:
     """The first task whose end srun reports and that left no word of its own; srun ended the others itself."""
     firsts = first_ranks(log)
+    # In the order in which srun reports them: the first is the cause, and the others follow from it. srun counts the
+    # tasks of each component of a heterogeneous job from 0, hence the first ranks.
     for node, tasks, how in TASK_END.findall(log):
         silent = [rank for rank in _ranks(tasks, firsts.get(node, 0)) if rank not in speaking_ranks]
         if silent:

@@ -85,6 +85,7 @@ class ThisMachine(Workplace):
             self._still.pop(reading.name, None)
             started = reading.submission.submitted if reading.submission else time.time()
             ended = without_numbers(_experiment(reading.trial).fingerprint, outcome, cause, started)
+            # It may have ended by itself before the signal came, and then its own result stays.
             if reading.folder.read_measurement() is None or reading.outcome is Outcome.CANCELLED:
                 reading.folder.write_measurement(ended)
 

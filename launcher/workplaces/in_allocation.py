@@ -127,6 +127,7 @@ class AllocationRoom(Workplace):
             self.interrupt_all(sweep, AT_THE_END)
         open_trials = [trial for trial in sweep.record.trials if trial.trial_id not in self._ended]
         read = [sweep.read_trial(trial) for trial in open_trials]
+        # `_collect` has just asked about these. Ended ones count as running until their results must have appeared.
         own = [replace(each, job=RUNNING) for each in read if self._is_own(each)]
         readings = {each.name: each for each in [*own, *reconcile(each for each in read if not self._is_own(each))]}
         self._ended |= {name: each for name, each in readings.items() if each.measurement and name not in self.running}
@@ -229,6 +230,8 @@ class AllocationRoom(Workplace):
             if nodes := alive.get(submission.job_name or ""):
                 self._adopt(reading.trial, submission, nodes)
             else:
+                # If Slurm has started the allocation again, its steps went with the run before; else how they ended is
+                # not known.
                 state = SlurmJobState("PENDING" if self.allocation.restarts else "")
                 reading.folder.write_verdict(allocation_end(reading, submission, state))
         self._looked = True
@@ -255,6 +258,7 @@ class AllocationRoom(Workplace):
                 sweep.folder_of(step.trial).submission.unlink()  # nothing ran, so this was no attempt of the trial's
                 self.say(f"{name} goes back to the queue: {said}")
                 continue
+            # A step that was made ends the row of refusals, in which alone they count.
             self._refusals.count, self._has_made_steps = 0, self._has_made_steps or not said
             self._silent[name] = step
             self.num_ended += 1

@@ -68,9 +68,8 @@ class SlurmQueue(Workplace):
         for reading in readings:
             self._ended.pop(reading.name, None)
             measurement = reading.folder.read_measurement()
-            if (
-                measurement is not None and measurement.outcome is not Outcome.CANCELLED
-            ):  # it has ended by itself meanwhile
+            # It may have ended by itself meanwhile, and then its own result stays.
+            if measurement is not None and measurement.outcome is not Outcome.CANCELLED:
                 continue
             assert reading.experiment is not None
             started = reading.submission.submitted if reading.submission else time.time()
@@ -84,4 +83,5 @@ class Elsewhere(SlurmQueue):
         return []
 
     def room(self) -> int | None:
+        # Any number above 0, so that a search is asked whether it has more to propose.
         return 1

@@ -110,6 +110,7 @@ class Checkpoints:
             ConfigError: `checkpoint.load` is no whole checkpoint of this model, or cannot be resumed by this training.
             UsageError: the folder has checkpoints, and all of them are damaged.
         """
+        # Its own checkpoints come first: a training that was interrupted goes on, whatever it once started from.
         own = self._read_last(self._last_of_folder)
         if own is not None:
             return own.step
@@ -141,6 +142,7 @@ class Checkpoints:
     def _last_of_folder(self, unreadable: Mapping[Path, str]) -> Path | None:
         if self.folder is None:
             return None
+        # This attempt has saved nothing yet, so that every draft is what a killed one left.
         delete_drafts(self.folder)
         return last_to_go_on_from(self.folder, unreadable)
 
@@ -199,6 +201,7 @@ class Checkpoints:
         if writing is None:
             return
         self.progress.wait(writing)
+        # Raises on the training thread what has failed on the writer's, where nobody would see it.
         writing.result()
 
     def _facts(self, step: int) -> Facts:
@@ -216,7 +219,9 @@ class Checkpoints:
     def _write(self, pieces: dict[str, Any], wait: Wait, facts: Facts) -> None:
         assert self.folder is not None
         self.require_current()
+        # On a GPU the copies may still be on their way into the memory that is written from.
         wait()
+        # Asked before the draft takes any of it, for the message where there is not enough.
         free = free_bytes(self.folder)
         draft = draft_of(self.folder, facts.step)
         try:
@@ -265,6 +270,7 @@ def write_error(
     """
     if isinstance(error, OSError):
         return _refusal(error, rank, folder, facts, free)
+    # By rank, so that all ranks blame the same one. An error of the system comes first, as the others follow from it.
     failures = sorted(error.failures.items(), key=lambda failure: failure[0])
     for failed, (cause, _) in failures:
         if isinstance(cause, OSError):
@@ -322,5 +328,6 @@ def allow_sockets(num_ranks: int) -> None:
     """Raise this process's limit of open files, as far as the system lets it, to a socket for every rank."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = num_ranks + OTHER_FILES
+    # The other half of the limit is for the training's own sockets and files.
     if num_ranks > limit // 2:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(needed, most)), most))

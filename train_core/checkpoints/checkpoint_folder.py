@@ -93,6 +93,7 @@ def damage(checkpoint: Path) -> str | None:
     """The fault of a checkpoint as far as can be told without reading its tensors; None where there is none."""
     try:
         facts = read_facts(checkpoint)
+        # Sizes first: a look at each file finds what was cut off, without reading it.
         for name, expected in facts.file_bytes.items():
             found = (checkpoint / name).stat().st_size
             if found != expected:
@@ -114,6 +115,7 @@ def _crc32_of(path: Path) -> int:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """All checkpoints in the order of their steps, whether they are whole or not."""
+    # By the number and not by the name, whose six digits a long training outgrows.
     return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()), key=step_of)
 
 

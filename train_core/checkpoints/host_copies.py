@@ -44,6 +44,7 @@ class HostCopies:
         """
         states = self.optimizer.states
         if self.optimizer.device.type != "cuda":
+            # copy=True, or what lies on the CPU already would come back uncopied, and the next update would change it.
             copied = views_of(states, boxes, lambda box, flat: box.of(flat).to("cpu", copy=True))
             return pieces_of_views(copied), nothing_to_wait_for
         return self._queue_copies(boxes)
@@ -55,6 +56,7 @@ class HostCopies:
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
             views = self._start_copies(boxes)
+        # Blocking, so that the thread that waits sleeps, and leaves its core to the training.
         done = torch.cuda.Event(blocking=True)
         done.record(self._stream)
         # ... and before the next update.

@@ -188,6 +188,7 @@ class Weights:
         source = source_of(name, self.spec)
         whole = to_rows([self._tensor(tensor).float() for tensor in source.names], source, self.spec)
         if whole.size(0) >= shape[0]:
+            # There are more rows only where they are learned positions, and sequences here are shorter.
             return whole[: shape[0]]
         return torch.cat((whole, whole.mean(0).expand(shape[0] - whole.size(0), -1)))
 

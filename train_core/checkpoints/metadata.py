@@ -63,6 +63,7 @@ def read_metadata(checkpoint: Path, facts: Facts) -> Metadata:
         content = (checkpoint / METADATA).read_bytes()
     except OSError as error:
         raise Unreadable(f"has a {METADATA} that cannot be read ({error.strerror})") from None
+    # Before it is unpickled, so that damaged bytes are not interpreted at all.
     if zlib.crc32(content) != facts.metadata_crc32:
         raise Unreadable(f"has a {METADATA} that is not as it was written")
     try:

@@ -45,6 +45,7 @@ class Progress:
 
     def work(self, kind: str) -> None:
         """From now on this rank works with files."""
+        # Always a new object, by whose identity the waiting thread sees that something has come forward.
         self._go_on(Phase(kind, self._disk, 1, 0))
 
     def meet(self, kind: str) -> None:
@@ -64,6 +65,7 @@ class Progress:
 
     def wait(self, writing: Future[None]) -> None:
         """Wait until all is written. The clock is told anew whenever something has come forward."""
+        # The writer may end without another word, and the training thread would then sleep on.
         writing.add_done_callback(lambda _: self._go_on(self._now))
         while not writing.done():
             now = self._now

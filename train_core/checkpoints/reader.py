@@ -34,6 +34,7 @@ class Reader(FileSystemReader):
         return self.metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        # Sorted, because `groupby` joins neighbours alone, and so that each file is read from front to back.
         for file, reads in groupby(sorted(plan.items, key=self._place), key=lambda read: self._place(read)[0]):
             try:
                 with (Path(self.path) / file).open("rb") as stream:
@@ -73,6 +74,7 @@ def _item(file: str, stream: BinaryIO, info: Any) -> Tensor:
     if zlib.crc32(content) != info.crc32:
         between = f"bytes {info.offset} to {info.offset + info.length}"
         raise Unreadable(f"has a {file} that is not as it was written ({between} have another checksum)")
+    # An item is a pickle too, which could have any function called if more than weights were allowed.
     item: Tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return item
 

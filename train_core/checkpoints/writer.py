@@ -20,27 +20,27 @@ from train_core.checkpoints.progress import Progress
 class Summed(io.RawIOBase):
     """Passes one item on to a file, and keeps the checksum of what has passed."""
 
-    def __init__(self, file: IO[bytes], told: Callable[[int], None]) -> None:
-        self.file, self.told = file, told
+    def __init__(self, file: IO[bytes], report: Callable[[int], None]) -> None:
+        self.file, self.report = file, report
         self.crc32 = 0
 
     def write(self, content: Any) -> int:
         self.crc32 = zlib.crc32(content, self.crc32)
         written = self.file.write(content)
-        self.told(written)
+        self.report(written)
         return written
 
 
 class Checksums(_StorageWriterTransforms):
     """Sees every item on its way into a file, where torch lets compressors in; changes nothing."""
 
-    def __init__(self, told: Callable[[int], None]) -> None:
+    def __init__(self, report: Callable[[int], None]) -> None:
         super().__init__()
-        self.told = told
+        self.report = report
         self.items: dict[MetadataIndex, Summed] = {}
 
     def transform_save_stream(self, write_item: WriteItem, raw_stream: io.IOBase) -> tuple[IO[bytes], list[str]]:
-        item = Summed(cast("IO[bytes]", raw_stream), self.told)
+        item = Summed(cast("IO[bytes]", raw_stream), self.report)
         self.items[write_item.index] = item
         return cast("IO[bytes]", item), []
 
@@ -56,6 +56,7 @@ class Writer(FileSystemWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         planned = super().prepare_local_plan(plan)
+        # torch gathers the plans of all ranks next, so that from here on this rank only waits.
         self.progress.meet("the plan of a checkpoint")
         return planned
 

@@ -60,6 +60,8 @@ class Batches:
         return self._read(self.held_out, batch, index)
 
     def _read(self, window: Window, batch: int, index: int) -> MicroBatch:
+        # Sequences count through steps, then replicas, then micro-batches, so that every layout makes the same global
+        # batch of a step.
         first = batch * self.global_batch_size + self.first_sequence + index * self.micro_batch_size
         ids = torch.from_numpy(
             np.stack([window(first + i) for i in range(self.micro_batch_size)], axis=1)
@@ -128,6 +130,7 @@ def place_in_permutation(index: int, size: int, seed: int) -> int:
     half_bits = ((size - 1).bit_length() + 1) // 2
     # The square is less than four times as large as `size`, so that a few rounds are enough on average.
     while True:
+        # A place beyond the end is permuted again. No two indices can meet on the way, since each step can be undone.
         index = _network(index, half_bits, seed)
         if index < size:
             return index
@@ -136,6 +139,7 @@ def place_in_permutation(index: int, size: int, seed: int) -> int:
 def _network(index: int, half_bits: int, seed: int) -> int:
     mask = (1 << half_bits) - 1
     left, right = index >> half_bits, index & mask
+    # A round changes one half by a hash of the other, and can be undone from that: so the network is a permutation.
     for key in _round_keys(seed):
         left, right = right, left ^ (hash_of(right + key) & mask)
     return (left << half_bits) | right

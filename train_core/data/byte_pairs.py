@@ -102,6 +102,7 @@ class BytePairs:
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
+        # All 256 bytes are ids, so that every text has an encoding, also one with characters that the sample lacks.
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=self.vocab_size, initial_alphabet=alphabet, show_progress=False)
         tokenizer.train_from_iterator(self.sample_lines(pieces, limit), trainer)

@@ -28,6 +28,7 @@ from conf.types.schema import DataSpec
 from train_core.data.token_file import Ids, TokenFile
 from train_core.whole_files import write_atomically
 
+# Magic, version, code of the type, number of sequences, number of bounds of documents.
 HEADER = struct.Struct("<9sQBQQ")
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
@@ -93,6 +94,7 @@ def _type_and_extents(data: DataSpec, index: Path, content: NDArray[np.uint8]) -
     if version != VERSION or code not in DTYPES:
         problem = f"has version {version} and ids of type {code}, which this reader does not know"
         raise _damage_error(data, index, problem)
+    # A sequence has 4 bytes for its length and 8 for its offset, and a bound of a document has 8.
     if len(content) < HEADER.size + 12 * count + 8 * num_bounds:
         raise _damage_error(data, index, f"ends after {len(content):,} bytes, before the last of {count:,} sequences")
     start = HEADER.size + 4 * count

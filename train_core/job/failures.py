@@ -137,6 +137,7 @@ def lost_a_peer(failure: RankFailure) -> bool:
 
 def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:
     """The culprit: the earliest failure that is not the loss of a peer, else the earliest; None without failures."""
+    # By time, because the first to fail is the one from which the others' failures follow.
     ordered = sorted(failures, key=lambda failure: failure.time)
     culprits = [failure for failure in ordered if not lost_a_peer(failure)]
     return next(iter([*culprits, *ordered]), None)

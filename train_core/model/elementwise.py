@@ -50,6 +50,7 @@ class _RMSNorm(Function):
         normed, grad = x.float() * scale, grad_out.float()
         grad_weight = (grad * normed).flatten(0, -2).sum(0).to(weight.dtype)
         grad = grad * weight
+        # A vector's length is divided out, so that the gradient along the vector itself has no effect and is taken off.
         along = (grad * normed).mean(-1, keepdim=True)
         return grad.addcmul_(normed, along, value=-1).mul_(scale).to(x.dtype), grad_weight, None
 

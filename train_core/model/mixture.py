@@ -50,6 +50,7 @@ class _BalanceLoss(Function):
     def forward(ctx: Any, probabilities: Tensor, shares: Tensor, weight: float) -> Tensor:
         ctx.save_for_backward(shares)
         ctx.weight = weight
+        # A view, because autograd does not let a function return its own input as it is.
         return probabilities.view_as(probabilities)
 
     @staticmethod
@@ -82,6 +83,7 @@ class Balance(nn.Module):
         num_tokens, batch, num_experts = probabilities.shape
         ones = torch.ones((), device=chosen.device).expand(num_tokens, batch, self.top_k)
         counts = ones.new_zeros(num_tokens, batch, num_experts).scatter_add_(-1, chosen, ones).sum(0)  # (b, E)
+        # Shares come from choices, which have no gradient: the loss is lowered through the mean probabilities alone.
         shares = self.over_sequence(counts) / (num_tokens * self.num_parts * self.top_k)
         weight = self.coefficient * num_experts / (num_tokens * self.num_in_loss * batch) * self.gradient_scale
         out: Tensor = _BalanceLoss.apply(probabilities, shares, weight)  # type: ignore[no-untyped-call]
@@ -121,6 +123,7 @@ class Router(nn.Module):
         probabilities = scores.softmax(-1)
         chosen = probabilities.detach().topk(self.top_k, dim=-1).indices
         weights = self.balance(probabilities, chosen).gather(-1, chosen)
+        # After the balance loss, whose gradient is that of the probabilities of all experts.
         weights = weights / weights.sum(-1, keepdim=True)
         return Routes(weights.flatten(0, 1), chosen.flatten(0, 1))
 
@@ -137,6 +140,7 @@ class _GatedAndWeighted(Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor]:
         x, weights = ctx.saved_tensors
+        # The activated gate is computed again, which costs less than to keep it for every row of every layer.
         (gate, up), wide = x.chunk(2, -1), weights[:, None].to(x.dtype)
         with_gate = SILU.forward(gate).mul_(grad_out)
         grad_weights = (with_gate * up).sum(-1, dtype=weights.dtype)
@@ -206,6 +210,7 @@ def on_host(counts: Tensor, num_rows: int) -> list[list[int]]:
     if not (counts.is_meta or isinstance(counts, FakeTensor)):
         values: list[list[int]] = counts.tolist()
         return values
+    # Bounds are rounded down, so that shares differ by at most one row and add up to all of them.
     ends = [num_rows * expert // counts.size(1) for expert in range(counts.size(1) + 1)]
     return [[end - start for start, end in pairwise(ends)]] * counts.size(0)
 

@@ -122,6 +122,7 @@ class Attention(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
+        # Only GPT has biases everywhere; a Llama may have them for queries, keys and values, as Qwen2 does.
         biased, width = spec.family == "gpt", spec.query_size + 2 * spec.key_value_size
         self.head_size = spec.query_size // spec.num_attention_heads
         self.queries_per_group = spec.num_attention_heads // spec.num_query_groups
@@ -261,6 +262,8 @@ def rotary_frequencies(spec: ModelSpec) -> Tensor:
 
 def _scaled_frequencies(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     """Llama 3.1's frequencies. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters."""
+    # Pairs that turn often in the context of before keep their frequency, slow ones turn `factor` times slower, and
+    # those between the two bounds are mixed.
     turns = frequencies * (scaling.original_max_position_embeddings / (2 * math.pi))
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     return torch.lerp(frequencies / scaling.factor, frequencies, kept.clamp(0, 1))

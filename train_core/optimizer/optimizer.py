@@ -60,6 +60,7 @@ def learning_rate_at(step: int, plan: TrainingPlan) -> float:
     warmup = plan.learning_rate_warmup_steps
     if step <= warmup:
         return plan.learning_rate * step / warmup
+    # At least 1, for a plan that ends with its warm-up has no steps to divide by.
     progress = (step - warmup) / max(1, plan.num_steps - warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return plan.min_learning_rate + (plan.learning_rate - plan.min_learning_rate) * cosine
@@ -104,6 +105,7 @@ class Optimizer:
             self.loss_scale.back_off()
         # Where loss or norm is not finite the weights stay, so that the passes can be run again to find the origin.
         elif math.isfinite(gradient_norm) and math.isfinite(loss):
+            # One factor clips and takes the loss scale off, so that one pass over the gradients does both.
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
             self._update(gradients, learning_rate, factor)
             self.loss_scale.note_success()
@@ -179,6 +181,7 @@ class Optimizer:
             if factor != 1.0:
                 gradient.mul_(factor)
             weight_decay = self.plan.weight_decay if treatment.decays else 0.0
+            # The kernel wants gradients in the masters' type.
             state.update(gradient.float(), count, learning_rate, weight_decay, self.plan)
             state.write_to(weights)
         self.replicas.share_weights()

@@ -124,6 +124,7 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
         hang_seconds: for how long a watchdog lets a collective wait. It knows more than torch, whose timeout is longer.
     """
     timeout = datetime.timedelta(seconds=MEETING_SECONDS + hang_seconds)
+    # RCCL goes by the name of NCCL in torch's builds for AMD.
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         set_defaults(os.environ, is_hip=torch.version.hip is not None)

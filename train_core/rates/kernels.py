@@ -78,6 +78,7 @@ def memory_rates(stopwatch: Stopwatch, plan: RatesPlan) -> tuple[MeasuredSpread,
     a, b, c = (torch.rand(plan.memory_bytes // FLOAT32_BYTES, device=device) for _ in range(3))
     num_bytes = a.numel() * FLOAT32_BYTES
     copied, added = stopwatch.mean_rates(
+        # A copy reads one tensor and writes one, and a triad reads two and writes one.
         [(2 * num_bytes, lambda: a.copy_(b)), (3 * num_bytes, lambda: torch.add(b, c, alpha=0.5, out=a))]
     )
     return copied, added

@@ -51,6 +51,7 @@ def _work(pattern: Pattern, num_bytes: int, own: tuple[Axis, list[int]] | None, 
     if own is None:  # such a rank still meets the others before every sample
         return lambda: None
     axis, ranks = own
+    # Rounded up, so that every rank has an equal share of whole numbers.
     share = -(-num_bytes // (FLOAT32_BYTES * axis.size))
     whole, part = torch.zeros(share * axis.size, device=device), torch.zeros(share, device=device)
     work: dict[Pattern, Run] = {

@@ -36,6 +36,7 @@ class Stopwatch:
 
     def slowest_seconds(self, runs: Sequence[Run]) -> list[MeasuredSpread]:
         """Seconds of one run of each of `runs`, on the rank that takes longest."""
+        # The slowest rank counts, for a job waits for it in every step.
         own = self._samples(runs)
         return [MeasuredSpread.of(maximum(samples, self.axis, self.world.device)) for samples in own]
 

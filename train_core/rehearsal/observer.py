@@ -211,6 +211,7 @@ class StepObserver(TorchDispatchMode):
         if allocation is None:
             return  # emptied before
         self._filled.pop(address, None)
+        # The time is the event that follows, which is the release itself.
         allocation.freed = len(self.events)
         self.events.append(-allocation.num_bytes)
 

@@ -121,6 +121,7 @@ def rehearse_stage(experiment: Experiment, stage: int) -> StageStep:
 
 def _of_a_group_between(amounts_of: dict[int | None, Amounts], few: int, group: int) -> Amounts:
     """The amounts of one group of micro-batches that is neither the first nor the last; all such are equal."""
+    # Neither the first group, which fills the pipeline, nor the last, which drains it.
     firsts = range(group, few - group, group)
     groups = [sum((amounts_of[index] for index in range(first, first + group)), Amounts()) for first in firsts]
     assert all(other == groups[0] for other in groups), "micro-batches differ"
@@ -211,6 +212,8 @@ class MemorySorter:
             return "weights_bytes"
         if allocation.address in self.gradients and self._holds_gradients(allocation):
             return "gradients_bytes"
+        # Weights and gradients are told by their addresses above, so that the optimizer's is what else was there from
+        # the start.
         if allocation.born < self.built:
             return "optimizer_bytes"
         if allocation.shape[-1:] == (self.vocabulary,):

@@ -137,6 +137,7 @@ class Meter:
         told = [elapsed, own, float(self.stop_asked()), *self.system.read(step, self.energy)]
         of_ranks = gather(told, self.axis, self.world.device)
         seconds_of_ranks, own_seconds, signals, *used = zip(*of_ranks, strict=True)
+        # The slowest rank's time is the job's, for the next step begins when all have ended this one.
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
         if self._is_timed(step) and self._speaks_for_its_stage:
             self.recorded.add(seconds, record)

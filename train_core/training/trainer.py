@@ -111,6 +111,7 @@ class Trainer:
     def passes(self, step: int) -> Tensor:
         """Run all passes over this replica's part of the global batch; returns the sum of its losses."""
         self.stage.randomness.step = step
+        # Before the passes, because late gathers of weights start here and travel beside the first of them.
         self.replicas.zero_gradients()
         # Losses are divided before backward, so that the sum of all gradients is the gradient of the mean loss.
         scale = self.optimizer.loss_scale.scale / self.num_summands

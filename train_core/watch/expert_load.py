@@ -37,6 +37,7 @@ class ExpertLoads:
         rows = {index: self._row_counts(mixture) for index, mixture in self.mixtures.items()}
         if is_timed:
             self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
+        # A stage without experts takes part all the same, since the maximum is a collective over the world.
         device = next(iter(rows.values())).device if rows else torch.device("cpu")
         return maximum([max(map(max, _loads(rows).values()), default=0.0)], self.mesh.world, device)[0]
 
@@ -66,4 +67,5 @@ def _loads(rows: dict[int, torch.Tensor]) -> Loads:
 
 
 def _over_mean(rows: Sequence[float]) -> list[float]:
+    # Over the mean of the layer, so that 1 is an even share whatever the numbers of tokens and experts are.
     return [number * len(rows) / sum(rows) for number in rows]

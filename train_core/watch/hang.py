@@ -40,6 +40,7 @@ def explain(own: Standing, standing_of: Callable[[int], Standing | None]) -> Han
                 return _absent(rank, waiting, standing_of)
         followed += [standing for rank, standing in found.items() if standing is not None and rank not in seen]
         seen |= found.keys()
+    # All ranks that were waited for have been followed, and none was found that holds the others up.
     if len(seen) == 1:
         return Hang(f"{_place(own)} does not end although all its ranks have reached it", None)
     return Hang(f"{ranks_text(seen)} wait for each other, rank {own.rank} in {_place(own)}", None)

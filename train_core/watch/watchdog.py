@@ -96,6 +96,8 @@ class Watchdog(threading.Thread):
     def _current_standing(self) -> Standing:
         now, waiting = time.monotonic(), self.clock.current_wait()
         # A rank that is at its own work has been since its last wait ended.
+        # Waits too short to be seen are told by their number, so that a rank which makes progress is not taken for one
+        # that stands.
         if self.clock.num_waits != self._num_waits:
             self._num_waits, self._since = self.clock.num_waits, now
         operation, since = waiting or (None, self._since)
