@@ -88,7 +88,7 @@ def main() -> list[Target]:
 
 def replayed(seed: int, share_disturbed: float) -> Replay:
     """One sweep: all points once, and then whatever the rounds ask for."""
-    machine = Machine(np.random.default_rng(seed), share_disturbed)
+    machine = DisturbedMachine(np.random.default_rng(seed), share_disturbed)
     runs = [machine.run(trial) for trial in machine.trials]
     disturbed = disturbances(runs)
     found = {*disturbed, *(point.middle.trial.trial_id for point in far_from_prediction(measured_points(runs)))}
@@ -104,7 +104,7 @@ def replayed(seed: int, share_disturbed: float) -> Replay:
     return Replay(caught, missed, alarms, num_quiet, len(runs), is_right, is_named)
 
 
-class Machine:
+class DisturbedMachine:
     """What every trial truly takes, and what happens to its runs."""
 
     def __init__(self, draw: Generator, share_disturbed: float) -> None:

@@ -14,14 +14,14 @@ from conf.types.schema import Value
 from train_core.costs import Estimate, estimate
 
 
-class Fit(NamedTuple):
+class FastestFit(NamedTuple):
     """An experiment that fits, and what it should cost."""
 
     experiment: Experiment
     predicted: Estimate
 
 
-def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float = 1.0) -> Fit | None:
+def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float = 1.0) -> FastestFit | None:
     """The fastest of all combinations; of equally fast ones the first. None where nothing fits.
 
     Args:
@@ -31,7 +31,7 @@ def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share
     return min(_fits(tree, choices, memory_share), key=lambda fit: fit.predicted.step_seconds, default=None)
 
 
-def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float) -> Iterator[Fit]:
+def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float) -> Iterator[FastestFit]:
     for values in product(*choices.values()):
         try:
             experiment = settings_of(with_values(tree, dict(zip(choices, values, strict=True)))).experiment()
@@ -39,4 +39,4 @@ def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: floa
             continue
         predicted = estimate(experiment)
         if predicted.peak_memory_bytes <= memory_share * predicted.memory_capacity_bytes:
-            yield Fit(experiment, predicted)
+            yield FastestFit(experiment, predicted)

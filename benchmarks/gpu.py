@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.fastest_fit import Fit, fastest_fit
+from benchmarks.fastest_fit import FastestFit, fastest_fit
 from benchmarks.gpu_check.probe import Probe, probed
 from benchmarks.known_device import cluster_of
 from benchmarks.target import Target, at_least, at_most
@@ -64,7 +64,7 @@ PUBLISHED_MFU = 50.0
 """Upper end of what Megatron-LM and torchtitan publish for one such device: 40-50 %."""
 
 
-class Run(NamedTuple):
+class RunOnGpu(NamedTuple):
     """One point, predicted and measured."""
 
     experiment: Experiment
@@ -72,7 +72,7 @@ class Run(NamedTuple):
     measured: Measurement
 
 
-class Session(NamedTuple):
+class GpuSession(NamedTuple):
     """Where all runs are made, and until when (monotonic seconds)."""
 
     probe: Probe
@@ -90,15 +90,15 @@ def main() -> list[Target]:
     if cluster is None:
         print(f"bench-gpu: no conf/device describes {probe.devices[0].name!r}: add one, with its peaks.")
         return []
-    session = Session(probe, cluster, time.monotonic() + BUDGET_SECONDS)
+    session = GpuSession(probe, cluster, time.monotonic() + BUDGET_SECONDS)
     return [target for name in MODELS for target in _bench(session, name)]
 
 
-def _bench(session: Session, name: str) -> Iterator[Target]:
+def _bench(session: GpuSession, name: str) -> Iterator[Target]:
     runs = [run for fit in _candidates(name, session.cluster) if (run := _run(session, name, fit))]
     best = max(runs, key=_utilization, default=None)
     if best is not None and best.measured.performance is not None:
-        if compiled := _run(session, name, Fit(_compiled(best.experiment), best.predicted)):
+        if compiled := _run(session, name, FastestFit(_compiled(best.experiment), best.predicted)):
             runs.append(compiled)
         best = max(runs, key=_utilization)
     if best is None or best.measured.performance is None:
@@ -116,11 +116,11 @@ def _off(predicted: float, measured: float) -> float:
     return 100 * abs(predicted / measured - 1)
 
 
-def _utilization(run: Run) -> float:
+def _utilization(run: RunOnGpu) -> float:
     return run.measured.performance.model_flops_utilization if run.measured.performance else -1.0
 
 
-def _candidates(name: str, cluster: str) -> list[Fit]:
+def _candidates(name: str, cluster: str) -> list[FastestFit]:
     """For each recomputation mode the micro-batch that is predicted to be the fastest of those that fit.
 
     What is predicted to be the fastest of all comes first, should time run out.
@@ -143,7 +143,7 @@ def _compiled(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"training": experiment.training.model_copy(update={"compile_layers": True})})
 
 
-def _run(session: Session, name: str, fit: Fit) -> Run | None:
+def _run(session: GpuSession, name: str, fit: FastestFit) -> RunOnGpu | None:
     """The run; None where less time is left than it is predicted to take."""
     needed = START_SECONDS + fit.experiment.training.num_steps * fit.predicted.step_seconds
     if time.monotonic() + needed > session.deadline:
@@ -153,7 +153,7 @@ def _run(session: Session, name: str, fit: Fit) -> Run | None:
         trial = TrialFolder(Path(folder) / "trials" / "one")
         trial.write_trial({"experiment": fit.experiment.model_dump(mode="json")})
         measured = run_trial_here(trial.path, (0,), MOST_TIMES_PREDICTED * needed)
-    run = Run(fit.experiment, fit.predicted, measured)
+    run = RunOnGpu(fit.experiment, fit.predicted, measured)
     _append(_row(session, name, run))
     return run
 
@@ -169,7 +169,7 @@ def _append(row: dict[str, str]) -> None:
     print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
 
 
-def _row(session: Session, name: str, run: Run) -> dict[str, str]:
+def _row(session: GpuSession, name: str, run: RunOnGpu) -> dict[str, str]:
     experiment, predicted, performance = run.experiment, run.predicted, run.measured.performance
     row = {
         "when": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -23,7 +23,7 @@ from statistics import median
 import psutil
 
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
-from benchmarks.chaos.workbench import PERFORMANCE, Workbench
+from benchmarks.chaos.workbench import PERFORMANCE, ChaosWorkbench
 from benchmarks.target import Target, at_most, figure
 from launcher.executor import ByName
 from launcher.snapshot import snapshot_code
@@ -69,7 +69,7 @@ def main() -> list[Target]:
 
 
 def _on_cluster(folder: Path, cluster: Cluster, limits: Limits) -> list[Target]:
-    ours, raw = submission(Workbench.new(folder / "points", cluster, NUM_POINTS, num_shapes=5))
+    ours, raw = submission(ChaosWorkbench.new(folder / "points", cluster, NUM_POINTS, num_shapes=5))
     few_ours, few_raw = median_of(lambda run: trivial_points(folder / f"trivial-{run}", cluster, NUM_TRIVIAL))
     four, _ = median_of(lambda run: trivial_points(folder / f"four-{run}", cluster, HYDRA_POINTS))
     submitting, waiting, to_raw, to_hydra = ON_CLUSTER
@@ -82,7 +82,7 @@ def _on_cluster(folder: Path, cluster: Cluster, limits: Limits) -> list[Target]:
     ]
 
 
-def submission(bench: Workbench) -> tuple[float, float]:
+def submission(bench: ChaosWorkbench) -> tuple[float, float]:
     """Seconds for all points, which are held in the queue, by us and by sbatch alone."""
     bench.order()
     bench.slurm = bench.slurm.model_copy(update={"extra_sbatch": {"hold": True}})
@@ -101,7 +101,7 @@ def submission(bench: Workbench) -> tuple[float, float]:
 
 def trivial_points(folder: Path, cluster: Cluster, count: int) -> tuple[float, float]:
     """Seconds from the submission of an array to the last result, by us and by sbatch alone."""
-    bench = Workbench.new(folder, cluster, count, num_shapes=1)
+    bench = ChaosWorkbench.new(folder, cluster, count, num_shapes=1)
     bench.job = QUICK_JOB
     bench.order_quick_jobs()
     bench.slurm = bench.slurm.model_copy(update={"array_parallelism": count})
@@ -129,7 +129,7 @@ def _raw_array(folder: Path, count: int) -> float:
 
 def share_of_waiting(folder: Path, cluster: Cluster) -> float:
     """The share of a core that a controller and what it calls take while its trials wait in the queue."""
-    bench = Workbench.new(folder, cluster, 4)
+    bench = ChaosWorkbench.new(folder, cluster, 4)
     bench.order()
     submit(bench.sweep, bench.slurm.model_copy(update={"extra_sbatch": {"hold": True}}), job=bench.job)
     words = [sys.executable, "-m", "benchmarks.chaos.controller", str(folder), f"--poll={bench.poll_seconds}"]
@@ -165,7 +165,7 @@ def seconds_to_read(folder: Path) -> float:
 
 def _finished_sweep(folder: Path) -> Sweep:
     """Many trials, all of which have ended. Each has an experiment of its own, though they all say the same."""
-    bench = Workbench.new(folder, Cluster(folder), 1)
+    bench = ChaosWorkbench.new(folder, Cluster(folder), 1)
     (trial,) = bench.sweep.record.trials
     assert trial.experiment is not None
     told = {"fingerprint": trial.experiment.fingerprint, "outcome": "COMPLETED", "cause": "", "started": 1.0}

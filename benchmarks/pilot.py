@@ -17,7 +17,7 @@ from statistics import median
 
 from benchmarks.chaos.cluster import test_cluster, wait_for
 from benchmarks.chaos.job_on_node import quick_job
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import ChaosWorkbench
 from benchmarks.target import Target, figure
 from conf.compose.load import compose
 from conf.compose.settings import LauncherSpec
@@ -36,7 +36,7 @@ def main() -> list[Target]:
     if os.geteuid() != 0:
         return [Target(f"{what} as steps of one allocation", "", "left out: no Slurm test cluster here", None)]
     with tempfile.TemporaryDirectory(prefix="trisweep-pilot-") as folder, test_cluster() as cluster:
-        benches = [Workbench.new(Path(folder, str(run)), cluster, NUM_TRIALS) for run in range(2 * NUM_RUNS)]
+        benches = [ChaosWorkbench.new(Path(folder, str(run)), cluster, NUM_TRIALS) for run in range(2 * NUM_RUNS)]
         steps = median(seconds_for(bench, as_steps) for bench in benches[:NUM_RUNS])
         elements = median(seconds_for(bench, as_elements) for bench in benches[NUM_RUNS:])
     return [
@@ -46,7 +46,7 @@ def main() -> list[Target]:
     ]
 
 
-def seconds_for(bench: Workbench, start: Callable[[Workbench], object]) -> float:
+def seconds_for(bench: ChaosWorkbench, start: Callable[[ChaosWorkbench], object]) -> float:
     """From the submission to the last result."""
     bench.job = quick_job
     bench.order_quick_jobs()
@@ -58,11 +58,11 @@ def seconds_for(bench: Workbench, start: Callable[[Workbench], object]) -> float
     return time.perf_counter() - begun
 
 
-def as_steps(bench: Workbench) -> None:
+def as_steps(bench: ChaosWorkbench) -> None:
     launcher = LauncherSpec(kind="allocation", num_nodes=NUM_NODES, time_limit_minutes=10)
     cluster = compose(Overrides.parse(NODES)).settings.cluster
     submit_allocation(bench.sweep, bench.slurm, launcher, cluster, job=bench.job)
 
 
-def as_elements(bench: Workbench) -> None:
+def as_elements(bench: ChaosWorkbench) -> None:
     submit(bench.sweep, bench.slurm.model_copy(update={"array_parallelism": NUM_TRIALS}), job=bench.job)

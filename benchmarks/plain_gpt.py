@@ -11,7 +11,7 @@ from torch.nn import functional
 from conf.plan.experiment import Experiment
 
 
-class Block(nn.Module):
+class PlainBlock(nn.Module):
     def __init__(self, hidden_size: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -35,7 +35,7 @@ class PlainGPT(nn.Module):
     def __init__(self, vocab_size: int, seq_length: int, hidden_size: int, num_heads: int, num_layers: int) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab_size, hidden_size), nn.Embedding(seq_length, hidden_size)
-        self.blocks = nn.Sequential(*(Block(hidden_size, num_heads) for _ in range(num_layers)))
+        self.blocks = nn.Sequential(*(PlainBlock(hidden_size, num_heads) for _ in range(num_layers)))
         self.norm = nn.LayerNorm(hidden_size)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from benchmarks.replay.knobs import KnobSpace
 from benchmarks.replay.machine import InventedMachine
 from benchmarks.replay.players import Player, RandomPlayer, TpePlayer, TpeSpace
 from benchmarks.replay.published import measured_grounds, sections
-from benchmarks.replay.sites import SITES, Site, SiteGround
+from benchmarks.replay.sites import SITES, ModelSite, SiteGround
 from benchmarks.target import Target, at_most, figure, print_targets
 from sweeps.search.layouts.bayes import Bayes
 
@@ -147,7 +147,7 @@ def _seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _sizes(grounds: Sequence[SiteGround], site: Site) -> str:
+def _sizes(grounds: Sequence[SiteGround], site: ModelSite) -> str:
     sizes = [ground.num_feasible for ground in grounds if ground.site is site]
     return f"{min(sizes):,} to {max(sizes):,}"
 

@@ -71,7 +71,7 @@ MIXTURE: dict[str, Any] = {
 DEEP_PIPELINE: dict[str, Value] = {"parallel.world_size": 4, PIPELINE: 4, "batch.global_batch_size": 4}
 
 
-class Measured(NamedTuple):
+class StepCost(NamedTuple):
     """One step: wall seconds of the slowest process, and CPU seconds of all."""
 
     wall_seconds: float
@@ -164,11 +164,11 @@ class Stepping:
         for process in self.processes:
             process.start()
 
-    def step(self) -> Measured:
+    def step(self) -> StepCost:
         for end in self.ends:
             end.send(True)
         told = [_answer(end) for end in self.ends]
-        return Measured(max(one.wall_seconds for one in told), sum(one.cpu_seconds for one in told))
+        return StepCost(max(one.wall_seconds for one in told), sum(one.cpu_seconds for one in told))
 
     def end(self) -> None:
         for end in self.ends:
@@ -177,7 +177,7 @@ class Stepping:
             process.join()
 
 
-Pair = tuple[Measured, Measured]
+Pair = tuple[StepCost, StepCost]
 
 
 def paired(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
@@ -195,10 +195,10 @@ def paired(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
     return pairs
 
 
-def _answer(end: Connection) -> Measured:
+def _answer(end: Connection) -> StepCost:
     if not end.poll(ANSWER_SECONDS):
         raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
-    measured: Measured = end.recv()
+    measured: StepCost = end.recv()
     return measured
 
 
@@ -207,7 +207,7 @@ def _serve(rank: int, end: Connection, steps: Callable[..., Iterator[object]], a
     while end.recv():
         start, cpu_start = time.perf_counter(), _cpu_seconds()
         next(taken)
-        end.send(Measured(time.perf_counter() - start, _cpu_seconds() - cpu_start))
+        end.send(StepCost(time.perf_counter() - start, _cpu_seconds() - cpu_start))
 
 
 def _plain_steps(rank: int, experiment: Experiment, num_threads: int) -> Iterator[float]:

@@ -26,7 +26,7 @@ import benchmarks.chaos.harm_to_us  # noqa: F401  (scenarios add themselves to t
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
 from benchmarks.chaos.page import COLUMNS, PAGE, counts, page
 from benchmarks.chaos.scenario import CATALOGUE, Scenario
-from benchmarks.chaos.workbench import Found, Workbench
+from benchmarks.chaos.workbench import Aftermath, ChaosWorkbench
 from conf.errors import EXIT_FAILED
 from train_core.process.git_sha import git_sha
 
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(each.survived for _, found in done for each in found) else EXIT_FAILED
 
 
-def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Found:
+def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Aftermath:
     """One repetition, in this process."""
     started = time.monotonic()
-    make = Workbench.mixed if scenario.is_mixed else Workbench.new
+    make = ChaosWorkbench.mixed if scenario.is_mixed else ChaosWorkbench.new
     bench = make(folder, cluster, scenario.num_trials, f"{seed} {folder.name}")
     problem = ""
     try:
@@ -82,20 +82,20 @@ def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Fo
     return found
 
 
-def _broken_off(scenario: Scenario, why: str, seconds: float) -> Found:
-    return Found(
+def _broken_off(scenario: Scenario, why: str, seconds: float) -> Aftermath:
+    return Aftermath(
         scenario=scenario.name, num_trials=scenario.num_trials, broken_off=1, seconds=seconds, note=f"broken off: {why}"
     )
 
 
 def _run_all(
     chosen: Sequence[Scenario], cluster: Cluster, seed: int, *, once: bool
-) -> Iterator[tuple[Scenario, list[Found]]]:
+) -> Iterator[tuple[Scenario, list[Aftermath]]]:
     """Those that disturb nobody side by side, then the others one by one, in the order that the seed gives.
 
     The folders of those that did not survive stay, for whoever wants to know why.
     """
-    found: dict[str, list[Found]] = {scenario.name: [] for scenario in chosen}
+    found: dict[str, list[Aftermath]] = {scenario.name: [] for scenario in chosen}
     parent = Path(tempfile.mkdtemp(prefix="trisweep-chaos-"))
     for alone in (False, True):
         group = [scenario for scenario in chosen if scenario.alone is alone]
@@ -121,7 +121,7 @@ def _repetitions(scenario: Scenario, once: bool) -> int:
     return 1 if once else scenario.repetitions
 
 
-def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int) -> Found:
+def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int) -> Aftermath:
     """One repetition on a cluster that is whole, in a process of its own, because scenarios change its PATH."""
     words = [sys.executable, "-m", "benchmarks.chaos", scenario.name, f"--inside={folder}", f"--seed={seed}"]
     started = time.monotonic()
@@ -133,16 +133,16 @@ def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int)
     except (TimeoutError, subprocess.SubprocessError) as error:
         return _broken_off(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
     if done.returncode == 0:
-        return Found.model_validate_json(done.stdout.splitlines()[-1])
+        return Aftermath.model_validate_json(done.stdout.splitlines()[-1])
     last = (done.stderr.strip().splitlines() or ["no word"])[-1]
     print(done.stderr, file=sys.stderr, flush=True)
     seconds = time.monotonic() - started
-    return Found(
+    return Aftermath(
         scenario=scenario.name, num_trials=scenario.num_trials, wrong=1, seconds=seconds, note=f"a traceback: {last}"
     )
 
 
-def _print(found: Found, folder: Path) -> None:
+def _print(found: Aftermath, folder: Path) -> None:
     _, *numbers = counts([found])
     said = ", ".join(f"{count} {name}" for name, count in zip(COLUMNS[2:], numbers, strict=True))
     print(f"{found.scenario}: {said} ({found.seconds:.0f} s)", flush=True)

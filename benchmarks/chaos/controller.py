@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.chaos.cluster import Cluster
-from benchmarks.chaos.workbench import REFUSALS, Workbench
+from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.folder_lock import lock_folder
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--clock", type=float, default=0.0, metavar="SECONDS", help="how much the clock is ahead")
     parser.add_argument("--poll", type=float, default=POLL_SECONDS, metavar="SECONDS", help="between two steps")
     given = parser.parse_args()
-    bench = Workbench.of(given.folder, Cluster(given.folder))
+    bench = ChaosWorkbench.of(given.folder, Cluster(given.folder))
     if given.clock:
         real = time.time
         time.time = lambda: real() + given.clock
@@ -58,7 +58,7 @@ def main() -> None:
         time.sleep(BUSY_SECONDS)
 
 
-def _carried_on(bench: Workbench, poll_seconds: float) -> bool:
+def _carried_on(bench: ChaosWorkbench, poll_seconds: float) -> bool:
     """Step after step to the end; False where another controller has the folder."""
     folder = bench.sweep.folder
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.chaos.cluster import Cluster, command, wait_for
 from benchmarks.chaos.controller import Silent
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import NODES, OVERRIDES, PATIENCE_SECONDS, POLL_SECONDS, REFUSALS, Workbench
+from benchmarks.chaos.workbench import NODES, OVERRIDES, PATIENCE_SECONDS, POLL_SECONDS, REFUSALS, ChaosWorkbench
 from conf.compose.load import compose
 from conf.compose.settings import LauncherSpec
 from conf.overrides import Overrides
@@ -32,7 +32,7 @@ STEP_PATIENCE_SECONDS = 5
 
 
 @CATALOGUE.add("an allocation loses a node while trials run in it and others wait", repetitions=1, alone=True)
-def allocation_loses_a_node(bench: Workbench) -> None:
+def allocation_loses_a_node(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     job_id = _allocate(bench)
     assert job_id is not None
@@ -43,7 +43,7 @@ def allocation_loses_a_node(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of slurmctld while an allocation starts steps, and its return", repetitions=1, alone=True)
-def slurmctld_killed_during_an_allocation(bench: Workbench) -> None:
+def slurmctld_killed_during_an_allocation(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     _allocate(bench, num_nodes=1)
     wait_for(bench.executions)
@@ -54,7 +54,7 @@ def slurmctld_killed_during_an_allocation(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("scancel of an allocation; the next one goes on", repetitions=2)
-def allocation_cancelled(bench: Workbench) -> None:
+def allocation_cancelled(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     job_id = _allocate(bench)
     assert job_id is not None
@@ -64,7 +64,7 @@ def allocation_cancelled(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("an allocation comes to its time limit; Slurm runs it again", repetitions=1)
-def time_limit_of_an_allocation_met(bench: Workbench) -> None:
+def time_limit_of_an_allocation_met(bench: ChaosWorkbench) -> None:
     quick, *_, slow = bench.names
     bench.order({quick: {"seconds": 1}, slow: {"seconds": 100}}, seconds=1)
     bench.harm(_allocate, bench, NUM_NODES, ENDS_EARLY_SECONDS)
@@ -75,7 +75,7 @@ def time_limit_of_an_allocation_met(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("out of memory in a step of an allocation; the others go on", repetitions=1)
-def out_of_memory_in_an_allocation(bench: Workbench) -> None:
+def out_of_memory_in_an_allocation(bench: ChaosWorkbench) -> None:
     victim = bench.names[0]
     bench.order({victim: {"end": "hoards memory"}}, seconds=4)
     bench.expected = {victim: Outcome.OUT_OF_MEMORY}
@@ -85,7 +85,7 @@ def out_of_memory_in_an_allocation(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("a step of an allocation hangs; it ends at its own time limit", repetitions=1)
-def hang_in_an_allocation(bench: Workbench) -> None:
+def hang_in_an_allocation(bench: ChaosWorkbench) -> None:
     victim = bench.names[0]
     bench.order({victim: {"seconds": 600}}, seconds=2)
     bench.expected = {victim: Outcome.TIMED_OUT}
@@ -95,7 +95,7 @@ def hang_in_an_allocation(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of the controller in an allocation of salloc; the next adopts its steps", repetitions=1)
-def controller_killed_in_salloc(bench: Workbench) -> None:
+def controller_killed_in_salloc(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     with _salloc(bench) as job_id:
         first = _controller(bench, job_id)
@@ -107,7 +107,9 @@ def controller_killed_in_salloc(bench: Workbench) -> None:
         assert second.exitcode == 0
 
 
-def _allocate(bench: Workbench, num_nodes: int = NUM_NODES, closing_seconds: float = CLOSING_SECONDS) -> str | None:
+def _allocate(
+    bench: ChaosWorkbench, num_nodes: int = NUM_NODES, closing_seconds: float = CLOSING_SECONDS
+) -> str | None:
     """Give the command of the sweep; the id of its allocation, or None once nothing is left to run."""
     launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=TIME_LIMIT_MINUTES)
     return submit_allocation(
@@ -121,7 +123,7 @@ def _allocate(bench: Workbench, num_nodes: int = NUM_NODES, closing_seconds: flo
     ).job_id
 
 
-def _finish(bench: Workbench) -> None:
+def _finish(bench: ChaosWorkbench) -> None:
     """Give the command again and again, until nothing is left to run."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -136,7 +138,7 @@ def _cluster() -> ClusterSpec:
 
 
 @contextmanager
-def _down(bench: Workbench, node: str) -> Iterator[None]:
+def _down(bench: ChaosWorkbench, node: str) -> Iterator[None]:
     """The node fails: its daemon dies, and Slurm is told that it is down."""
     bench.harm(bench.cluster.kill, f"slurmd.{node}")
     command("scontrol", "update", f"nodename={node}", "state=down", "reason=chaos")
@@ -148,7 +150,7 @@ def _down(bench: Workbench, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def _salloc(bench: Workbench) -> Iterator[str]:
+def _salloc(bench: ChaosWorkbench) -> Iterator[str]:
     """An allocation that a person took, with nothing in it."""
     name = f"chaos-{bench.sweep.folder.path.name}"
     options = (f"--nodes={NUM_NODES}", "--exclusive", "--no-kill", "--mem=0", f"--time={TIME_LIMIT_MINUTES}")
@@ -160,7 +162,7 @@ def _salloc(bench: Workbench) -> Iterator[str]:
         command("scancel", job_id)
 
 
-def _controller(bench: Workbench, job_id: str) -> BaseProcess:
+def _controller(bench: ChaosWorkbench, job_id: str) -> BaseProcess:
     """A process that carries the sweep out in the allocation, as the same command does in a shell of it."""
     process = multiprocessing.get_context("spawn").Process(target=_carry_out, args=(bench.sweep.folder.path, job_id))
     process.start()
@@ -169,5 +171,5 @@ def _controller(bench: Workbench, job_id: str) -> BaseProcess:
 
 def _carry_out(folder: Path, job_id: str) -> None:
     os.environ |= {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": str(NUM_NODES)}
-    bench = Workbench.of(folder, Cluster(folder))
+    bench = ChaosWorkbench.of(folder, Cluster(folder))
     run_inside(bench.sweep, bench.slurm, _cluster(), Silent(), job=bench.job)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import ChaosWorkbench
 from launcher.controller import live_controller
 from sweeps.folder.history import History
 from sweeps.sweep import Sweep
@@ -27,7 +27,7 @@ SECONDS = 400.0
 
 
 @CATALOGUE.add("controller=slurm: its job is killed, requeued and cancelled, one after another", repetitions=1)
-def controller_job_harmed(bench: Workbench) -> None:
+def controller_job_harmed(bench: ChaosWorkbench) -> None:
     _begin(bench)
     for harm in (["scancel", "--signal=KILL", "--full"], ["scontrol", "requeue"], ["scancel"]):
         _wait_for_a_controller(bench)
@@ -41,7 +41,7 @@ def controller_job_harmed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("controller=slurm: its job hangs, and comes to its time limit", repetitions=1)
-def controller_out_of_time(bench: Workbench) -> None:
+def controller_out_of_time(bench: ChaosWorkbench) -> None:
     _begin(bench)
     _wait_for_a_controller(bench)
     job = live_controller(bench.sweep.folder)
@@ -54,7 +54,7 @@ def controller_out_of_time(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("controller=slurm: the node of its job goes down", repetitions=1, alone=True)
-def controller_loses_its_node(bench: Workbench) -> None:
+def controller_loses_its_node(bench: ChaosWorkbench) -> None:
     _begin(bench)
     _wait_for_a_controller(bench)
     job = live_controller(bench.sweep.folder)
@@ -66,14 +66,14 @@ def controller_loses_its_node(bench: Workbench) -> None:
     _finish(bench)
 
 
-def _begin(bench: Workbench) -> None:
+def _begin(bench: ChaosWorkbench) -> None:
     """The command's folder takes the place of the sweep that other scenarios use."""
     folder = bench.sweep.folder.path
     _trisweep(folder, *SWEEP)
     bench.take(Sweep.stored_in(SweepFolder(folder / "runs" / "smoke-local")))
 
 
-def _wait_for_a_controller(bench: Workbench) -> None:
+def _wait_for_a_controller(bench: ChaosWorkbench) -> None:
     """Until the job runs, or the sweep has ended without it."""
 
     def runs() -> bool:
@@ -85,7 +85,7 @@ def _wait_for_a_controller(bench: Workbench) -> None:
     wait_for(runs, SECONDS)
 
 
-def _finish(bench: Workbench) -> None:
+def _finish(bench: ChaosWorkbench) -> None:
     """Give the command again, as a person would, until the sweep has ended; no trial took a second attempt."""
     while not History.kept_in(bench.sweep.folder).finished:
         _wait_for_a_controller(bench)

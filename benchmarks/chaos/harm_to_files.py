@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.job_on_node import take_away_links
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import REFUSALS, Workbench
+from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
 from train_core.measurement import Outcome
 
 TORN = '{"fingerprint": "abc", "outcome": "COMPL'
 
 
 @CATALOGUE.add("the disk of the sweep is full, then enlarged", repetitions=3)
-def disk_full(bench: Workbench) -> None:
+def disk_full(bench: ChaosWorkbench) -> None:
     with _disk(bench, "1500k"):
         bench.order(seconds=1)
         bench.harm(_refused, bench)
@@ -28,7 +28,7 @@ def disk_full(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the disk fills up while jobs run, and is emptied", repetitions=1)
-def disk_full_while_jobs_run(bench: Workbench) -> None:
+def disk_full_while_jobs_run(bench: ChaosWorkbench) -> None:
     with _disk(bench, "20m"):
         bench.order(seconds=4)
         bench.start()
@@ -46,7 +46,7 @@ def disk_full_while_jobs_run(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the folder is read-only, then not", repetitions=1)
-def folder_read_only(bench: Workbench) -> None:
+def folder_read_only(bench: ChaosWorkbench) -> None:
     with _disk(bench, "200m"):
         bench.order(seconds=2)
         bench.start(extra_sbatch={"hold": True})  # a disk on which a job writes cannot be made read-only
@@ -59,7 +59,7 @@ def folder_read_only(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("measurement.json is torn, empty, foreign, or a folder; submission.json and attempts too", repetitions=2)
-def files_torn(bench: Workbench) -> None:
+def files_torn(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
     bench.start()
     bench.settle()
@@ -77,7 +77,7 @@ def files_torn(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the file system has no hard links; one job is cancelled, one is killed", repetitions=1)
-def no_hard_links(bench: Workbench) -> None:
+def no_hard_links(bench: ChaosWorkbench) -> None:
     cancelled, killed, *_ = bench.names
     bench.num_faults += 1
     link = os.link
@@ -97,7 +97,7 @@ def no_hard_links(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the file system has no locks, which is refused; then it has", repetitions=1)
-def no_locks(bench: Workbench) -> None:
+def no_locks(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
     lock = fcntl.flock
     fcntl.flock = _without_locks
@@ -110,7 +110,7 @@ def no_locks(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the file system keeps times in whole seconds; running jobs are requeued", repetitions=1)
-def coarse_times(bench: Workbench) -> None:
+def coarse_times(bench: ChaosWorkbench) -> None:
     with _disk_of_whole_seconds(bench):
         bench.order(seconds=4)
         bench.start()
@@ -125,7 +125,7 @@ def _without_locks(descriptor: object, operation: int) -> None:
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-def _refused(bench: Workbench) -> None:
+def _refused(bench: ChaosWorkbench) -> None:
     """The folder takes nothing now, and that is one message."""
     try:
         bench.start()
@@ -143,7 +143,7 @@ def _fill(path: os.PathLike[str]) -> None:
 
 
 @contextmanager
-def _disk_of_whole_seconds(bench: Workbench) -> Iterator[None]:
+def _disk_of_whole_seconds(bench: ChaosWorkbench) -> Iterator[None]:
     """A disk whose inodes of 128 bytes have no room for parts of seconds."""
     folder, image = bench.sweep.folder.path, bench.sweep.folder.path.with_suffix(".img")
     command("truncate", "--size=64M", str(image))
@@ -156,7 +156,7 @@ def _disk_of_whole_seconds(bench: Workbench) -> Iterator[None]:
 
 
 @contextmanager
-def _disk(bench: Workbench, size: str) -> Iterator[None]:
+def _disk(bench: ChaosWorkbench, size: str) -> Iterator[None]:
     """A small disk of its own for the sweep's folder."""
     folder = str(bench.sweep.folder.path)
     command("mount", "-t", "tmpfs", "-o", f"size={size}", "trisweep-chaos", folder)

@@ -7,12 +7,12 @@ import signal
 
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import ChaosWorkbench
 from train_core.measurement import Fault, Outcome
 
 
 @CATALOGUE.add("kill -9 of one rank of two; then --retry-failed", repetitions=3)
-def rank_killed(bench: Workbench) -> None:
+def rank_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=4)
     bench.start()
     victim = bench.names[1]
@@ -27,7 +27,7 @@ def rank_killed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of all ranks of a job; then --retry-failed", repetitions=3)
-def all_ranks_killed(bench: Workbench) -> None:
+def all_ranks_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=4)
     bench.start()
     victim = bench.names[1]
@@ -42,7 +42,7 @@ def all_ranks_killed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("scancel of one element of an array; the next sweep runs it again", repetitions=3)
-def element_cancelled(bench: Workbench) -> None:
+def element_cancelled(bench: ChaosWorkbench) -> None:
     bench.order(seconds=5)
     bench.start()
     victim = bench.names[0]
@@ -54,7 +54,7 @@ def element_cancelled(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("scontrol requeue of every running element", repetitions=3)
-def elements_requeued(bench: Workbench) -> None:
+def elements_requeued(bench: ChaosWorkbench) -> None:
     bench.order(seconds=5)
     bench.start()
     bench.until_running()
@@ -64,7 +64,7 @@ def elements_requeued(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("scontrol requeue of elements that had completed", repetitions=3)
-def completed_elements_requeued(bench: Workbench) -> None:
+def completed_elements_requeued(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
     bench.start()
     bench.until_complete(*bench.names)
@@ -77,7 +77,7 @@ def completed_elements_requeued(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("scontrol suspend and resume of running elements", repetitions=2)
-def elements_suspended(bench: Workbench) -> None:
+def elements_suspended(bench: ChaosWorkbench) -> None:
     bench.order(seconds=4)
     bench.start()
     bench.until_running()
@@ -90,7 +90,7 @@ def elements_suspended(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the time limit (one minute)", repetitions=1)
-def time_limit_met(bench: Workbench) -> None:
+def time_limit_met(bench: ChaosWorkbench) -> None:
     slow = bench.names[1]
     bench.order({slow: {"seconds": 300}}, seconds=1)
     bench.expected[slow] = Outcome.TIMED_OUT
@@ -100,7 +100,7 @@ def time_limit_met(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("Slurm's memory limit", repetitions=2)
-def memory_limit_met(bench: Workbench) -> None:
+def memory_limit_met(bench: ChaosWorkbench) -> None:
     hungry = bench.names[1]
     bench.order({hungry: {"end": "hoards memory"}})
     bench.expected[hungry] = Outcome.OUT_OF_MEMORY
@@ -113,7 +113,7 @@ def memory_limit_met(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("torch's exception: out of memory, with GiB", repetitions=1)
-def memory_of_a_device_met(bench: Workbench) -> None:
+def memory_of_a_device_met(bench: ChaosWorkbench) -> None:
     hungry = bench.names[1]
     said = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 64.00 GiB of which 1.00 GiB"
     bench.order({hungry: {"end": f"{said} is free.", "rank": 1}})
@@ -125,7 +125,7 @@ def memory_of_a_device_met(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("preemption of everything by an urgent job, with requeue", repetitions=1, alone=True)
-def preempted_and_requeued(bench: Workbench) -> None:
+def preempted_and_requeued(bench: ChaosWorkbench) -> None:
     bench.order(seconds=4)
     bench.start()
     bench.until_running()
@@ -134,7 +134,7 @@ def preempted_and_requeued(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("preemption of everything where Slurm cancels instead of requeueing", repetitions=1, alone=True)
-def preempted_and_cancelled(bench: Workbench) -> None:
+def preempted_and_cancelled(bench: ChaosWorkbench) -> None:
     command("scontrol", "update", "PartitionName=test", "PreemptMode=CANCEL")
     try:
         bench.order(seconds=4)
@@ -150,7 +150,7 @@ def preempted_and_cancelled(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("a node on which every job meets an NCCL error", num_trials=12, repetitions=1, alone=True)
-def bad_node(bench: Workbench) -> None:
+def bad_node(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1, end="NCCL error: unhandled system error", on_node="node1")
     bench.num_faults += 1
     bench.start(array_parallelism=4)
@@ -158,7 +158,7 @@ def bad_node(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("over two kinds of nodes: kill -9 of the rank on the second kind; then --retry-failed", is_mixed=True)
-def mixed_rank_killed(bench: Workbench) -> None:
+def mixed_rank_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=4)
     bench.start()
     victim = bench.names[0]
@@ -172,7 +172,7 @@ def mixed_rank_killed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True, repetitions=1)
-def mixed_cancelled_and_requeued(bench: Workbench) -> None:
+def mixed_cancelled_and_requeued(bench: ChaosWorkbench) -> None:
     bench.order(seconds=4)
     bench.start()
     cancelled, requeued, *_ = bench.names
@@ -185,7 +185,7 @@ def mixed_cancelled_and_requeued(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("over two kinds of nodes: a node of the second kind goes down", is_mixed=True, repetitions=1, alone=True)
-def mixed_node_down(bench: Workbench) -> None:
+def mixed_node_down(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start()
     bench.until_running()
@@ -202,7 +202,7 @@ def _urgent_job() -> None:
     command("sbatch", "--wait", *everything)
 
 
-def _require_end(bench: Workbench, name: str, outcome: Outcome, fault: Fault, rank: int | None = None) -> None:
+def _require_end(bench: ChaosWorkbench, name: str, outcome: Outcome, fault: Fault, rank: int | None = None) -> None:
     told = bench.measurement_of(name)
     assert (told.outcome, told.why) == (outcome, fault), f"{name}: {told.outcome}, {told.why}, {told.cause}"
     if rank is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import ChaosWorkbench
 from train_core.measurement import Fault
 
 NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
@@ -18,7 +18,7 @@ ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on se
 
 
 @CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
-def slurmd_killed(bench: Workbench) -> None:
+def slurmd_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start()
     bench.until_running()
@@ -30,7 +30,7 @@ def slurmd_killed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of slurmctld while jobs run, and its return", repetitions=1, alone=True)
-def slurmctld_killed_while_jobs_run(bench: Workbench) -> None:
+def slurmctld_killed_while_jobs_run(bench: ChaosWorkbench) -> None:
     bench.order(seconds=5)
     bench.start()
     bench.until_running()
@@ -41,7 +41,7 @@ def slurmctld_killed_while_jobs_run(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of slurmctld in the second after it took the jobs, and its return", repetitions=2, alone=True)
-def slurmctld_killed_after_submission(bench: Workbench) -> None:
+def slurmctld_killed_after_submission(bench: ChaosWorkbench) -> None:
     bench.order(seconds=2)
     bench.start()
     time.sleep(bench.chance.uniform(0, 1))
@@ -51,7 +51,7 @@ def slurmctld_killed_after_submission(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of slurmdbd, and its return", repetitions=1, alone=True)
-def slurmdbd_killed(bench: Workbench) -> None:
+def slurmdbd_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=3)
     bench.start()
     bench.harm(bench.cluster.kill, "slurmdbd")
@@ -62,7 +62,7 @@ def slurmdbd_killed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("a node goes down and comes back; Slurm requeues", repetitions=1, alone=True)
-def node_down(bench: Workbench) -> None:
+def node_down(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start()
     bench.until_running()
@@ -73,7 +73,7 @@ def node_down(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("a node goes down and comes back; Slurm may not requeue", repetitions=1, alone=True)
-def node_down_without_requeue(bench: Workbench) -> None:
+def node_down_without_requeue(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start(extra_sbatch={"no-requeue": True})
     bench.until_running()
@@ -87,7 +87,7 @@ def node_down_without_requeue(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("no accounting: sacct is refused", repetitions=1)
-def accounting_off(bench: Workbench) -> None:
+def accounting_off(bench: ChaosWorkbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}})
     with _stand_in(bench, "sacct", NO_ACCOUNTING):
         bench.num_faults += 1
@@ -100,7 +100,7 @@ def accounting_off(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("sbatch takes the jobs, and its answer is lost", repetitions=2)
-def answer_of_sbatch_lost(bench: Workbench) -> None:
+def answer_of_sbatch_lost(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
     with _stand_in(bench, "sbatch", ANSWER_LOST):
         bench.num_faults += 1
@@ -109,7 +109,7 @@ def answer_of_sbatch_lost(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("squeue and sacct answer nothing, late, or half", repetitions=1)
-def tools_out_of_order(bench: Workbench) -> None:
+def tools_out_of_order(bench: ChaosWorkbench) -> None:
     bench.order(seconds=3)
     bench.start()
     for script in ("exit 1", '/usr/bin/squeue "$@" | head -c 40', "echo 'maintenance on Sunday'; exit 1"):
@@ -119,7 +119,7 @@ def tools_out_of_order(bench: Workbench) -> None:
 
 
 @contextmanager
-def _stand_in(bench: Workbench, tool: str, script: str) -> Iterator[None]:
+def _stand_in(bench: ChaosWorkbench, tool: str, script: str) -> Iterator[None]:
     """A script takes the place of one of Slurm's commands, for this process."""
     folder = Path(f"{bench.sweep.folder.path}-tools")
     folder.mkdir(exist_ok=True)

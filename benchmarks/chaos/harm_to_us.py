@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.chaos.job_on_node import quick_job
 from benchmarks.chaos.scenario import CATALOGUE
-from benchmarks.chaos.workbench import REFUSALS, Workbench
+from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import pause, resume, retry_failed_trials
 from sweeps.sweep import Sweep
@@ -25,7 +25,7 @@ NUM_KILLS, LONGEST_LIFE_SECONDS = 50, 3.0
 
 
 @CATALOGUE.add("kill -9 of the controller at 50 random instants", num_trials=20, repetitions=1)
-def controller_killed(bench: Workbench) -> None:
+def controller_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     for _ in range(NUM_KILLS):
         controller = _controller(bench)
@@ -38,7 +38,7 @@ def controller_killed(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("kill -9 of the controller while it submits", num_trials=8, repetitions=3)
-def controller_killed_while_it_submits(bench: Workbench) -> None:
+def controller_killed_while_it_submits(bench: ChaosWorkbench) -> None:
     bench.order(seconds=3)
     for _ in range(5):
         controller = _controller(bench)
@@ -51,7 +51,7 @@ def controller_killed_while_it_submits(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("three controllers at once", repetitions=3)
-def several_controllers(bench: Workbench) -> None:
+def several_controllers(bench: ChaosWorkbench) -> None:
     bench.order(seconds=2)
     bench.num_faults += 1
     controllers = [_controller(bench) for _ in range(3)]
@@ -65,7 +65,7 @@ def several_controllers(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("50 commands at random instants, up to three at once: cancel, pause, resume, retry, sweep", num_trials=6)
-def commands_race(bench: Workbench) -> None:
+def commands_race(bench: ChaosWorkbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=3)
     bench.start()
     fork, orders = multiprocessing.get_context("fork"), (cancel_sweep, pause, resume, retry_failed_trials, None)
@@ -86,7 +86,7 @@ def commands_race(bench: Workbench) -> None:
     bench.finish()
 
 
-def _give(bench: Workbench, order: Callable[[Sweep], object] | None, seconds: float) -> None:
+def _give(bench: ChaosWorkbench, order: Callable[[Sweep], object] | None, seconds: float) -> None:
     """Give a command, after a while; None is the sweep's own. What it refuses with a reason is no fault."""
     time.sleep(seconds)
     try:
@@ -99,7 +99,7 @@ def _give(bench: Workbench, order: Callable[[Sweep], object] | None, seconds: fl
 
 
 @CATALOGUE.add("the controller's clock is an hour behind, then an hour ahead", repetitions=1)
-def clock_of_the_controller_wrong(bench: Workbench) -> None:
+def clock_of_the_controller_wrong(bench: ChaosWorkbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=2)
     for skew in (-HOUR, HOUR):
         bench.num_faults += 1
@@ -115,7 +115,7 @@ def clock_of_the_controller_wrong(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("the nodes' clocks are an hour ahead", repetitions=1)
-def clocks_of_nodes_wrong(bench: Workbench) -> None:
+def clocks_of_nodes_wrong(bench: ChaosWorkbench) -> None:
     bench.num_faults += 1
     bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=2, clock_ahead_seconds=HOUR)
     bench.start()
@@ -127,14 +127,14 @@ def clocks_of_nodes_wrong(bench: Workbench) -> None:
 
 
 @CATALOGUE.add("1,000 points in one sweep", num_trials=1000, repetitions=1, alone=True)
-def a_thousand_points(bench: Workbench) -> None:
+def a_thousand_points(bench: ChaosWorkbench) -> None:
     bench.job = quick_job
     bench.order_quick_jobs()
     bench.start(array_parallelism=6)  # at once on one machine, beside Slurm itself
     bench.finish(seconds=900)
 
 
-def _controller(bench: Workbench, *options: str) -> subprocess.Popen[str]:
+def _controller(bench: ChaosWorkbench, *options: str) -> subprocess.Popen[str]:
     """A process that carries the sweep on. It prints a line once it has begun."""
     module = [sys.executable, "-m", "benchmarks.chaos.controller"]
     return subprocess.Popen([*module, str(bench.sweep.folder.path), *options], stdout=subprocess.PIPE, text=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.chaos.scenario import Scenario
-from benchmarks.chaos.workbench import Found
+from benchmarks.chaos.workbench import Aftermath
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 HEADING = """\
@@ -30,7 +30,7 @@ COLUMNS = ("harm", "repetitions", "faults", "trials", "lost", "run twice", "wron
 NUMBERS = ("num_faults", "num_trials", "lost", "twice", "wrong", "broken_off")
 
 
-def page(done: Sequence[tuple[Scenario, Sequence[Found]]], circumstances: str) -> str:
+def page(done: Sequence[tuple[Scenario, Sequence[Aftermath]]], circumstances: str) -> str:
     """The whole page, ending in a newline; the circumstances are when, of which commit and with what it was run."""
     lines = [HEADING, f"{circumstances}\n", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
     lines += [_line((scenario.harm, *counts(found))) for scenario, found in done]
@@ -38,7 +38,7 @@ def page(done: Sequence[tuple[Scenario, Sequence[Found]]], circumstances: str) -
     return "\n".join([*lines, _line(("**all**", *total))]) + "\n"
 
 
-def counts(found: Sequence[Found]) -> tuple[str, ...]:
+def counts(found: Sequence[Aftermath]) -> tuple[str, ...]:
     """Repetitions, and the sums of `NUMBERS`."""
     sums = [sum(getattr(each, name) for each in found) for name in NUMBERS]
     return tuple(f"{number:,}" for number in (len(found), *sums))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.chaos.workbench import Workbench
+from benchmarks.chaos.workbench import ChaosWorkbench
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Scenario:
 
     name: str
     harm: str
-    run: Callable[[Workbench], None]
+    run: Callable[[ChaosWorkbench], None]
     num_trials: int = 4
     repetitions: int = 2
     alone: bool = False
@@ -36,10 +36,10 @@ class Catalogue:
 
     def add(
         self, harm: str, *, num_trials: int = 4, repetitions: int = 2, alone: bool = False, is_mixed: bool = False
-    ) -> Callable[[Callable[[Workbench], None]], Callable[[Workbench], None]]:
+    ) -> Callable[[Callable[[ChaosWorkbench], None]], Callable[[ChaosWorkbench], None]]:
         """A decorator: the scenario bears the function's name."""
 
-        def keep(run: Callable[[Workbench], None]) -> Callable[[Workbench], None]:
+        def keep(run: Callable[[ChaosWorkbench], None]) -> Callable[[ChaosWorkbench], None]:
             name = run.__name__.replace("_", "-")
             assert name not in self.scenarios
             self.scenarios[name] = Scenario(name, harm, run, num_trials, repetitions, alone, is_mixed)

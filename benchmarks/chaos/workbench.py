@@ -65,7 +65,7 @@ REFUSALS = (TrisweepError, OSError)
 Orders = Mapping[str, Mapping[str, Any]]
 
 
-class Found(BaseModel):
+class Aftermath(BaseModel):
     """How a sweep stood after it was harmed and carried on.
 
     A scenario that could not be carried out, because the harm itself failed, says nothing of the sweep.
@@ -95,7 +95,7 @@ class Found(BaseModel):
         return not (self.lost or self.twice or self.wrong or self.broken_off)
 
 
-class Workbench:
+class ChaosWorkbench:
     """One repetition of a scenario.
 
     Attributes:
@@ -120,13 +120,15 @@ class Workbench:
         self._forgotten = 0
 
     @classmethod
-    def new(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str = "", num_shapes: int = 2) -> Workbench:
+    def new(
+        cls, folder: Path, cluster: Cluster, num_trials: int, seed: str = "", num_shapes: int = 2
+    ) -> ChaosWorkbench:
         folder.mkdir(parents=True, exist_ok=True)
         points = [_point(index, num_shapes) for index in range(num_trials)]
         return cls(Sweep(SweepFolder(folder), _record(points, _composition().tree)), cluster, seed)
 
     @classmethod
-    def mixed(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str) -> Workbench:
+    def mixed(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str) -> ChaosWorkbench:
         """Every trial is a heterogeneous job, with its first stage on an h100 node and its last on an a100 node."""
         folder.mkdir(parents=True, exist_ok=True)
         tree = _composition().tree
@@ -137,7 +139,7 @@ class Workbench:
         return cls(Sweep(SweepFolder(folder), record), cluster, seed, KINDS)
 
     @classmethod
-    def of(cls, folder: Path, cluster: Cluster) -> Workbench:
+    def of(cls, folder: Path, cluster: Cluster) -> ChaosWorkbench:
         """Of a sweep that was begun."""
         return cls(Sweep.stored_in(SweepFolder(folder)), cluster)
 
@@ -239,7 +241,7 @@ class Workbench:
         twice = [name for name, count in completions.items() if count > 1]
         self._found = readings, twice, wrong
 
-    def found(self, scenario: str, seconds: float) -> Found:
+    def found(self, scenario: str, seconds: float) -> Aftermath:
         """What has become of the trials."""
         if self._found is None:
             self.keep_found()
@@ -248,7 +250,7 @@ class Workbench:
         lost = [each for each in readings if each.outcome is None or not each.outcome.is_final]
         wrong = [*wrong, *(f"{each.name} is {each.outcome}: {each.cause}" for each in readings if self._is_wrong(each))]
         notes = _said("lost", [_with_job(each) for each in lost]), _said("twice", twice), _said("wrong", wrong)
-        return Found(
+        return Aftermath(
             scenario=scenario,
             num_trials=len(readings),
             num_faults=self.num_faults,

@@ -31,7 +31,7 @@ SMALLEST_GAIN = 2e-3
 
 
 @dataclass(frozen=True)
-class Fit:
+class ConstantsFit:
     """What the rows make of the constants.
 
     Attributes:
@@ -60,14 +60,14 @@ class Fit:
         return np.expm1(self.log_ratios(values))
 
 
-def fit(rows: Sequence[MeasuredRow]) -> Fit:
+def fit(rows: Sequence[MeasuredRow]) -> ConstantsFit:
     """All constants, fitted to all rows."""
-    begun = Fit(rows, prior_values())
+    begun = ConstantsFit(rows, prior_values())
     weights = series_weights(rows)
-    return Fit(rows, refit(begun.log_ratios, _constants(), prior_values(), None, weights, SMALLEST_GAIN))
+    return ConstantsFit(rows, refit(begun.log_ratios, _constants(), prior_values(), None, weights, SMALLEST_GAIN))
 
 
-def values_without(found: Fit, level: str = TABLE) -> dict[str, dict[str, float]]:
+def values_without(found: ConstantsFit, level: str = TABLE) -> dict[str, dict[str, float]]:
     """For each group of a level, the constants by name that are fitted without it; a table goes with its machines."""
     # The fits without some rows end close to the fit to all, so that its derivatives serve all of them.
     left, weights = found.log_ratios(), series_weights(found.rows)
@@ -84,7 +84,7 @@ def values_without(found: Fit, level: str = TABLE) -> dict[str, dict[str, float]
     return by_group
 
 
-def left_out_ratios(found: Fit, without: Mapping[str, Values], level: str = TABLE) -> NDArray[np.float64]:
+def left_out_ratios(found: ConstantsFit, without: Mapping[str, Values], level: str = TABLE) -> NDArray[np.float64]:
     """Log of predicted over measured of every row, (n,), by the constants that were fitted without its group."""
     ratios = np.zeros(len(found.rows))
     priced: dict[tuple[float, ...], NDArray[np.float64]] = {}
@@ -98,7 +98,7 @@ def left_out_ratios(found: Fit, without: Mapping[str, Values], level: str = TABL
 
 
 def left_out_rows(
-    found: Fit, predicted: NDArray[np.float64], ratios: NDArray[np.float64], around: Sequence[Interval]
+    found: ConstantsFit, predicted: NDArray[np.float64], ratios: NDArray[np.float64], around: Sequence[Interval]
 ) -> list[LeftOutRow]:
     """Every row with its predictions.
 

@@ -17,7 +17,7 @@ COSTS = CONF_DIR.parent / "train_core" / "costs"
 
 
 @dataclass(frozen=True)
-class Place:
+class WrittenPlace:
     """A number in a text file of the project."""
 
     path: Path
@@ -25,7 +25,7 @@ class Place:
     value: float
 
 
-def write_constants(values: Values) -> list[Place]:
+def write_constants(values: Values) -> list[WrittenPlace]:
     """Write every constant to its place, and return the places. Nothing is written if one of them is not there."""
     places = list(places_of(values))
     texts: dict[Path, str] = {}
@@ -36,22 +36,22 @@ def write_constants(values: Values) -> list[Place]:
     return places
 
 
-def places_of(values: Values) -> Iterator[Place]:
+def places_of(values: Values) -> Iterator[WrittenPlace]:
     """Where each value belongs."""
     for chip in options("efficiency"):
         path = CONF_DIR / "efficiency" / f"{chip}.yaml"
-        yield from (Place(path, field, value) for field, value in chip_values(values, chip).items())
+        yield from (WrittenPlace(path, field, value) for field, value in chip_values(values, chip).items())
     for cluster in options("cluster"):
         kind = NETWORKS.get(load_cluster(cluster).links[-1].name)
         if kind is not None:
-            yield Place(CONF_DIR / "cluster" / f"{cluster}.yaml", "link", values[f"{NETWORK}.{kind}"])
+            yield WrittenPlace(CONF_DIR / "cluster" / f"{cluster}.yaml", "link", values[f"{NETWORK}.{kind}"])
     chips = options("efficiency")
     for each in fitted_constants():
         if each.group == SCALE:
-            yield Place(COSTS / "setting.py", each.field, values[each.name])
+            yield WrittenPlace(COSTS / "setting.py", each.field, values[each.name])
         elif each.group not in (GPUS, OTHERS, NETWORK, *chips):
             module = each.group.replace("-", "_")
-            yield Place(COSTS / "trainers" / f"{module}.py", each.field, values[each.name])
+            yield WrittenPlace(COSTS / "trainers" / f"{module}.py", each.field, values[each.name])
 
 
 def with_number(text: str, field: str, value: float) -> str:

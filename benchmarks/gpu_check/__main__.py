@@ -14,7 +14,7 @@ from benchmarks.gpu_check.machine import found_machine
 from benchmarks.gpu_check.node import node_of
 from benchmarks.gpu_check.plan import PARTS
 from benchmarks.gpu_check.probe import Probe, probed
-from benchmarks.gpu_check.session import Session
+from benchmarks.gpu_check.session import CheckSession
 from conf.errors import EXIT_FAILED, EXIT_USAGE
 from conf.private_files import keep_private
 from launcher.this_machine.capacity import count_devices
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpu-check: {given.out} cannot be written ({error.strerror}). Choose another --out.", file=sys.stderr)
         return EXIT_USAGE
     machine = found_machine(probe, given.ranks if on_cpu else None)
-    session = Session(machine, node_of(machine), given.out, jobs, time.monotonic() + 60 * given.minutes)
+    session = CheckSession(machine, node_of(machine), given.out, jobs, time.monotonic() + 60 * given.minutes)
     return session.run(given.parts)
 
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.gpu_check.check import Finding
+from benchmarks.gpu_check.check import CheckFinding
 from benchmarks.gpu_check.workbench import Ran
 from conf.types.schema import Dtype, Value
 from train_core.measurement import StepMetrics
 
 
-class Difference(NamedTuple):
+class StepDifference(NamedTuple):
     """The largest relative differences over all steps."""
 
     loss: float
     norm: float
 
-    def within(self, other: Difference) -> bool:
+    def within(self, other: StepDifference) -> bool:
         return self.loss <= other.loss and self.norm <= other.norm
 
     def __str__(self) -> str:
         return f"losses differ by {power(self.loss)}, norms by {power(self.norm)}"
 
 
-TOLERANCES: dict[Dtype, Difference] = {
-    "fp32": Difference(1e-4, 1e-3),
-    "bf16": Difference(2e-3, 2e-2),
-    "fp16": Difference(1e-3, 1e-2),
+TOLERANCES: dict[Dtype, StepDifference] = {
+    "fp32": StepDifference(1e-4, 1e-3),
+    "bf16": StepDifference(2e-3, 2e-2),
+    "fp16": StepDifference(1e-3, 1e-2),
 }
 """Ten times and more what CPU ranks show. What GPUs show is not known yet."""
 
@@ -36,13 +36,13 @@ EXACT: dict[str, Value] = {"training.deterministic": True}
 """On GPUs some kernels sum in the order of arrival, unless they are told not to."""
 
 
-def difference(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> Difference:
+def difference(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> StepDifference:
     """The largest differences; infinite where the steps are not the same ones."""
     if [step.step for step in steps] != [step.step for step in expected] or not steps:
-        return Difference(float("inf"), float("inf"))
+        return StepDifference(float("inf"), float("inf"))
     pairs = list(zip(steps, expected, strict=True))
     loss = max(_relative(step.loss, other.loss) for step, other in pairs)
-    return Difference(loss, max(_relative(step.gradient_norm, other.gradient_norm) for step, other in pairs))
+    return StepDifference(loss, max(_relative(step.gradient_norm, other.gradient_norm) for step, other in pairs))
 
 
 def power(value: float) -> str:
@@ -60,28 +60,28 @@ def same_bits(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> 
     return told == wanted
 
 
-def judged(found: Difference, limit: Difference) -> str:
+def judged(found: StepDifference, limit: StepDifference) -> str:
     """The difference in words, with the limit where it is exceeded."""
     exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
     return f"{found}{exceeded}"
 
 
-def compared(ran: Ran, expected: list[StepMetrics], dtype: Dtype) -> Finding:
+def compared(ran: Ran, expected: list[StepMetrics], dtype: Dtype) -> CheckFinding:
     """Whether a job that completed took the steps that are expected, to the rounding of its precision."""
     found, limit = difference(ran.steps, expected), TOLERANCES[dtype]
     figures = {"dtype": dtype, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
-    return Finding(passed=found.within(limit), seen=judged(found, limit), figures=figures)
+    return CheckFinding(passed=found.within(limit), seen=judged(found, limit), figures=figures)
 
 
-def repeated(ran: Ran, first: Ran) -> Finding:
+def repeated(ran: Ran, first: Ran) -> CheckFinding:
     """Whether a training came to the bits of the first one, as deterministic kernels promise."""
     for job in (first, ran):
         if not job.completed:
-            return Finding(passed=False, seen=job.why, figures=figures_of(job))
+            return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
     found, equal = difference(ran.steps, first.steps), same_bits(ran.steps, first.steps)
     figures = {"bitwise": equal, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
     seen = f"equal bit for bit over {len(ran.steps)} steps" if equal else f"not bit for bit: {found}"
-    return Finding(passed=equal, seen=seen, figures=figures)
+    return CheckFinding(passed=equal, seen=seen, figures=figures)
 
 
 def figures_of(ran: Ran) -> dict[str, Any]:

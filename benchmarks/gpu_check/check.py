@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     LEFT_OUT = "left out"
 
 
-class Finding(Frozen):
+class CheckFinding(Frozen):
     """What a check saw.
 
     Attributes:
@@ -53,7 +53,7 @@ class Result(Frozen):
     figures: dict[str, Any] = Field(default_factory=dict)
 
 
-class LeftOut(Exception):  # no error: it says in one sentence why a check cannot be made here
+class CheckLeftOut(Exception):  # no error: it says in one sentence why a check cannot be made here
     """A check cannot be made."""
 
 
@@ -71,7 +71,7 @@ class Check:
     part: str
     num_devices: int
     seconds: float
-    run: Callable[[tuple[int, ...]], Finding]
+    run: Callable[[tuple[int, ...]], CheckFinding]
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Runner:
             return Verdict.LEFT_OUT, f"takes about {check.seconds:.0f} s, and less was left of the time", {}
         try:
             finding = check.run(devices)
-        except LeftOut as reason:
+        except CheckLeftOut as reason:
             return Verdict.LEFT_OUT, str(reason), {}
         except TrisweepError as error:
             return Verdict.FAILED, str(error), {}

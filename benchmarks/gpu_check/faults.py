@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from benchmarks.gpu_check.agreement import EXACT, compared, figures_of, repeated
-from benchmarks.gpu_check.check import Check, Finding, LeftOut
-from benchmarks.gpu_check.layouts import Layout
-from benchmarks.gpu_check.workbench import Ran, Workbench
+from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
+from benchmarks.gpu_check.layouts import CheckLayout
+from benchmarks.gpu_check.workbench import CheckWorkbench, Ran
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from conf.units import GIBIBYTE, MEBIBYTE
@@ -27,7 +27,7 @@ MOST_SEQUENCES = 2**24
 ALLOCATED = re.compile(r"([\d.]+) ([GM]iB) is allocated by PyTorch")
 
 
-def faults(bench: Workbench) -> Iterator[Check]:
+def faults(bench: CheckWorkbench) -> Iterator[Check]:
     """Each fault, with the verdict that is due."""
     start, hang = bench.scale.start_seconds, bench.scale.hang_seconds
     num_ranks = 4 if bench.num_devices >= 4 else 2
@@ -37,27 +37,27 @@ def faults(bench: Workbench) -> Iterator[Check]:
     yield Check("saved in one layout, loaded in another", PART, num_ranks, 3 * start, partial(_reshard, bench))
 
 
-def _hang(bench: Workbench, devices: tuple[int, ...]) -> Finding:
+def _hang(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     """Stop the last rank with SIGSTOP, as a broken device or a stuck host would, and see who is blamed."""
-    layout = Layout(pipeline=2, data=2) if len(devices) == 4 else Layout(data=2, zero_stage=1)
+    layout = CheckLayout(pipeline=2, data=2) if len(devices) == 4 else CheckLayout(data=2, zero_stage=1)
     values: dict[str, Value] = {**layout.values(), "training.num_steps": 100_000}
     job = bench.start("hang", bench.small("GPT", "fp32", values), devices, 3 * bench.scale.trial_seconds)
     if not job.wait_until(lambda: len(job.trial.read_metrics()) >= STEPS_BEFORE_FAULT):
         ran = bench.ended(job)
-        return Finding(passed=False, seen=f"it ended before the fault: {ran.why}", figures=figures_of(ran))
+        return CheckFinding(passed=False, seen=f"it ended before the fault: {ran.why}", figures=figures_of(ran))
     stopped = layout.num_devices - 1
     pid = job.pid_of_rank(stopped)
     if pid is None:
         job.kill()
-        raise LeftOut(f"the process of rank {stopped} was not found")
+        raise CheckLeftOut(f"the process of rank {stopped} was not found")
     os.kill(pid, signal.SIGSTOP)
     ran = bench.ended(job)
     named = ran.measurement.outcome is Outcome.FAILED and ran.measurement.failing_rank == stopped
     seen = f"rank {stopped} of {layout} was stopped. {ran.why}"
-    return Finding(passed=named, seen=seen, figures=_without_steps(ran) | {"stopped": stopped})
+    return CheckFinding(passed=named, seen=seen, figures=_without_steps(ran) | {"stopped": stopped})
 
 
-def _out_of_memory(bench: Workbench, devices: tuple[int, ...]) -> Finding:
+def _out_of_memory(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     """Train with a batch that the cost model says is too large by half, or more."""
     experiment = _overfull(bench)
     # A CPU has no memory of a device's size, so the process is given as little as the cluster's file says.
@@ -69,10 +69,10 @@ def _out_of_memory(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     held = "" if allocated is None else f", {allocated / GIBIBYTE:.1f} GiB allocated by then"
     seen = f"{ran.measurement.outcome} ({predicted / GIBIBYTE:.1f} GiB predicted{held}): {ran.measurement.cause}"
     figures = _without_steps(ran) | {"predicted_bytes": predicted, "allocated_bytes": allocated}
-    return Finding(passed=recognised, seen=seen, figures=figures)
+    return CheckFinding(passed=recognised, seen=seen, figures=figures)
 
 
-def _overfull(bench: Workbench) -> Experiment:
+def _overfull(bench: CheckWorkbench) -> Experiment:
     """A small model with the first power of two of sequences that does not fit."""
     sequences = 1
     while sequences <= MOST_SEQUENCES:
@@ -86,7 +86,7 @@ def _overfull(bench: Workbench) -> Experiment:
         if estimate(experiment).allocated_bytes >= OVERFULL * experiment.cluster.device.memory_bytes:
             return experiment
         sequences *= 2
-    raise LeftOut(f"{MOST_SEQUENCES} sequences still fit")
+    raise CheckLeftOut(f"{MOST_SEQUENCES} sequences still fit")
 
 
 def _allocated_bytes(cause: str) -> int | None:
@@ -95,7 +95,7 @@ def _allocated_bytes(cause: str) -> int | None:
     return found and int(float(found[1]) * (GIBIBYTE if found[2] == "GiB" else MEBIBYTE))
 
 
-def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
+def _resume(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     """Kill a training at once after a checkpoint, run it again, and compare all its steps with an undisturbed one's."""
     scale = bench.scale
     values: dict[str, Value] = {**EXACT, "batch.micro_batch_size": 8, "training.num_steps": scale.long_steps}
@@ -104,11 +104,11 @@ def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     job = bench.start("killed", saving, devices, scale.trial_seconds)
     if not job.wait_until(lambda: any(job.trial.checkpoints.glob("step-*"))):
         ran = bench.ended(job)
-        return Finding(passed=False, seen=f"it ended before it was killed: {ran.why}", figures=figures_of(ran))
+        return CheckFinding(passed=False, seen=f"it ended before it was killed: {ran.why}", figures=figures_of(ran))
     job.kill()
     reached = len(job.trial.read_metrics())
     if reached == scale.long_steps:
-        raise LeftOut("the training had ended before it could be killed")
+        raise CheckLeftOut("the training had ended before it could be killed")
     saved = max(path.name for path in job.trial.checkpoints.glob("step-*"))
     resumed = bench.run("killed", saving, devices)
     finding = repeated(resumed, undisturbed)
@@ -116,26 +116,26 @@ def _resume(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     return finding.model_copy(update={"seen": seen})
 
 
-def _reshard(bench: Workbench, devices: tuple[int, ...]) -> Finding:
+def _reshard(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     """Save on several devices, load on one and on several in another layout: the same next steps."""
     wide = len(devices) == 4
-    saved_in = Layout(tensor=2, pipeline=2) if wide else Layout(tensor=2, sequence_parallel=True)
-    loaded_in = Layout(data=4, zero_stage=1) if wide else Layout(pipeline=2, schedule="zero-bubble")
+    saved_in = CheckLayout(tensor=2, pipeline=2) if wide else CheckLayout(tensor=2, sequence_parallel=True)
+    loaded_in = CheckLayout(data=4, zero_stage=1) if wide else CheckLayout(pipeline=2, schedule="zero-bubble")
     saving = {**saved_in.values(), "checkpoint.every_steps": STEPS_BEFORE_FAULT}
     steps: dict[str, Value] = {"training.num_steps": STEPS_BEFORE_FAULT}
     first = bench.run("saved", bench.small("GPT", "fp32", {**saving, **steps}), devices)
     if not first.completed:
-        return Finding(passed=False, seen=first.why, figures=figures_of(first))
+        return CheckFinding(passed=False, seen=first.why, figures=figures_of(first))
     load: dict[str, Value] = {**steps, "checkpoint.load": str(bench.trial("saved").checkpoints.absolute())}
     alone = bench.run("loaded-alone", bench.small("GPT", "fp32", {**load, "batch.micro_batch_size": 8}), devices)
     other = bench.run("loaded", bench.small("GPT", "fp32", {**load, **loaded_in.values()}), devices)
     for ran in (alone, other):
         if not ran.completed:
-            return Finding(passed=False, seen=ran.why, figures=figures_of(ran))
+            return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
     return _resharded(f"{saved_in} to {loaded_in} and to one device", first.steps, alone, other)
 
 
-def _resharded(what: str, before: list[StepMetrics], alone: Ran, other: Ran) -> Finding:
+def _resharded(what: str, before: list[StepMetrics], alone: Ran, other: Ran) -> CheckFinding:
     finding = compared(other, alone.steps, "fp32")
     if other.steps[0].loss >= before[0].loss:  # new weights would begin where the first training began
         return finding.model_copy(update={"passed": False, "seen": f"{what}: it began with new weights"})

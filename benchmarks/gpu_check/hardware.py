@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.gpu_check.check import Check, Finding
+from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.node import GENERIC
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import settings_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from conf.units import GIGA
@@ -21,13 +21,13 @@ SECONDS = {"gpu": 60.0, "cpu": 20.0}
 MOST_SECONDS = 150.0
 
 
-def hardware(bench: Workbench) -> Iterator[Check]:
+def hardware(bench: CheckWorkbench) -> Iterator[Check]:
     """One check, on all devices at once."""
     name = "matrix products, memory and collectives"
     yield Check(name, PART, bench.num_devices, SECONDS[bench.kind], partial(_rates, bench))
 
 
-def _rates(bench: Workbench, devices: tuple[int, ...]) -> Finding:
+def _rates(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     cluster = settings_of(bench.tree).cluster
     folder = RatesFolder(bench.folder / "rates")
     folder.prepare(short_plan(bench, cluster))
@@ -35,15 +35,15 @@ def _rates(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     rates = folder.read_rates()
     if rates is None:
         failures = folder.read_failures()
-        return Finding(passed=False, seen=failures[0].cause if failures else said, figures={"said": said})
+        return CheckFinding(passed=False, seen=failures[0].cause if failures else said, figures={"said": said})
     rows = rows_of(rates, cluster)
     figures = {"rows": rows, "rates": rates.model_dump(mode="json", exclude={"hostnames": True, "environment": True})}
     # The first row is of products, the last one of the most devices, or of a small kernel where there is one device.
     seen = "; ".join(f"{row['what']}: {row['measured']}" for row in (rows[0], rows[-1]))
-    return Finding(passed=True, seen=seen, figures=figures)
+    return CheckFinding(passed=True, seen=seen, figures=figures)
 
 
-def short_plan(bench: Workbench, cluster: ClusterSpec) -> RatesPlan:
+def short_plan(bench: CheckWorkbench, cluster: ClusterSpec) -> RatesPlan:
     """Of what a calibration measures, one product, one attention, and the smallest and the largest message."""
     whole = rates_plan(cluster, bench.kind, bench.num_devices)
     return whole.model_copy(

@@ -8,16 +8,16 @@ from itertools import cycle
 from typing import NamedTuple
 
 from benchmarks.gpu_check.agreement import compared, figures_of
-from benchmarks.gpu_check.check import Check, Finding, LeftOut
+from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import TRAINING
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.types.schema import Dtype, Value
 from train_core.measurement import StepMetrics
 
 PART = "layouts"
 
 
-class Layout(NamedTuple):
+class CheckLayout(NamedTuple):
     """A way over the axes."""
 
     tensor: int = 1
@@ -60,36 +60,36 @@ class Layout(NamedTuple):
 
 LAYOUTS = {
     2: (
-        Layout(tensor=2),
-        Layout(tensor=2, sequence_parallel=True),
-        Layout(pipeline=2, schedule="gpipe"),
-        Layout(pipeline=2, schedule="1f1b"),
-        Layout(pipeline=2, schedule="interleaved"),
-        Layout(pipeline=2, schedule="zero-bubble"),
-        Layout(data=2, zero_stage=0),
-        Layout(data=2, zero_stage=1),
-        Layout(data=2, zero_stage=2),
-        Layout(data=2, zero_stage=3),
+        CheckLayout(tensor=2),
+        CheckLayout(tensor=2, sequence_parallel=True),
+        CheckLayout(pipeline=2, schedule="gpipe"),
+        CheckLayout(pipeline=2, schedule="1f1b"),
+        CheckLayout(pipeline=2, schedule="interleaved"),
+        CheckLayout(pipeline=2, schedule="zero-bubble"),
+        CheckLayout(data=2, zero_stage=0),
+        CheckLayout(data=2, zero_stage=1),
+        CheckLayout(data=2, zero_stage=2),
+        CheckLayout(data=2, zero_stage=3),
     ),
     4: (
-        Layout(tensor=4, sequence_parallel=True),
-        Layout(pipeline=4, schedule="1f1b", recompute="full"),
-        Layout(data=4, zero_stage=1),
-        Layout(tensor=2, pipeline=2, schedule="zero-bubble", sequence_parallel=True, recompute="pointwise"),
-        Layout(tensor=2, data=2, zero_stage=2),
-        Layout(tensor=2, data=2, sequence_parallel=True, zero_stage=3, recompute="selective"),
-        Layout(pipeline=2, data=2, schedule="interleaved", zero_stage=1),
-        Layout(pipeline=2, data=2, schedule="gpipe", zero_stage=0),
+        CheckLayout(tensor=4, sequence_parallel=True),
+        CheckLayout(pipeline=4, schedule="1f1b", recompute="full"),
+        CheckLayout(data=4, zero_stage=1),
+        CheckLayout(tensor=2, pipeline=2, schedule="zero-bubble", sequence_parallel=True, recompute="pointwise"),
+        CheckLayout(tensor=2, data=2, zero_stage=2),
+        CheckLayout(tensor=2, data=2, sequence_parallel=True, zero_stage=3, recompute="selective"),
+        CheckLayout(pipeline=2, data=2, schedule="interleaved", zero_stage=1),
+        CheckLayout(pipeline=2, data=2, schedule="gpipe", zero_stage=0),
     ),
     8: (
-        Layout(tensor=8, sequence_parallel=True),
-        Layout(pipeline=8, schedule="interleaved"),
-        Layout(data=8, zero_stage=3, recompute="full"),
-        Layout(data=8, zero_stage=2),
-        Layout(tensor=2, pipeline=2, data=2, schedule="1f1b", sequence_parallel=True, zero_stage=1),
-        Layout(tensor=2, pipeline=2, data=2, schedule="zero-bubble", zero_stage=2),
-        Layout(tensor=4, data=2, sequence_parallel=True, zero_stage=3),
-        Layout(tensor=2, pipeline=4, schedule="interleaved", sequence_parallel=True, recompute="selective"),
+        CheckLayout(tensor=8, sequence_parallel=True),
+        CheckLayout(pipeline=8, schedule="interleaved"),
+        CheckLayout(data=8, zero_stage=3, recompute="full"),
+        CheckLayout(data=8, zero_stage=2),
+        CheckLayout(tensor=2, pipeline=2, data=2, schedule="1f1b", sequence_parallel=True, zero_stage=1),
+        CheckLayout(tensor=2, pipeline=2, data=2, schedule="zero-bubble", zero_stage=2),
+        CheckLayout(tensor=4, data=2, sequence_parallel=True, zero_stage=3),
+        CheckLayout(tensor=2, pipeline=4, schedule="interleaved", sequence_parallel=True, recompute="selective"),
     ),
 }
 """Two devices: each axis alone. Four and eight: each two axes meet."""
@@ -101,7 +101,7 @@ References = dict[Kind, list[StepMetrics]]
 """The steps on one device."""
 
 
-def layouts(bench: Workbench, known: References, num_devices: int) -> Iterator[Check]:
+def layouts(bench: CheckWorkbench, known: References, num_devices: int) -> Iterator[Check]:
     """Every layout on that many devices. Families and precisions take turns."""
     if num_devices > bench.num_devices:
         yield Check(f"{len(LAYOUTS[num_devices])} layouts on {num_devices} devices", PART, num_devices, 0, _impossible)
@@ -112,27 +112,27 @@ def layouts(bench: Workbench, known: References, num_devices: int) -> Iterator[C
         yield Check(name, PART, num_devices, bench.scale.start_seconds, run)
 
 
-def kinds(bench: Workbench) -> Iterator[Kind]:
+def kinds(bench: CheckWorkbench) -> Iterator[Kind]:
     """Families and precisions in turn: of each two layouts that stand beside each other both differ."""
     return cycle([("GPT", "fp32"), ("Llama", bench.narrow), ("GPT", bench.narrow), ("Llama", "fp32")])
 
 
 def as_reference(
-    bench: Workbench,
+    bench: CheckWorkbench,
     known: References,
     kind: Kind,
     values: dict[str, Value],
     name: str,
     devices: tuple[int, ...],
-) -> Finding:
+) -> CheckFinding:
     """Train the small model with other values, and compare its steps with those on one device."""
     if kind not in known:
-        raise LeftOut(f"{' '.join(kind)} did not train on one device")
+        raise CheckLeftOut(f"{' '.join(kind)} did not train on one device")
     ran = bench.run(name.replace(" ", "-"), bench.small(*kind, values), devices)
     if not ran.completed:
-        return Finding(passed=False, seen=ran.why, figures=figures_of(ran))
+        return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
     return compared(ran, known[kind], kind[1])
 
 
-def _impossible(devices: tuple[int, ...]) -> Finding:
-    raise LeftOut(f"this machine has {len(devices)} devices")
+def _impossible(devices: tuple[int, ...]) -> CheckFinding:
+    raise CheckLeftOut(f"this machine has {len(devices)} devices")

@@ -30,7 +30,7 @@ TOPOLOGY_COMMANDS = (("nvidia-smi", "topo", "-m"), ("rocm-smi", "--showtopotype"
 CPU_INFO = Path("/proc/cpuinfo")
 
 
-class Machine(Frozen):
+class CheckedMachine(Frozen):
     """The machine.
 
     Attributes:
@@ -61,11 +61,11 @@ class Machine(Frozen):
         return links_in(self.topology) if len(self.devices) > 1 else ""
 
 
-def found_machine(probe: Probe, num_cpu_ranks: int | None) -> Machine:
+def found_machine(probe: Probe, num_cpu_ranks: int | None) -> CheckedMachine:
     """This machine, with its GPUs, or with as many ranks on its cores."""
     host = this_machine()
     on_cpu = num_cpu_ranks is not None
-    return Machine(
+    return CheckedMachine(
         kind="cpu" if on_cpu else "gpu",
         devices=() if on_cpu else probe.devices,
         num_ranks=num_cpu_ranks if num_cpu_ranks is not None else len(probe.devices),
@@ -130,7 +130,7 @@ def _num_columns(topology: str) -> int:
     return sum(bool(re.fullmatch(r"GPU\d+", word)) for word in next(heads, []))
 
 
-def device_lines(machine: Machine) -> Mapping[str, str]:
+def device_lines(machine: CheckedMachine) -> Mapping[str, str]:
     """What the report says of the machine, line by line; what is not known is left out."""
     first = machine.devices[0] if machine.devices else None
     gpu = first and (

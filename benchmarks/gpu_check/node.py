@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from benchmarks.gpu_check.machine import Machine
+from benchmarks.gpu_check.machine import CheckedMachine
 from benchmarks.known_device import FoundDevice, cluster_of
 from conf.compose.load import compose_tree
 from conf.compose.tree import Tree, part_at, with_values
@@ -37,7 +37,7 @@ class Node(NamedTuple):
         return "bf16" if "bf16" in part_at(self.tree, "cluster.device.peak_flops_per_second") else "fp16"
 
 
-def node_of(machine: Machine) -> Node:
+def node_of(machine: CheckedMachine) -> Node:
     """The node that this machine is."""
     if machine.kind == "cpu":
         tree = compose_tree(["model=tiny", "cluster=local"])
@@ -54,7 +54,7 @@ def node_of(machine: Machine) -> Node:
     return Node(with_values(tree, {**_sizes(machine), **_generic(first)}), None, remark)
 
 
-def _sizes(machine: Machine) -> dict[str, Value]:
+def _sizes(machine: CheckedMachine) -> dict[str, Value]:
     return {"cluster.num_nodes": 1, "cluster.devices_per_node": machine.num_ranks}
 
 

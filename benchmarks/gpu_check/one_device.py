@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from benchmarks.gpu_check.agreement import compared, figures_of
-from benchmarks.gpu_check.check import Check, Finding
+from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.types.schema import Value
 
 WHOLE: dict[str, Value] = {"batch.micro_batch_size": 8}
@@ -25,7 +25,7 @@ COMPILE_SECONDS = 90.0
 """Nobody has compiled layers for a GPU yet; this is what others report for models of that size."""
 
 
-def references(bench: Workbench, known: References) -> Iterator[Check]:
+def references(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     """The trainings on one device, whose steps become known."""
     for family in FAMILIES:
         for dtype in ("fp32", bench.narrow):
@@ -33,16 +33,16 @@ def references(bench: Workbench, known: References) -> Iterator[Check]:
             yield Check(f"one device, {family} {dtype}", PART, 1, bench.scale.start_seconds, run)
 
 
-def _reference(bench: Workbench, known: References, kind: Kind, devices: tuple[int, ...]) -> Finding:
+def _reference(bench: CheckWorkbench, known: References, kind: Kind, devices: tuple[int, ...]) -> CheckFinding:
     ran = bench.run(f"one-{'-'.join(kind)}", bench.small(*kind, WHOLE), devices)
     if not ran.completed:
-        return Finding(passed=False, seen=ran.why, figures=figures_of(ran))
+        return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
     known[kind] = ran.steps
     first, last = ran.steps[0].loss, ran.steps[-1].loss
-    return Finding(passed=last < first, seen=f"loss {first:.4f} to {last:.4f}", figures=figures_of(ran))
+    return CheckFinding(passed=last < first, seen=f"loss {first:.4f} to {last:.4f}", figures=figures_of(ran))
 
 
-def variants(bench: Workbench, known: References) -> Iterator[Check]:
+def variants(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     """One device once more, in other ways."""
     start = bench.scale.start_seconds
     for (name, values), kind in zip(WAYS.items(), kinds(bench), strict=False):
@@ -51,7 +51,7 @@ def variants(bench: Workbench, known: References) -> Iterator[Check]:
     yield Check("as on the host's CPU, GPT fp32", PART, 1, 3 * start, partial(_as_on_cpu, bench))
 
 
-def compiled(bench: Workbench, known: References) -> Iterator[Check]:
+def compiled(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     """Compiled layers, which take the longest. Building C++ for CPUs would take minutes, and say nothing of a GPU."""
     if bench.kind == "gpu":
         kind: Kind = ("Llama", bench.narrow)
@@ -59,7 +59,7 @@ def compiled(bench: Workbench, known: References) -> Iterator[Check]:
         yield Check(f"compiled layers, {' '.join(kind)}", PART, 1, COMPILE_SECONDS, run)
 
 
-def _as_on_cpu(bench: Workbench, devices: tuple[int, ...]) -> Finding:
+def _as_on_cpu(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     """The device against the cores of its host: both go on from a checkpoint, because they draw other first weights."""
     values: dict[str, Value] = {"batch.global_batch_size": 4, "batch.micro_batch_size": 4}
     saving: dict[str, Value] = {"training.num_steps": 2, "checkpoint.every_steps": 2}
@@ -69,5 +69,5 @@ def _as_on_cpu(bench: Workbench, devices: tuple[int, ...]) -> Finding:
     ran = bench.run("cpu-compared", bench.small("GPT", "fp32", values), devices)
     for job in (first, expected, ran):
         if not job.completed:
-            return Finding(passed=False, seen=job.why, figures=figures_of(job))
+            return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
     return compared(ran, expected.steps, "fp32")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.gpu_check import faults, hardware, layouts, one_device, repeats, speed
 from benchmarks.gpu_check.check import Check
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 
 PARTS = (layouts.PART, faults.PART, hardware.PART, speed.PART)
 
 
-def rounds(bench: Workbench, parts: Sequence[str]) -> Iterator[list[Check]]:
+def rounds(bench: CheckWorkbench, parts: Sequence[str]) -> Iterator[list[Check]]:
     """Checks of one round run beside each other; a round begins when the one before has ended."""
     known: layouts.References = {}
     if layouts.PART in parts:

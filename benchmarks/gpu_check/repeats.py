@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 
 from benchmarks.gpu_check.agreement import EXACT, repeated
-from benchmarks.gpu_check.check import Check, Finding
-from benchmarks.gpu_check.layouts import PART, Layout
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.check import Check, CheckFinding
+from benchmarks.gpu_check.layouts import PART, CheckLayout
+from benchmarks.gpu_check.workbench import CheckWorkbench
 
-LAYOUTS = (Layout(), Layout(tensor=2, sequence_parallel=True), Layout(data=2, zero_stage=2))
+LAYOUTS = (CheckLayout(), CheckLayout(tensor=2, sequence_parallel=True), CheckLayout(data=2, zero_stage=2))
 
 
-def repeats(bench: Workbench) -> Iterator[Check]:
+def repeats(bench: CheckWorkbench) -> Iterator[Check]:
     """One check for every layout that the machine has devices for."""
     for layout in LAYOUTS:
         if layout.num_devices <= bench.num_devices:
@@ -22,7 +22,7 @@ def repeats(bench: Workbench) -> Iterator[Check]:
             yield Check(name, PART, layout.num_devices, 2 * bench.scale.start_seconds, run)
 
 
-def _repeat(bench: Workbench, layout: Layout, name: str, devices: tuple[int, ...]) -> Finding:
+def _repeat(bench: CheckWorkbench, layout: CheckLayout, name: str, devices: tuple[int, ...]) -> CheckFinding:
     experiment = bench.small("GPT", bench.narrow, {**layout.values(), **EXACT})
     first, again = (
         bench.run(f"{name}, {turn}".replace(" ", "-").replace(",", ""), experiment, devices) for turn in (1, 2)

@@ -11,7 +11,7 @@ from benchmarks.gpu_check import faults, hardware, layouts, speed
 from benchmarks.gpu_check.agreement import TOLERANCES, power
 from benchmarks.gpu_check.anonymous import anonymous
 from benchmarks.gpu_check.check import Result, Verdict
-from benchmarks.gpu_check.machine import Machine, device_lines
+from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from results.report.blocks.step_terms import TERM_COLUMNS
 from results.units import gib, percent, seconds
 from train_core.whole_files import write_atomically
@@ -36,7 +36,7 @@ class Report(NamedTuple):
         is_whole: whether all checks have ended.
     """
 
-    machine: Machine
+    machine: CheckedMachine
     remark: str
     results: Sequence[Result]
     seconds: float
@@ -85,7 +85,7 @@ def page_of(report: Report) -> str:
     return page
 
 
-def _machine(machine: Machine) -> list[str]:
+def _machine(machine: CheckedMachine) -> list[str]:
     return [*(f"- {name}: {text}" for name, text in device_lines(machine).items()), ""]
 
 

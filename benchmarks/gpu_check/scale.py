@@ -30,7 +30,7 @@ TRAINING: dict[str, Value] = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class CheckScale:
     """Sizes and times.
 
     Attributes:
@@ -54,7 +54,7 @@ class Scale:
     save_every: int
 
 
-GPU = Scale(
+GPU = CheckScale(
     model={
         "model.num_layers": 16,  # eight stages of two chunks
         "model.hidden_size": 256,
@@ -72,7 +72,7 @@ GPU = Scale(
     long_steps=100,
     save_every=10,
 )
-CPU = Scale(
+CPU = CheckScale(
     model={
         "model.num_layers": 4,
         "model.hidden_size": 32,

@@ -12,12 +12,12 @@ from types import FrameType
 
 from benchmarks.gpu_check.check import Result, Runner, Verdict
 from benchmarks.gpu_check.line import field_line, line_of
-from benchmarks.gpu_check.machine import Machine, device_lines
+from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from benchmarks.gpu_check.node import Node
 from benchmarks.gpu_check.plan import rounds
 from benchmarks.gpu_check.report import EVERYTHING, PAGE, Report, summary, write_report
 from benchmarks.gpu_check.scale import CPU, GPU
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import compose_tree
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 
@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
-class Session:
+class CheckSession:
     """One run of the check.
 
     Attributes:
@@ -34,7 +34,7 @@ class Session:
         deadline: in monotonic seconds.
     """
 
-    machine: Machine
+    machine: CheckedMachine
     node: Node
     out: Path
     folder: Path
@@ -43,7 +43,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.runner = Runner(self.machine.num_ranks, self.deadline, self._tell)
-        self.bench = Workbench(
+        self.bench = CheckWorkbench(
             kind=self.machine.kind,
             num_devices=self.machine.num_ranks,
             tree=self.node.tree,

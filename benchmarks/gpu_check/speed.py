@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.fastest_fit import Fit, fastest_fit
+from benchmarks.fastest_fit import FastestFit, fastest_fit
 from benchmarks.gpu import MICRO_BATCH_SIZES, MODELS, RECOMPUTES
 from benchmarks.gpu_check.agreement import figures_of
-from benchmarks.gpu_check.check import Check, Finding, LeftOut
+from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import FAMILIES
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import compose_tree
 from conf.compose.tree import Tree, with_values
 from conf.types.schema import Value
@@ -67,17 +67,17 @@ CPU_SHAPES = (
 )
 
 
-def speeds(bench: Workbench) -> Iterator[Check]:
+def speeds(bench: CheckWorkbench) -> Iterator[Check]:
     """Each shape takes all devices, so that nothing else disturbs it."""
     for shape in GPU_SHAPES if bench.kind == "gpu" else CPU_SHAPES:
         seconds = SECONDS if bench.kind == "gpu" else bench.scale.start_seconds
         yield Check(shape.name, PART, bench.num_devices, seconds, partial(_speed, bench, shape))
 
 
-def _speed(bench: Workbench, shape: Shape, devices: tuple[int, ...]) -> Finding:
+def _speed(bench: CheckWorkbench, shape: Shape, devices: tuple[int, ...]) -> CheckFinding:
     chosen = chosen_layout(bench, shape)
     if chosen is None:
-        raise LeftOut("it is predicted not to fit in any layout")
+        raise CheckLeftOut("it is predicted not to fit in any layout")
     ran = bench.run(f"speed {shape.name}".replace(" ", "-"), chosen.experiment, devices, MOST_SECONDS)
     layers = chosen.experiment.model.num_layers
     figures = figures_of(ran) | {"layers": layers, "layout": chosen.experiment.label}
@@ -85,18 +85,18 @@ def _speed(bench: Workbench, shape: Shape, devices: tuple[int, ...]) -> Finding:
     figures["predicted"] = _predicted(chosen.predicted)
     performance = ran.measurement.performance
     if performance is None:
-        return Finding(passed=False, seen=ran.why, figures=figures)
+        return CheckFinding(passed=False, seen=ran.why, figures=figures)
     figures["measured"] = _measured(performance)
     seen = f"{chosen.experiment.label}: MFU {_percent(performance.model_flops_utilization)} measured"
     seen += f", {_percent(chosen.predicted.model_flops_utilization)} predicted"
-    return Finding(passed=True, seen=seen, figures=figures)
+    return CheckFinding(passed=True, seen=seen, figures=figures)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def chosen_layout(bench: Workbench, shape: Shape) -> Fit | None:
+def chosen_layout(bench: CheckWorkbench, shape: Shape) -> FastestFit | None:
     """The most layers that fit, the largest batch with short steps, and the fastest layout of these."""
     size = 2 ** ((shape.num_devices or bench.num_devices).bit_length() - 1)  # heads and batches divide by powers of two
     tree = _tree(bench, shape, size)
@@ -111,7 +111,7 @@ def chosen_layout(bench: Workbench, shape: Shape) -> Fit | None:
     return None
 
 
-def _tree(bench: Workbench, shape: Shape, size: int) -> Tree:
+def _tree(bench: CheckWorkbench, shape: Shape, size: int) -> Tree:
     tree = {**bench.tree, "model": compose_tree([f"model={shape.model}"])["model"]}
     tensor_size = size if shape.tensor else 1
     return with_values(

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 import psutil
 
-from benchmarks.gpu_check.check import LeftOut
-from benchmarks.gpu_check.scale import FAMILIES, TRAINING, Scale
+from benchmarks.gpu_check.check import CheckLeftOut
+from benchmarks.gpu_check.scale import FAMILIES, TRAINING, CheckScale
 from conf.compose.load import settings_of
 from conf.compose.tree import Tree, with_values
 from conf.plan.experiment import Experiment
@@ -55,7 +55,7 @@ class Ran(NamedTuple):
 
 
 @dataclass(eq=False)
-class Job:
+class CheckJob:
     """What runs in processes of its own.
 
     Attributes:
@@ -103,7 +103,7 @@ class Job:
 
 
 @dataclass(eq=False)
-class TrialJob(Job):
+class TrialJob(CheckJob):
     """A trial that runs in processes of its own."""
 
     trial: TrialFolder
@@ -121,11 +121,11 @@ class TrialJob(Job):
         return Ran(measurement, self.trial.read_metrics(), self.trial.read_timeline())
 
 
-SomeJob = TypeVar("SomeJob", bound=Job)
+SomeJob = TypeVar("SomeJob", bound=CheckJob)
 
 
 @dataclass
-class Workbench:
+class CheckWorkbench:
     """This node, and what runs on it.
 
     Attributes:
@@ -142,10 +142,10 @@ class Workbench:
     tree: Tree
     cpu_tree: Tree
     narrow: Dtype
-    scale: Scale
+    scale: CheckScale
     folder: Path
     stopped: threading.Event = field(default_factory=threading.Event)
-    jobs: set[Job] = field(default_factory=set)
+    jobs: set[CheckJob] = field(default_factory=set)
 
     def trial(self, name: str) -> TrialFolder:
         return TrialFolder(self.folder / "trials" / name)
@@ -189,7 +189,7 @@ class Workbench:
         """Run a calibration of this node to its end; its last words, if it measured nothing."""
         log = folder.path.with_suffix(".log")
         process = self._started("rates_job", [str(folder.path.absolute())], log)
-        job = self._watched(Job(log, process, time.monotonic() + seconds))
+        job = self._watched(CheckJob(log, process, time.monotonic() + seconds))
         said = job.wait()
         self.jobs.discard(job)
         return said
@@ -197,7 +197,7 @@ class Workbench:
     def _started(self, module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """A process of this room, in a session of its own: Ctrl-C reaches only the check, which ends its jobs."""
         if self.stopped.is_set():
-            raise LeftOut("interrupted")
+            raise CheckLeftOut("interrupted")
         with log.open("ab") as file:
             return subprocess.Popen(
                 [sys.executable, "-m", f"benchmarks.gpu_check.{module}", *arguments],

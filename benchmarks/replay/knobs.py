@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.replay.sites import Site
+from benchmarks.replay.sites import ModelSite
 from conf.plan.knobs import SEARCHED_KNOBS
 from sweeps.planner.plans.space import Placing
 from train_core.costs.setting import Booleans, Integers
@@ -20,7 +20,7 @@ KnobValues = dict[str, int]
 class KnobSpace:
     """The values of each knob, and the legal plan, if any, that values of all knobs make."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ModelSite) -> None:
         columns: dict[str, list[int]] = {}
         for _, plans in site.legal.by_kind:
             by_name = {name: getattr(plans, name) for name in SEARCHED_KNOBS if name not in FIXED_KNOBS}

@@ -33,7 +33,7 @@ UNLIMITED_TRIALS = 100_000
 
 
 @dataclass(frozen=True)
-class Site:
+class ModelSite:
     """A model on devices; the same for every machine.
 
     Attributes:
@@ -85,13 +85,13 @@ class SiteGround(Ground):
         bytes_over: the bytes by which each plan really exceeds its device, negative where it fits, (n,).
     """
 
-    site: Site
+    site: ModelSite
     machine: InventedMachine
     log_costs: Floats
     bytes_over: Floats
 
     @classmethod
-    def of(cls, site: Site, machine: InventedMachine) -> SiteGround:
+    def of(cls, site: ModelSite, machine: InventedMachine) -> SiteGround:
         by_kind = site.legal.by_kind
         truths = [machine.truth(space.setting, plans) for space, plans in by_kind]
         seconds = np.concatenate([truth.step_seconds for truth in truths])
@@ -147,14 +147,18 @@ def _capacity(space: Space) -> int:
 
 
 SITES = (
-    Site("Llama 3.1 8B, 8 H100", ("model=llama-3.1-8b", "cluster=dgx-h100", BF16, "batch.global_batch_size=128"), "8"),
-    Site("GPT 175B, 1,024 GCDs", ("sweep=175b", BF16), "1024"),
-    Site(
+    ModelSite(
+        "Llama 3.1 8B, 8 H100", ("model=llama-3.1-8b", "cluster=dgx-h100", BF16, "batch.global_batch_size=128"), "8"
+    ),
+    ModelSite("GPT 175B, 1,024 GCDs", ("sweep=175b", BF16), "1024"),
+    ModelSite(
         "Llama 3.1 8B, 64 H100", ("model=llama-3.1-8b", "cluster=dgx-h100", BF16, "batch.global_batch_size=256"), "64"
     ),
-    Site("GPT-3 175B, 1,024 A100", ("model=gpt-175b", "cluster=selene", BF16, "batch.global_batch_size=1536"), "1024"),
-    Site("GPT 22B, 96 GCDs", ("model=gpt-22b", "cluster=frontier", BF16, "batch.global_batch_size=480"), "96"),
-    Site(
+    ModelSite(
+        "GPT-3 175B, 1,024 A100", ("model=gpt-175b", "cluster=selene", BF16, "batch.global_batch_size=1536"), "1024"
+    ),
+    ModelSite("GPT 22B, 96 GCDs", ("model=gpt-22b", "cluster=frontier", BF16, "batch.global_batch_size=480"), "96"),
+    ModelSite(
         "GPT 22B, 64 to 160 GCDs",
         ("model=gpt-22b", "cluster=frontier", BF16, "batch.global_batch_size=960"),
         "64,80,120,160",

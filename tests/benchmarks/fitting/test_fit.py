@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fitting.constants import fitted_constants, prior_values
-from benchmarks.fitting.fit import Fit, left_out_ratios, values_without
+from benchmarks.fitting.fit import ConstantsFit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, learned
 from benchmarks.levels import GENERATION, LEVELS, left_out
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
@@ -24,7 +24,7 @@ def rows() -> list[MeasuredRow]:
 @pytest.mark.slow
 def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list[MeasuredRow]) -> None:
     """Rows of a table that were measured twice as slow are predicted as before by a fit without them."""
-    begun = Fit(rows, prior_values())
+    begun = ConstantsFit(rows, prior_values())
     slower = [
         MeasuredRow(
             row.place,
@@ -36,7 +36,9 @@ def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list
         for row in rows
     ]
     of_bloom = np.array([row.machine.startswith("jean-zay") for row in rows])
-    plain, disturbed = (left_out_ratios(each, values_without(each)) for each in (begun, Fit(slower, prior_values())))
+    plain, disturbed = (
+        left_out_ratios(each, values_without(each)) for each in (begun, ConstantsFit(slower, prior_values()))
+    )
     assert disturbed[of_bloom] == pytest.approx(plain[of_bloom] - np.log(2), abs=1e-6)
     assert disturbed[~of_bloom] != pytest.approx(plain[~of_bloom], abs=1e-4)
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_check.machine import Machine
+from benchmarks.gpu_check.machine import CheckedMachine
 from benchmarks.gpu_check.node import node_of
 from benchmarks.gpu_check.scale import CPU, GPU
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from benchmarks.known_device import FoundDevice
 from conf.compose.load import compose_tree
 
 H200 = FoundDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")
-MachineOf = Callable[[FoundDevice, int], Machine]
-GpuBench = Callable[[FoundDevice, int], Workbench]
+MachineOf = Callable[[FoundDevice, int], CheckedMachine]
+GpuBench = Callable[[FoundDevice, int], CheckWorkbench]
 
 
-def machine_of(device: FoundDevice, count: int) -> Machine:
-    return Machine(
+def machine_of(device: FoundDevice, count: int) -> CheckedMachine:
+    return CheckedMachine(
         kind="gpu",
         devices=(device,) * count,
         num_ranks=count,
@@ -36,17 +36,17 @@ def machine_of(device: FoundDevice, count: int) -> Machine:
 def bench_of(tmp_path: Path) -> GpuBench:
     """The workbench of a node with GPUs. Nothing is run on it."""
 
-    def build(device: FoundDevice, count: int) -> Workbench:
+    def build(device: FoundDevice, count: int) -> CheckWorkbench:
         node = node_of(machine_of(device, count))
-        return Workbench("gpu", count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
+        return CheckWorkbench("gpu", count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
 
     return build
 
 
 @pytest.fixture
-def cpu_bench(tmp_path: Path) -> Iterator[Workbench]:
+def cpu_bench(tmp_path: Path) -> Iterator[CheckWorkbench]:
     """Two CPU ranks, on which jobs run."""
     tree = compose_tree(["model=tiny", "cluster=local"])
-    bench = Workbench("cpu", 2, tree, tree, "bf16", CPU, tmp_path)
+    bench = CheckWorkbench("cpu", 2, tree, tree, "bf16", CPU, tmp_path)
     yield bench
     bench.end_all()

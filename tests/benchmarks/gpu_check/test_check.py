@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
-from benchmarks.gpu_check.check import Check, Finding, LeftOut, Result, Runner, Verdict
+from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut, Result, Runner, Verdict
 from conf.errors import UsageError
 
 
-def passing(devices: tuple[int, ...]) -> Finding:
-    return Finding(passed=True, seen=f"on {devices}")
+def passing(devices: tuple[int, ...]) -> CheckFinding:
+    return CheckFinding(passed=True, seen=f"on {devices}")
 
 
 def check_of(name: str, num_devices: int = 1, seconds: float = 0.0, run: object = passing) -> Check:
@@ -26,7 +26,7 @@ def run_all(checks: list[Check], num_devices: int = 2, seconds: float = 60.0) ->
 def test_checks_run_beside_each_other_on_devices_of_their_own() -> None:
     both = threading.Barrier(2, timeout=60)
 
-    def meeting(devices: tuple[int, ...]) -> Finding:
+    def meeting(devices: tuple[int, ...]) -> CheckFinding:
         both.wait()
         return passing(devices)
 
@@ -36,13 +36,13 @@ def test_checks_run_beside_each_other_on_devices_of_their_own() -> None:
 
 
 def test_a_check_that_fails_or_breaks_does_not_stop_the_others() -> None:
-    def failing(devices: tuple[int, ...]) -> Finding:
-        return Finding(passed=False, seen="wrong")
+    def failing(devices: tuple[int, ...]) -> CheckFinding:
+        return CheckFinding(passed=False, seen="wrong")
 
-    def breaking(devices: tuple[int, ...]) -> Finding:
+    def breaking(devices: tuple[int, ...]) -> CheckFinding:
         raise ZeroDivisionError("a mistake of the check")
 
-    def refusing(devices: tuple[int, ...]) -> Finding:
+    def refusing(devices: tuple[int, ...]) -> CheckFinding:
         raise UsageError("the disk is full", "Make room")
 
     runs = {"failing": failing, "breaking": breaking, "refusing": refusing, "passing": passing}
@@ -54,8 +54,8 @@ def test_a_check_that_fails_or_breaks_does_not_stop_the_others() -> None:
 
 
 def test_what_is_left_out_says_why() -> None:
-    def impossible(devices: tuple[int, ...]) -> Finding:
-        raise LeftOut("nothing to compare with")
+    def impossible(devices: tuple[int, ...]) -> CheckFinding:
+        raise CheckLeftOut("nothing to compare with")
 
     results = run_all(
         [check_of("large", num_devices=4), check_of("long", seconds=99), check_of("lonely", run=impossible)]

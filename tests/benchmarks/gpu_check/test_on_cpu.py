@@ -17,7 +17,7 @@ from benchmarks.gpu_check import faults, layouts, one_device, speed
 from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.check import Runner, Verdict
 from benchmarks.gpu_check.report import PAGE
-from benchmarks.gpu_check.workbench import Workbench
+from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.units import GIBIBYTE
 from train_core.process.git_sha import ROOT
 
@@ -37,7 +37,7 @@ def test_a_folder_that_cannot_be_made_is_one_message(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
+def test_a_layout_takes_the_steps_of_one_device(cpu_bench: CheckWorkbench) -> None:
     known: layouts.References = {}
     one = next(one_device.references(cpu_bench, known))
     sharded = next(check for check in layouts.layouts(cpu_bench, known, 2) if check.name.startswith("dp2 zero2"))
@@ -52,7 +52,7 @@ def test_a_layout_takes_the_steps_of_one_device(cpu_bench: Workbench) -> None:
 
 
 @pytest.mark.slow
-def test_speed_is_measured_beside_what_was_predicted(cpu_bench: Workbench) -> None:
+def test_speed_is_measured_beside_what_was_predicted(cpu_bench: CheckWorkbench) -> None:
     runner = Runner(2, time.monotonic() + 100, lambda result: None)
     runner.run([next(speed.speeds(cpu_bench))])
     (result,) = runner.results
