@@ -30,7 +30,7 @@ def measured_sweep(asked: Composition) -> MeasuredSweep:
     Raises:
         UsageError: there is none.
     """
-    settings, chosen = asked.settings, asked.overrides.chosen("cluster")
+    settings, chosen = asked.settings, asked.overrides.value_of("cluster")
     if chosen is None:
         return _read(existing_folder(asked))
     assert settings.sweep is not None

@@ -64,7 +64,7 @@ def refine_on_sweep(asked: Composition, output: str | None, *, dry_run: bool) ->
     Raises:
         UsageError: there is no such sweep, no trial has ended, or no constant makes predictions better.
     """
-    measured, name = measured_sweep(asked), str(asked.overrides.chosen("sweep"))
+    measured, name = measured_sweep(asked), str(asked.overrides.value_of("sweep"))
     cluster = load_cluster(measured.cluster)
     trials = finished_trials(measured.sweep, cluster)
     found = Evidence(cluster, trials, "trials", f"sweep {name}", _machines(trials))
@@ -77,7 +77,7 @@ def refine_on_table(path: Path, overrides: Overrides, output: str | None, *, dry
     Raises:
         UsageError: the table cannot be read, or holds nothing to fit to.
     """
-    measured = measured_table(path, overrides.chosen("cluster"))
+    measured = measured_table(path, overrides.value_of("cluster"))
     cluster, machines = load_cluster(measured.cluster), "measured where the table says"
     found = Evidence(cluster, measured.trials, "rows", path.name, machines, measured.notes)
     return _refine(found, output, dry_run=dry_run)
