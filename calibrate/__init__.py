@@ -1,4 +1,4 @@
-"""From measured rates, finished trials or measured rows to the numbers of a cluster's file.
+"""Measured rates, finished trials or measured rows become the numbers of a cluster's file.
 
 calibration      `choose_calibration`, `measure`, and the `Draft` of a file that comes of it
 rates_job        the job that measures, here or in Slurm; `measured_changes`: what its rates mean for the file

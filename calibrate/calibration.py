@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewritten
-from calibrate.measured_changes import left_alone, machine_of, measured_changes
+from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewrite
+from calibrate.measured_changes import machine_of, measured_changes, unmeasured_notes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
 from conf.compose.load import load_cluster
 from conf.compose.settings import Settings
@@ -91,7 +91,7 @@ def choose_calibration(
     """
     name = named_cluster(overrides)
     settings = compose_for_slurm(overrides).settings
-    output = checked_output(name, output)
+    output = name_to_write(name, output)
     on_slurm = not here and ((dry_run and settings.cluster.num_nodes > 1) or slurm_answers())
     place = _slurm_shape(settings.cluster, num_nodes) if on_slurm else _shape_here(settings.cluster, num_nodes)
     kind: Literal["gpu", "cpu"] = "gpu" if place.uses_gpus else "cpu"
@@ -105,14 +105,14 @@ def choose_calibration(
 
 def named_cluster(overrides: Overrides) -> str:
     """The name of the cluster to calibrate. It has to be given, because its file is rewritten."""
-    chosen = overrides.chosen("cluster")
+    chosen = overrides.value_of("cluster")
     if chosen is None:
-        known = ", ".join(options("cluster"))
-        raise UsageError("No cluster was named, so there is no file to write", f"Give cluster=NAME, one of {known}.")
+        names = ", ".join(options("cluster"))
+        raise UsageError("No cluster was named, so there is no file to write", f"Give cluster=NAME, one of {names}.")
     return chosen
 
 
-def checked_output(name: str, output: str | None) -> str:
+def name_to_write(name: str, output: str | None) -> str:
     """The name of the cluster whose file is written."""
     if output is not None and not NAME.fullmatch(output):
         raise ConfigError("--output", output, "is not a name for a cluster", "Use letters, digits, dots and dashes.")
@@ -134,7 +134,7 @@ def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates, folder
     """The cluster file with everything that was measured."""
     stamp = stamp_of(rates.finished)
     changes = measured_changes(cluster, rates, stamp)
-    return draft(cluster, output, changes, left_alone(cluster, rates), stamp, machine_of(rates), folder)
+    return draft(cluster, output, changes, unmeasured_notes(cluster, rates), stamp, machine_of(rates), folder)
 
 
 def draft(
@@ -156,7 +156,7 @@ def draft(
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
     text = cluster_path(cluster.name, folder).read_text()
     every = [*named, *changes]
-    return Draft(cluster, output, tuple(every), tuple(notes), rewritten(text, every, stamp, machine))
+    return Draft(cluster, output, tuple(every), tuple(notes), rewrite(text, every, stamp, machine))
 
 
 def stamp_of(seconds: float) -> str:

@@ -34,7 +34,7 @@ def cluster_path(name: str, folder: Path | None = None) -> Path:
     return path
 
 
-def written_path(name: str, folder: Path | None = None) -> Path:
+def path_to_write(name: str, folder: Path | None = None) -> Path:
     """The file that a calibration writes: in a person's own folder if there is one, else in the checkout.
 
     Raises:
@@ -42,8 +42,8 @@ def written_path(name: str, folder: Path | None = None) -> Path:
     """
     own = own_folders() if folder is None else (folder,)
     with_it = (place for place in own if (place / "cluster" / f"{name}.yaml").is_file())
-    if (found := next(with_it, next(iter(own), None))) is not None:
-        return found / "cluster" / f"{name}.yaml"
+    if (folder_with_it := next(with_it, next(iter(own), None))) is not None:
+        return folder_with_it / "cluster" / f"{name}.yaml"
     if not (CONF_DIR.parent / CHECKOUT).exists():
         problem = f"The file of cluster {name} would be written into the installed package, {CONF_DIR}"
         raise UsageError(problem, "Make a folder of your own with `trisweep init`, or name one with --config-dir.")
@@ -56,7 +56,7 @@ def require_writable(name: str, output: str, folder: Path | None = None) -> None
     Raises:
         UsageError: the folder is read-only, or `output` is another cluster's file.
     """
-    target = written_path(output, folder)
+    target = path_to_write(output, folder)
     try:
         target.parent.mkdir(exist_ok=True)
         # Only a file that is made there tells for certain, on read-only mounts and network file systems too.
@@ -69,18 +69,18 @@ def require_writable(name: str, output: str, folder: Path | None = None) -> None
         raise UsageError(problem, f"Choose another --output, or calibrate that one with cluster={output}.")
 
 
-def rewritten(text: str, changes: Sequence[Change], stamp: str, machine: str) -> str:
-    """The text of a cluster file with `changes` made.
+def rewrite(text: str, changes: Sequence[Change], stamp: str, machine: str) -> str:
+    """Make `changes` in the text of a cluster file, and return the new text.
 
     Args:
         stamp: when it was calibrated; comments refer to it.
         machine: where and with what, for the line at the top.
     """
     for change in changes:
-        text = with_value(text, change.path, _shown(change.after), _origin(change, stamp))
+        text = with_value(text, change.path, _yaml_value(change.after), _origin(change, stamp))
     lines = text.splitlines()
-    kept = [line for line in lines if not line.startswith(STAMPED) or _still_used(line, lines, stamp)]
-    return "\n".join([f"{STAMPED}{stamp}: {machine}", *kept]) + "\n"
+    remaining = [line for line in lines if not line.startswith(STAMPED) or _still_used(line, lines, stamp)]
+    return "\n".join([f"{STAMPED}{stamp}: {machine}", *remaining]) + "\n"
 
 
 def replace_cluster_file(
@@ -97,7 +97,7 @@ def replace_cluster_file(
         composed = _compose(output, draft, changes)
     for change in changes:
         _require_taken(change, cluster, composed)
-    target = written_path(output, folder)
+    target = path_to_write(output, folder)
     try:
         write_atomically(target, text)
     except OSError as error:
@@ -127,13 +127,13 @@ def _draft_of(text: str, output: str) -> Iterator[Path]:
 
 
 def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:
-    found = value_in(composed, change.path)
+    value = value_in(composed, change.path)
     # The file holds a number with three digits, and exactly those must come out again.
-    wanted = float(_shown(change.after)) if isinstance(change.after, float) else change.after
-    if found != wanted:
+    wanted = float(_yaml_value(change.after)) if isinstance(change.after, float) else change.after
+    if value != wanted:
         raise ConfigError(
-            dotted(change.path, cluster),
-            found,
+            dotted_key(change.path, cluster),
+            value,
             f"does not follow the cluster file, which would say {wanted}",
             "Let `_self_` be the last of its defaults, and write no interpolation there.",
         )
@@ -144,7 +144,7 @@ def _origin(change: Change, stamp: str) -> str:
     if not change.origin:
         return ""
     within = change.lowest is not None and change.highest is not None
-    span = f", {_shown(change.lowest or 0.0)} to {_shown(change.highest or 0.0)}" if within else ""
+    span = f", {_yaml_value(change.lowest or 0.0)} to {_yaml_value(change.highest or 0.0)}" if within else ""
     return f"{change.origin}{span}, {stamp}"
 
 
@@ -154,9 +154,9 @@ def _still_used(line: str, lines: Sequence[str], stamp: str) -> bool:
     return earlier != stamp and any(earlier in other for other in lines if other is not line)
 
 
-def _shown(value: float | int | str | tuple[()]) -> str:
-    """YAML with three significant digits: `1.13e11`, `0.62`, `2.0`; a count whole, a text in double quotes."""
-    if isinstance(value, int):
+def _yaml_value(value: float | int | str | tuple[()]) -> str:
+    """A value as YAML, with three significant digits: `1.13e11`, `0.62`, `2.0`; a count whole, a text in quotes."""
+    if isinstance(value, int):  # a count, of which all digits matter
         return str(value)
     if isinstance(value, tuple):
         return "[]"
@@ -192,7 +192,7 @@ class Change:
         return str(self.path[-1])
 
 
-def dotted(path: KeyPath, cluster: ClusterSpec) -> str:
+def dotted_key(path: KeyPath, cluster: ClusterSpec) -> str:
     """The key for people: a link is named rather than counted."""
     parts = list(path)
     if parts[0] == "links" and isinstance(parts[1], int):

@@ -1,4 +1,4 @@
-"""From measured rates to the values of a cluster file: which one follows from what, and what has to stay as it was.
+"""The values of a cluster file that follow from measured rates, and those that have to stay as they were.
 
 The source of each value is written into the file too:
 
@@ -39,14 +39,14 @@ def measured_changes(cluster: ClusterSpec, rates: DeviceRates, stamp: str) -> li
     links = [change for index in range(len(cluster.links)) for change in _link(cluster, rates, index)]
     # Measured bandwidths are what collectives reach, so no share of them is taken any more.
     link = _link_constants(cluster) if links else []
-    found = [*efficiencies, *link]
-    source = _source(cluster, [change.leaf for change in found], stamp)
+    measured = [*efficiencies, *link]
+    source = _source(cluster, [change.leaf for change in measured], stamp)
     # How near earlier runs came was said of the constants that are now replaced.
     void = [] if cluster.efficiency.runs is None else [Change(("efficiency", "runs", "trainers"), None, "")]
-    return [*cores, *found, source, *void, *device, *links]
+    return [*cores, *measured, source, *void, *device, *links]
 
 
-def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
+def unmeasured_notes(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
     """Sentences for people on what was not measured, and why."""
     measured = {time.link for time in rates.link_times}
     ranks, nodes = rates.plan.world_size, len(rates.hostnames)
@@ -59,11 +59,11 @@ def left_alone(cluster: ClusterSpec, rates: DeviceRates) -> list[str]:
 def machine_of(rates: DeviceRates) -> str:
     """Say where and with which versions it was measured, for the line at the top of the file."""
     it = rates.environment
-    shown = (
+    versions = (
         rates.hostnames[:4] if len(rates.hostnames) <= 4 else (*rates.hostnames[:3], f"{len(rates.hostnames) - 3} more")
     )
     return (
-        f"{', '.join(shown)} ({it.device}, {rates.plan.world_size} ranks, {it.num_cores} cores a host), torch"
+        f"{', '.join(versions)} ({it.device}, {rates.plan.world_size} ranks, {it.num_cores} cores a host), torch"
         f" {it.torch_version}, Python {it.python_version}, {it.backend}; medians of {rates.plan.num_samples} samples"
     )
 
@@ -196,10 +196,10 @@ def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) 
         f" {100 * fit.error:.0f} %"
     )
     return [
-        Change(path, _before(cluster, path), getattr(fit, leaf), origin, min(found), max(found))
+        Change(path, _before(cluster, path), getattr(fit, leaf), origin, min(values), max(values))
         for leaf in ("bandwidth_bytes_per_second", "latency_seconds")
         for path in [("links", index, leaf)]
-        for found in [[getattr(fit, leaf) for fit in patterns.values()]]
+        for values in [[getattr(fit, leaf) for fit in patterns.values()]]
     ]
 
 
@@ -238,8 +238,8 @@ def _change(
 
 
 def _before(cluster: ClusterSpec, path: KeyPath) -> float | None:
-    found = value_in(cluster, path)
-    return float(found) if isinstance(found, int | float) else None
+    value = value_in(cluster, path)
+    return float(value) if isinstance(value, int | float) else None
 
 
 BEFORE = "; before: "
@@ -248,8 +248,8 @@ CLAUSE = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
 
 def source_after(source: str, names: Sequence[str], how: str) -> str:
     """`source` once a calibration has set `names`: earlier clauses lose these names, the original source stays."""
-    told, found, original = source.rpartition(BEFORE)
-    clauses = [clause for part in told.split("; ") if (clause := _without(part, names))] if found else []
+    clauses_before, separator, original = source.rpartition(BEFORE)
+    clauses = [clause for part in clauses_before.split("; ") if (clause := _without(part, names))] if separator else []
     return "; ".join([f"{', '.join(names)}: {how}", *clauses]) + BEFORE + original
 
 
@@ -258,5 +258,5 @@ def _without(clause: str, names: Sequence[str]) -> str:
     match = CLAUSE.fullmatch(clause)
     if match is None:
         return clause
-    left = [name for name in match.group(1).split(", ") if name not in names]
-    return f"{', '.join(left)}: {match.group(2)}" if left else ""
+    remaining = [name for name in match.group(1).split(", ") if name not in names]
+    return f"{', '.join(remaining)}: {match.group(2)}" if remaining else ""

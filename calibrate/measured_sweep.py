@@ -24,27 +24,27 @@ class MeasuredSweep:
     cluster: str
 
 
-def measured_sweep(asked: Composition) -> MeasuredSweep:
+def measured_sweep(request: Composition) -> MeasuredSweep:
     """The sweep whose trials ran on the chosen cluster, else the one that was planned last.
 
     Raises:
         UsageError: there is none.
     """
-    settings, chosen = asked.settings, asked.overrides.chosen("cluster")
+    settings, chosen = request.settings, request.overrides.value_of("cluster")
     if chosen is None:
-        return _read(existing_folder(asked))
+        return _measured_sweep_in(existing_folder(request))
     assert settings.sweep is not None
     root, name = Path(settings.output_dir).absolute(), settings.sweep.name
     # Folders are named for people: of a proxy only the record says on which cluster it ran.
-    found = [_read(folder) for folder in SweepFolder.started_in(root, f"{name}-*")]
-    on_it = [each for each in found if (each.sweep.record.name, each.cluster) == (name, chosen)]
+    sweeps = [_measured_sweep_in(folder) for folder in SweepFolder.started_in(root, f"{name}-*")]
+    on_it = [each for each in sweeps if (each.sweep.record.name, each.cluster) == (name, chosen)]
     if not on_it:
         problem = f"No sweep {name} with trials on cluster {chosen} has been started in {root}"
         raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen}`.")
     return max(on_it, key=lambda each: each.sweep.folder.record.stat().st_mtime)
 
 
-def _read(folder: SweepFolder) -> MeasuredSweep:
+def _measured_sweep_in(folder: SweepFolder) -> MeasuredSweep:
     sweep = Sweep.stored_in(folder)
     experiment = next((trial.experiment for trial in sweep.record.trials if trial.experiment), None)
     if experiment is None:

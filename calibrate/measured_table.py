@@ -39,25 +39,25 @@ def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
     Raises:
         UsageError: there is no such table, none of its rows can be used, or it is not said which cluster's are meant.
     """
-    found, refused = _trials(price(read_table(path).records))
-    clusters = sorted({name for name, _ in found})
-    if not found:
+    usable, refused = _trials(price(read_table(path).records))
+    clusters = sorted({name for name, _ in usable})
+    if not usable:
         because = f": {refused[0].removesuffix('.')}" if refused else ""
         problem = f"No row of {path} holds a measured step that can be priced{because}"
         raise UsageError(problem, "Give iter_time_s, or a rate, beside the columns of docs/estimate.md.")
     if cluster is None and len(clusters) > 1:
         raise UsageError(f"{path} has rows of {', '.join(clusters)}", "Name one of them, such as cluster=NAME.")
     chosen = cluster or clusters[0]
-    trials = tuple(trial for name, trial in found if name == chosen)
+    trials = tuple(trial for name, trial in usable if name == chosen)
     if not trials:
         problem = f"No row of {path} is of cluster {chosen}; its rows are of {', '.join(clusters)}"
         raise UsageError(problem, "Name the cluster in a column `cluster`, or choose one of those.")
-    return MeasuredTable(chosen, trials, _notes(len(found) - len(trials), refused))
+    return MeasuredTable(chosen, trials, _notes(len(usable) - len(trials), refused))
 
 
 def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:
     """The rows that can be used, each with its cluster, and why others cannot."""
-    found, refused = [], []
+    usable, refused = [], []
     for line, row in enumerate(rows, start=FIRST_LINE):
         try:
             compared = comparison(row)
@@ -73,8 +73,8 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
                 refused.append(f"line {line}: a step of {seconds:.3g} s, where {predicted:.3g} s are predicted")
                 continue
             setup, kind = configuration.setup, configuration.implementation
-            found.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
-    return found, refused
+            usable.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
+    return usable, refused
 
 
 def _notes(num_elsewhere: int, refused: Sequence[str]) -> tuple[str, ...]:

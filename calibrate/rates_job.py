@@ -123,7 +123,7 @@ def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRat
                 tell(folder.last_line())
                 time.sleep(POLL_SECONDS)
             if any(rank.poll() for rank in ranks):
-                raise _failed(folder, _culprit(folder, ranks, oom_kills))
+                raise _measurement_error(folder, _culprit(folder, ranks, oom_kills))
         finally:
             for process in ranks:
                 process.kill()
@@ -151,14 +151,14 @@ def _culprit(folder: RatesFolder, ranks: Sequence[subprocess.Popen[bytes]], oom_
     """
     deadline = time.monotonic() + CULPRIT_GRACE_SECONDS
     while True:
-        told = folder.read_failures()
+        reported = folder.read_failures()
         oom_kills = oom_kill_count() - oom_kills_before
         silent = [
             silent_failure(rank, process.returncode, oom_kills, folder.rank_log(rank))
             for rank, process in enumerate(ranks)
-            if process.poll() and rank not in {failure.rank for failure in told}
+            if process.poll() and rank not in {failure.rank for failure in reported}
         ]
-        failure = first_cause([*told, *silent])
+        failure = first_cause([*reported, *silent])
         assert failure is not None, "some rank has ended badly"
         if not lost_a_peer(failure) or time.monotonic() > deadline or all(p.poll() is not None for p in ranks):
             return failure
@@ -177,14 +177,14 @@ def _wait(folder: RatesFolder, submission: Submission, tell: Tell) -> None:
             forgotten = state is None and time.time() - submission.submitted > FORGOTTEN_SECONDS
             # The rates may have appeared while Slurm was asked, hence the second look.
             if (forgotten or (state and is_settled(state))) and not folder.rates.exists():
-                raise _failed(folder, why_ended(folder, submission, state), submission.error_of(0))
+                raise _measurement_error(folder, why_ended(folder, submission, state), submission.error_of(0))
             waits = state is None or state.is_waiting
-            said = "waits in the queue" if waits else folder.last_line() or "starts"
-            tell(f"job {submission.job_id}: {said}")
+            words = "waits in the queue" if waits else folder.last_line() or "starts"
+            tell(f"job {submission.job_id}: {words}")
         time.sleep(SLURM_POLL_SECONDS)
 
 
-def _failed(folder: RatesFolder, failure: RankFailure, log: Path | None = None) -> UsageError:
+def _measurement_error(folder: RatesFolder, failure: RankFailure, log: Path | None = None) -> UsageError:
     log = log or folder.rank_log(max(0, failure.rank))
     who = f"rank {failure.rank}: " if failure.rank >= 0 and not failure.cause.startswith("rank ") else ""
     return UsageError(f"The measurement failed ({who}{failure.cause})", f"See {log}. No cluster file was changed.")

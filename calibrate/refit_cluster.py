@@ -95,7 +95,7 @@ class Refit:
     trials: tuple[FittedTrial, ...]
 
     @property
-    def fitted(self) -> list[str]:
+    def fitted_names(self) -> list[str]:
         return [name for name in self.before if name not in self.left_alone]
 
     @property
@@ -154,12 +154,12 @@ def refit_cluster(
     present = present_values(cluster.efficiency, constants)
     ratios = log_ratios(cluster, counted)
     chosen = choose(ratios, constants, present)
-    found = refit(ratios, chosen.fitted, present)
+    values = refit(ratios, chosen.fitted, present)
     return Refit(
         before=present,
-        after={**present, **found},
+        after={**present, **values},
         left_alone=chosen.left_alone,
-        trials=_fitted_trials(cluster, trials, chosen.fitted, present, found),
+        trials=_fitted_trials(cluster, trials, chosen.fitted, present, values),
     )
 
 
@@ -172,10 +172,10 @@ def present_values(
 
 
 def _fitted_trials(
-    cluster: ClusterSpec, trials: Sequence[FinishedTrial], constants: Sequence[Constant], present: Values, found: Values
+    cluster: ClusterSpec, trials: Sequence[FinishedTrial], constants: Sequence[Constant], present: Values, fit: Values
 ) -> tuple[FittedTrial, ...]:
     before = predicted_seconds(cluster, trials, present)
-    after = predicted_seconds(cluster, trials, found)
+    after = predicted_seconds(cluster, trials, fit)
     counted = [trial for trial in trials if trial.counts]
     leaves = len(counted) >= FEWEST_TO_LEAVE_ONE_OUT
     return tuple(
@@ -183,7 +183,7 @@ def _fitted_trials(
             trial,
             float(old),
             float(new),
-            _without(cluster, counted, trial, constants, present, found) if leaves and trial.counts else None,
+            _without(cluster, counted, trial, constants, present, fit) if leaves and trial.counts else None,
         )
         for trial, old, new in zip(trials, before, after, strict=True)
     )
@@ -195,12 +195,12 @@ def _without(
     trial: FinishedTrial,
     constants: Sequence[Constant],
     present: Values,
-    found: Values,
+    fit: Values,
 ) -> float:
     """Seconds predicted for `trial` by the same constants, fitted to the others."""
     others = [other for other in counted if other is not trial]
     # Begun where the fit to all trials ended, which is only a few steps away.
-    values = refit(log_ratios(cluster, others), constants, present, start=found)
+    values = refit(log_ratios(cluster, others), constants, present, start=fit)
     return float(predicted_seconds(cluster, [trial], values)[0])
 
 
@@ -355,11 +355,12 @@ def most_telling(slope: Floats, count: int = NUM_RUNS) -> list[int]:
         slope: how the logarithm of each predicted step changes with a spread of each constant, (n, constants).
     """
     chosen: list[int] = []
-    left = slope @ slope.T  # covariance of the logarithms of the steps, (n, n)
+    covariance = slope @ slope.T  # covariance of the logarithms of the steps, (n, n)
     for _ in range(min(count, len(slope))):
-        unknown = np.diag(left).copy()
-        unknown[chosen] = -1.0
+        unknown = np.diag(covariance).copy()
+        unknown[chosen] = -1.0  # below every variance, so that no run is chosen twice
         best = int(np.argmax(unknown))
         chosen.append(best)
-        left = left - np.outer(left[:, best], left[best]) / (left[best, best] + NOISE**2)
+        # A measured step settles one combination of the constants: all others are conditioned on it, as Gaussians are.
+        covariance = covariance - np.outer(covariance[:, best], covariance[best]) / (covariance[best, best] + NOISE**2)
     return chosen

@@ -79,8 +79,8 @@ def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) ->
     """
     effects = dict(zip((each.name for each in constants), _sizes(slopes(ratios, constants, present)), strict=True))
     fitted = tuple(each for each in constants if effects[each.name] >= NOTICEABLE)
-    left = {name: f"hardly any effect here ({100 * effect:.1f} %)" for name, effect in effects.items()}
-    return FittedConstants(fitted, {name: why for name, why in left.items() if effects[name] < NOTICEABLE})
+    reasons = {name: f"hardly any effect here ({100 * effect:.1f} %)" for name, effect in effects.items()}
+    return FittedConstants(fitted, {name: why for name, why in reasons.items() if effects[name] < NOTICEABLE})
 
 
 def refit(
@@ -100,14 +100,14 @@ def refit(
         smallest_gain: share of the cost that a step has to earn for another one to be made.
     """
     rest, now = coordinates_of(constants, prior), coordinates_of(constants, start or prior)
-    left = ratios(values_at(constants, now))
+    residuals = ratios(values_at(constants, now))
     for _ in range(MOST_STEPS):
         slope = slopes(ratios, constants, values_at(constants, now))
-        stepped = linear_step(ratios, constants, left, slope, now, rest, weights)
+        stepped = linear_step(ratios, constants, residuals, slope, now, rest, weights)
         if stepped is None:
             break
-        gain = 1 - _cost(stepped.left, stepped.now - rest, weights) / _cost(left, now - rest, weights)
-        now, left = stepped
+        gain = 1 - _cost(stepped.residuals, stepped.now - rest, weights) / _cost(residuals, now - rest, weights)
+        now, residuals = stepped
         if gain < smallest_gain:
             break
     return values_at(constants, now)
@@ -117,33 +117,33 @@ class Stepped(NamedTuple):
     """Coordinates, (constants,), and the log ratios there, (n,)."""
 
     now: Floats
-    left: Floats
+    residuals: Floats
 
 
 def linear_step(
     ratios: LogRatios,
     constants: Sequence[Constant],
-    left: Floats,
+    residuals: Floats,
     slope: Floats,
     now: Floats,
     rest: Floats,
     weights: Floats | None = None,
 ) -> Stepped | None:
     """A step towards `linear_optimum` that makes the cost less; None where none is found."""
-    spent = _cost(left, now - rest, weights)
-    step = linear_optimum(constants, left, slope, now, rest, weights) - now
+    spent = _cost(residuals, now - rest, weights)
+    step = linear_optimum(constants, residuals, slope, now, rest, weights) - now
     # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
     for halving in range(MOST_HALVINGS):
         tried = now + step / 2**halving
-        found = ratios(values_at(constants, tried))
-        if _cost(found, tried - rest, weights) < spent:
-            return Stepped(tried, found)
+        residuals_there = ratios(values_at(constants, tried))
+        if _cost(residuals_there, tried - rest, weights) < spent:
+            return Stepped(tried, residuals_there)
     return None
 
 
 def linear_optimum(
     constants: Sequence[Constant],
-    left: Floats,
+    residuals: Floats,
     slope: Floats,
     now: Floats,
     rest: Floats,
@@ -152,16 +152,16 @@ def linear_optimum(
     """The coordinates that would be best if log ratios were linear in them, (constants,).
 
     Args:
-        left: log ratios at `now`, (n,).
+        residuals: log ratios at `now`, (n,).
         slope: their derivatives there, (n, constants).
         now, rest: coordinates of the constants, and where their springs rest, (constants,).
     """
     lowest = coordinates_of(constants, {each.name: each.lowest for each in constants})
     highest = coordinates_of(constants, {each.name: each.highest for each in constants})
-    where, errors, spent = now, left, _cost(left, now - rest, weights)
+    where, errors, spent = now, residuals, _cost(residuals, now - rest, weights)
     for _ in range(MOST_REWEIGHTINGS):
         where = where + _step(errors, slope, where - rest, (lowest - where, highest - where), weights)
-        errors = left + slope @ (where - now)
+        errors = residuals + slope @ (where - now)
         before, spent = spent, _cost(errors, where - rest, weights)
         if before - spent < SMALLEST_GAIN * spent:
             break
@@ -176,13 +176,13 @@ def values_at(constants: Sequence[Constant], coordinates: Floats) -> dict[str, f
     return {each.name: each.value(float(where)) for each, where in zip(constants, coordinates, strict=True)}
 
 
-def _cost(left: Floats, stretch: Floats, weights: Floats | None) -> float:
-    errors = np.hypot(left, SMOOTHING)
+def _cost(residuals: Floats, stretch: Floats, weights: Floats | None) -> float:
+    errors = np.hypot(residuals, SMOOTHING)
     return float(np.sum(errors if weights is None else weights * errors) + SPRING / 2 * np.sum(stretch**2))
 
 
 def _step(
-    left: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | None
+    residuals: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | None
 ) -> Floats:
     """The step of reweighted least squares, (constants,); constants that would leave their bounds stop there.
 
@@ -190,9 +190,9 @@ def _step(
         stretch: how far each constant is from where its spring rests.
         bounds: the steps to the lowest and the highest values.
     """
-    pull = (1.0 if weights is None else weights) / np.hypot(left, SMOOTHING)
+    pull = (1.0 if weights is None else weights) / np.hypot(residuals, SMOOTHING)
     normal = (slope.T * pull) @ slope + SPRING * np.eye(len(stretch))
-    target = -(slope.T * pull) @ left - SPRING * stretch
+    target = -(slope.T * pull) @ residuals - SPRING * stretch
     step, free = np.zeros(len(stretch)), np.ones(len(stretch), dtype=bool)
     while free.any():
         step[free] = np.linalg.solve(

@@ -25,14 +25,14 @@ def with_value(text: str, path: KeyPath, value: str, origin: str = "") -> str:
     """
     root = yaml.compose(text)
     assert isinstance(root, MappingNode)
-    key, node, left = _deepest(root, path)
-    if not left:
+    key, node, missing = _deepest(root, path)
+    if not missing:
         assert key is not None
-        return _replaced(text, key, node, str(path[-1]), value, origin)
+        return _replace(text, key, node, str(path[-1]), value, origin)
     assert isinstance(node, MappingNode), f"{path} goes through a value"
     if node.flow_style:
-        return _added_in_braces(text, node, left, value)
-    return _added_below(text, node, left, value, origin)
+        return _add_in_braces(text, node, missing, value)
+    return _add_below(text, node, missing, value, origin)
 
 
 def _deepest(root: MappingNode, path: KeyPath) -> tuple[Node | None, Node, KeyPath]:
@@ -40,10 +40,10 @@ def _deepest(root: MappingNode, path: KeyPath) -> tuple[Node | None, Node, KeyPa
     key: Node | None = None
     node: Node = root
     for depth, part in enumerate(path):
-        found = _child(node, part)
-        if found is None:
+        child = _child(node, part)
+        if child is None:
             return key, node, path[depth:]
-        key, node = found
+        key, node = child
     return key, node, ()
 
 
@@ -55,39 +55,44 @@ def _child(node: Node, part: str | int) -> tuple[Node, Node] | None:
     return next(((key, value) for key, value in pairs if key.value == part), None)
 
 
-def _replaced(text: str, key: Node, node: Node, leaf: str, value: str, origin: str) -> str:
+def _replace(text: str, key: Node, node: Node, leaf: str, value: str, origin: str) -> str:
     start, end = node.start_mark.index, _end(text, node)
     old, rest = text[start:end].strip(), text[end:].split("\n", 1)[0]
     stands_alone = re.fullmatch(r"\s*(#.*)?", rest) is not None
     # A remark behind the old value is not about the new one, and moves into the line `KEY was ...`.
     after = text[end + len(rest) :] if stands_alone and origin else text[end:]
     text = text[:start] + value + after
-    return _commented(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin) if origin else text
+    return (
+        _update_comments(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin)
+        if origin
+        else text
+    )
 
 
-def _commented(text: str, position: int, leaf: str, old: str, remark: str, origin: str) -> str:
-    """The text with the comment lines above the line at `position` brought up to date."""
+def _update_comments(text: str, position: int, leaf: str, old: str, remark: str, origin: str) -> str:
+    """Bring the comment lines above the line at `position` up to date, and return the new text."""
     start = text.rfind("\n", 0, position) + 1
     above, below = text[:start].splitlines(), text[start:]
     indent = re.match(r" *", below)
     margin = indent.group() if indent else ""
     was = f"{margin}# {leaf} was "
-    told: list[str] = []
+    comments: list[str] = []
     while above and above[-1].startswith(f"{margin}# "):
-        told.insert(0, above.pop())
+        comments.insert(0, above.pop())
     measured_before = re.compile(rf"{re.escape(margin)}# {re.escape(leaf)} (measured|fitted|kept)")
-    kept = [line for line in told if not measured_before.match(line)]
+    remaining = [line for line in comments if not measured_before.match(line)]
     # The first calibration of a value keeps what people wrote: the old value, and the remark that stood behind it.
-    if kept == told and not any(line.startswith(was) for line in told):
-        said = remark.strip().removeprefix("#").strip()
-        kept.append(f"{was}{old}{': ' + said if said else ''}")
-    return "\n".join([*above, *kept, f"{margin}# {leaf} {origin}", below])
+    if remaining == comments and not any(line.startswith(was) for line in comments):
+        words = remark.strip().removeprefix("#").strip()
+        remaining.append(f"{was}{old}{': ' + words if words else ''}")
+    return "\n".join([*above, *remaining, f"{margin}# {leaf} {origin}", below])
 
 
-def _added_below(text: str, node: MappingNode, path: KeyPath, value: str, origin: str) -> str:
+def _add_below(text: str, node: MappingNode, path: KeyPath, value: str, origin: str) -> str:
     """New lines after the last of a mapping in block style."""
     last = node.value[-1][1] if node.value else node
     end = _end(text, last)
+    # What stands behind the last value on its line, such as a remark, stays with it.
     end = end if text[end - 1] == "\n" else (text.find("\n", end) + 1 or len(text))
     column = node.value[0][0].start_mark.column if node.value else 0
     lines = [f"{' ' * (column + INDENT * depth)}{part}:" for depth, part in enumerate(path)]
@@ -98,8 +103,8 @@ def _added_below(text: str, node: MappingNode, path: KeyPath, value: str, origin
     return text[:end] + newline + "\n".join(lines) + "\n" + text[end:]
 
 
-def _added_in_braces(text: str, node: MappingNode, path: KeyPath, value: str) -> str:
-    end = node.end_mark.index - 1
+def _add_in_braces(text: str, node: MappingNode, path: KeyPath, value: str) -> str:
+    end = node.end_mark.index - 1  # in front of the closing brace
     entry = f"{path[-1]}: {value}"
     for part in reversed(path[:-1]):
         entry = f"{part}: {{{entry}}}"

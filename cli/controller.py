@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from cli.commands.report.command import report_on
+from cli.commands.report import report_on
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress

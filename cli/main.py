@@ -21,10 +21,12 @@ from cli.commands import (
     doctor,
     estimate,
     export,
+    logs,
     metrics,
     pause,
     rehearse,
     reindex,
+    report,
     rerun,
     retry,
     show,
@@ -34,9 +36,7 @@ from cli.commands import (
 from cli.commands import list as list_options
 from cli.commands.calibrate import command as calibrate
 from cli.commands.init import command as init
-from cli.commands.logs import command as logs
 from cli.commands.plan import command as plan
-from cli.commands.report import command as report
 from cli.commands.status import command as status
 from cli.commands.sweep import command as sweep
 from cli.output.console import complaints, headed

@@ -48,26 +48,26 @@ def is_web_address(text: str) -> bool:
     return WEB_ADDRESS.fullmatch(text) is not None
 
 
-def recorded(overrides: Iterable[str]) -> tuple[str, ...]:
+def overrides_for_records(overrides: Iterable[str]) -> tuple[str, ...]:
     """The overrides as records keep them: without the webhook, passwords in addresses, and values of variables."""
     return tuple(without_credentials(hide_variables(text)) for text in overrides if not WEBHOOK.search(text))
 
 
 def hide_variables(override: str) -> str:
     """The override with `***` in place of what it gives variables of jobs; any other is returned as it is."""
-    found = OF_ENVIRONMENT.fullmatch(override)
-    if found is None:
+    match = OF_ENVIRONMENT.fullmatch(override)
+    if match is None:
         return override
-    key, value = found.groups()
+    key, value = match.groups()
     is_mapping = value.lstrip().startswith("{")
     return f"{key}={PAIR.sub(SHOWN_PAIR, value) if is_mapping else HIDDEN}"
 
 
 def shown_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A composed configuration as it may be shown: the address of a webhook and values of variables are hidden."""
-    shown, notify, slurm = dict(tree), tree.get("notify"), tree.get("slurm")
+    public, notify, slurm = dict(tree), tree.get("notify"), tree.get("slurm")
     if isinstance(notify, dict) and notify.get("url") is not None:
-        shown["notify"] = {**notify, "url": HIDDEN}
+        public["notify"] = {**notify, "url": HIDDEN}
     if isinstance(slurm, dict) and slurm.get("environment"):
-        shown["slurm"] = {**slurm, "environment": dict.fromkeys(slurm["environment"], HIDDEN)}
-    return shown
+        public["slurm"] = {**slurm, "environment": dict.fromkeys(slurm["environment"], HIDDEN)}
+    return public

@@ -38,14 +38,14 @@ class ConfigError(TrisweepError):
 
     def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
         self.key, self.value, self.problem, self.remedy = key, value, problem, remedy
-        super().__init__(f"{key} = {_shown(value)}: {problem}. {remedy}")
+        super().__init__(f"{key} = {_short_repr(value)}: {problem}. {remedy}")
 
     # By default, pickle calls an exception with its message alone, which would fail on the way back from a process.
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
         return type(self), (self.key, self.value, self.problem, self.remedy)
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
 
@@ -81,5 +81,6 @@ class TrainingError(UsageError):
         self.blamed, self.suspects_device, self.node = blamed, suspects_device, node
 
     def __reduce__(self) -> tuple[Callable[..., TrainingError], tuple[str, str, int | None]]:
-        made = partial(type(self), suspects_device=self.suspects_device, node=self.node)
-        return made, (self.problem, self.remedy, self.blamed)
+        # The arguments that pickle passes on are positional, and these two may only be given by name.
+        rebuild = partial(type(self), suspects_device=self.suspects_device, node=self.node)
+        return rebuild, (self.problem, self.remedy, self.blamed)

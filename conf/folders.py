@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conf.errors import ConfigError
 from conf.nearest import nearest
-from conf.overrides import quoted
+from conf.overrides import quoted_text
 from conf.yaml_errors import not_yaml
 
 CONF_DIR = Path(__file__).resolve().parent
@@ -40,20 +40,20 @@ def further_folders(paths: Iterable[str | Path], named_by: str = OPTION) -> Iter
     Raises:
         ConfigError: one is no folder of configuration.
     """
-    new = tuple(_checked(Path(path).expanduser().absolute(), named_by) for path in paths)
-    with _with_given(new):
+    new = tuple(_config_folder(Path(path).expanduser().absolute(), named_by) for path in paths)
+    with _with_folders_in_front(new):
         yield
 
 
 @contextmanager
 def draft_first(folder: Path | None) -> Iterator[None]:
     """Within it, a draft of the configuration, which may have a root of its own, comes before all folders."""
-    with _with_given(() if folder is None else (folder,)):
+    with _with_folders_in_front(() if folder is None else (folder,)):
         yield
 
 
 @contextmanager
-def _with_given(new: tuple[Path, ...]) -> Iterator[None]:
+def _with_folders_in_front(new: tuple[Path, ...]) -> Iterator[None]:
     global _given
     before, _given = _given, (*new, *_given)
     try:
@@ -63,13 +63,13 @@ def _with_given(new: tuple[Path, ...]) -> Iterator[None]:
 
 
 def keep_folders(paths: Iterable[str], named_by: str) -> None:
-    """From now on these folders come before all others, as they did for the command that is taken up.
+    """Put these folders before all others from now on, as they were for the command that is taken up.
 
     Raises:
         ConfigError: one is no folder of configuration any more.
     """
     global _given
-    _given = (*(_checked(Path(path), named_by) for path in paths), *_given)
+    _given = (*(_config_folder(Path(path), named_by) for path in paths), *_given)
 
 
 def given_folders() -> tuple[Path, ...]:
@@ -86,7 +86,7 @@ def own_folders() -> tuple[Path, ...]:
     variable = [(VARIABLE, Path(text).expanduser()) for text in os.environ.get(VARIABLE, "").split(":") if text]
     file = nearest_site_file(Path.cwd())
     stated = [(str(file), path) for path in site_of(file).config_dirs] if file else []
-    named = (_checked(path.absolute(), named_by) for named_by, path in (*variable, *stated))
+    named = (_config_folder(path.absolute(), named_by) for named_by, path in (*variable, *stated))
     return tuple(dict.fromkeys((*_given, *named)))
 
 
@@ -104,7 +104,7 @@ def site_overrides() -> list[str]:
     """The values in the nearest `trisweep.yaml`, as overrides, which those of a command line come after."""
     file = nearest_site_file(Path.cwd())
     output = site_of(file).output_dir if file else None
-    return [] if output is None else [f"output_dir={quoted(str(output))}"]
+    return [] if output is None else [f"output_dir={quoted_text(str(output))}"]
 
 
 def groups() -> list[str]:
@@ -128,12 +128,14 @@ def is_own(path: Path) -> bool:
     return not path.is_relative_to(CONF_DIR)
 
 
-def _checked(path: Path, named_by: str) -> Path:
+def _config_folder(path: Path, named_by: str) -> Path:
+    """The path itself, once it is known to be a folder of configuration."""
     if not path.exists():
         remedy = f"Correct the path, or make such a folder with `trisweep init {path}`."
         raise ConfigError(named_by, str(path), "does not exist", remedy)
     if not path.is_dir():
         raise ConfigError(named_by, str(path), "is a file", "Name the folder that holds cluster/, model/ or sweep/.")
+    # Hydra searches own folders first, so that their root would replace the list of all groups.
     if (path / ROOT_FILE).exists():
         problem = f"holds a {ROOT_FILE}, which would take the place of the root of the configuration"
         raise ConfigError(named_by, str(path), problem, "Move that file away, or name a folder below it.")
@@ -194,15 +196,15 @@ def first_sentence(path: Path) -> str:
         if "@package" not in line:  # an instruction to Hydra
             lines.append(line.lstrip("# "))
     text = " ".join(" ".join(lines).split())
-    ends = (found.end() for found in re.finditer(r"(\S*)[.](?=\s|$)", text) if len(found[1]) > SHORT)
+    ends = (match.end() for match in re.finditer(r"(\S*)[.](?=\s|$)", text) if len(match[1]) > SHORT)
     return text[: next(ends, len(text))]
 
 
 def unknown_folders() -> list[Path]:
     """Folders inside of own ones that hold YAML files and are no group, such as a misspelt one."""
-    known = set(groups())
+    names = set(groups())
     inside = (path for folder in own_folders() for path in sorted(folder.iterdir()) if path.is_dir())
-    return [path for path in inside if path.name not in known and any(path.glob("*.yaml"))]
+    return [path for path in inside if path.name not in names and any(path.glob("*.yaml"))]
 
 
 def shown_source(path: Path) -> str:
@@ -242,8 +244,8 @@ class Site:
 
 def nearest_site_file(start: Path) -> Path | None:
     """The file in this folder or in the nearest one above it."""
-    found = (folder / FILE_NAME for folder in (start, *start.parents))
-    return next((path for path in found if path.is_file()), None)
+    places = (folder / FILE_NAME for folder in (start, *start.parents))
+    return next((path for path in places if path.is_file()), None)
 
 
 def site_of(path: Path) -> Site:
@@ -253,24 +255,25 @@ def site_of(path: Path) -> Site:
         ConfigError: it cannot be read, or says what is not known.
     """
     try:
-        return _read(path, path.stat().st_mtime_ns)
+        return _read_site(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise ConfigError(FILE_NAME, str(path), f"cannot be read ({error.strerror})", "Make it readable.") from None
 
 
 @lru_cache(maxsize=16)  # every look at the options of a group asks for it
-def _read(path: Path, _changed: int) -> Site:
-    written, lines = _written_in(path)
+def _read_site(path: Path, _changed: int) -> Site:
+    # `_changed` only keys the cache: a file that was edited has another time, and is read again.
+    entries, lines = _entries_of(path)
     try:
-        site = SiteText.model_validate(written)
+        site = SiteText.model_validate(entries)
     except ValidationError as error:
-        raise _wrong_entry(path, lines, written, str(error.errors()[0]["loc"][0])) from None
+        raise _wrong_entry(path, lines, entries, str(error.errors()[0]["loc"][0])) from None
     dirs = tuple(path.parent / Path(text).expanduser() for text in site.config_dirs)
     output = None if site.output_dir is None else path.parent / Path(site.output_dir).expanduser()
     return Site(dirs, output)
 
 
-def _written_in(path: Path) -> tuple[dict[str, object], dict[str, int]]:
+def _entries_of(path: Path) -> tuple[dict[str, object], dict[str, int]]:
     """The entries of the file, and the line of each, counted from 1."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -288,9 +291,9 @@ def _written_in(path: Path) -> tuple[dict[str, object], dict[str, int]]:
     return {str(key): value for key, value in content.items()}, lines
 
 
-def _wrong_entry(path: Path, lines: Mapping[str, int], written: Mapping[str, object], key: str) -> ConfigError:
+def _wrong_entry(path: Path, lines: Mapping[str, int], entries: Mapping[str, object], key: str) -> ConfigError:
     where = f"{path}, line {lines.get(key, 1)}"
     if key not in TAKES:
-        return ConfigError(key, written[key], f"is not a key of {where}", nearest(key, tuple(TAKES)))
+        return ConfigError(key, entries[key], f"is not a key of {where}", nearest(key, tuple(TAKES)))
     kind, example = TAKES[key]
-    return ConfigError(key, written[key], f"is not {kind}, in {where}", f"Write it as in `{example}`.")
+    return ConfigError(key, entries[key], f"is not {kind}, in {where}", f"Write it as in `{example}`.")

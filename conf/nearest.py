@@ -16,11 +16,11 @@ def nearest(word: str, known: Sequence[str]) -> str:
     group = word.rpartition(".")[0]
     inside = [name for name in known if group and name.rpartition(".")[0] == group]
     if inside:
-        return _known([name.rpartition(".")[2] for name in inside], f"Known in {group}")
-    return _known([name for name in known if "." not in name] or known, "Known")
+        return _listing([name.rpartition(".")[2] for name in inside], f"Known in {group}")
+    return _listing([name for name in known if "." not in name] or known, "Known")
 
 
-def _known(names: Sequence[str], opening: str) -> str:
+def _listing(names: Sequence[str], opening: str) -> str:
     once = list(dict.fromkeys(names))
     more = f" and {len(once) - MOST_SHOWN} more" if len(once) > MOST_SHOWN else ""
     return f"{opening}: {', '.join(once[:MOST_SHOWN])}{more}."
@@ -31,37 +31,38 @@ def most_like(word: str, known: Sequence[str]) -> str | None:
     if (abbreviated := _by_initials(word, known)) is not None:
         return abbreviated
     alike = difflib.get_close_matches(word, dict.fromkeys(known), n=MOST_LOOKED_AT, cutoff=CUTOFF)
-    found = max(alike, key=lambda found: _likeness(word, found), default=None)
-    return found if found is not None and _has_like_key(word, found) else None
+    best = max(alike, key=lambda other: _likeness(word, other), default=None)
+    return best if best is not None and _has_like_key(word, best) else None
 
 
 def _by_initials(word: str, known: Sequence[str]) -> str | None:
     """The shortest key whose words begin with these letters, as those of tensor_parallel_size do with tp."""
     group, _, key = word.rpartition(".")
-    found = [
+    names = [
         name
         for name in known
         if "_" in name and (not group or name.startswith(f"{group}.")) and _initials(name).startswith(key)
     ]
-    return min(found, key=len, default=None) if len(key) > 1 else None
+    # One letter begins too many keys to say that any was meant.
+    return min(names, key=len, default=None) if len(key) > 1 else None
 
 
 def _initials(name: str) -> str:
     return "".join(part[:1] for part in name.rpartition(".")[2].split("_"))
 
 
-def _has_like_key(word: str, found: str) -> bool:
+def _has_like_key(word: str, name: str) -> bool:
     """True if the keys themselves are alike, and not just the groups before them."""
-    key, other = word.rpartition(".")[2], found.rpartition(".")[2]
+    key, other = word.rpartition(".")[2], name.rpartition(".")[2]
     return _ratio(key, other) >= LIKE_KEY or {*filter(None, key.split("_"))} <= {*other.split("_")}
 
 
-def _likeness(word: str, found: str) -> float:
+def _likeness(word: str, name: str) -> float:
     """The likeness of two dotted keys: a long group that is right must not hide that its key is another."""
-    (group, _, key), (other_group, _, other_key) = word.rpartition("."), found.rpartition(".")
+    (group, _, key), (other_group, _, other_key) = word.rpartition("."), name.rpartition(".")
     parts = {part for part in key.split("_") if part}
-    all_said = parts <= {*other_key.split("_")}  # tensor_size for tensor_parallel_size
-    return _ratio(key, other_key) + _ratio(group, other_group) + (1.0 if all_said else 0.0)
+    has_all_parts = parts <= {*other_key.split("_")}  # tensor_size for tensor_parallel_size
+    return _ratio(key, other_key) + _ratio(group, other_group) + (1.0 if has_all_parts else 0.0)
 
 
 def _ratio(one: str, other: str) -> float:

@@ -37,7 +37,7 @@ class Override:
     def parse(cls, text: str) -> Override:
         """Any text is taken; what Hydra cannot read is refused when it is composed."""
         key, equals, value = text.partition("=")
-        return cls(text, key.lstrip(SIGNS), _unquoted(value) if equals else None)
+        return cls(text, key.lstrip(SIGNS), _unquoted_text(value) if equals else None)
 
     @property
     def group(self) -> str:
@@ -58,7 +58,7 @@ class Overrides:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Overrides:
-        """From the words of a command line, a record, or a file of a sweep."""
+        """The overrides that words state, from a command line, a record, or a file of a sweep."""
         return cls(tuple(Override.parse(text) for text in texts))
 
     @classmethod
@@ -77,11 +77,11 @@ class Overrides:
         """The overrides as they were written."""
         return tuple(override.text for override in self.entries)
 
-    def chosen(self, group: str) -> str | None:
+    def value_of(self, group: str) -> str | None:
         """The last value for a group or a dotted key; None if that was left to the configuration."""
         return next((override.value for override in reversed(self.entries) if override.key == group), None)
 
-    def pinned(self) -> list[str]:
+    def pinned_keys(self) -> list[str]:
         """Dotted keys whose values were stated one by one, without repetition. A chosen file pins nothing."""
         return list(dict.fromkeys(override.key for override in self.entries if override.pins))
 
@@ -94,38 +94,40 @@ class Overrides:
         return Overrides(tuple(override for override in self.entries if override.group not in groups))
 
 
-def written(value: object) -> str:
+def value_text(value: object) -> str:
     """A value in the grammar of Hydra's overrides, which differs from Python's."""
     match value:
         case None:
             return "null"
+        # A bool is an int too, and Python would write it with a capital letter, which Hydra takes for a text.
         case bool():
             return str(value).lower()
         case tuple() | list():
-            return "[" + ",".join(map(written, value)) + "]"
+            return "[" + ",".join(map(value_text, value)) + "]"
         case dict():
-            return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
+            return "{" + ",".join(f"{key}:{value_text(entry)}" for key, entry in value.items()) + "}"
     return str(value)
 
 
 def for_a_shell(key: str, value: object) -> str:
     """The override that sets a key, as a person may copy it into a command."""
     is_plain = not isinstance(value, str) or PLAIN.fullmatch(value)
-    text = f"{key}={written(value) if is_plain else quoted(str(value))}"
+    text = f"{key}={value_text(value) if is_plain else quoted_text(str(value))}"
     # Around single quotes a shell takes double ones, which people can read, unless it would expand something in them.
     return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
 
 
-def quoted(text: str) -> str:
+def quoted_text(text: str) -> str:
     """A text in quotes of Hydra's grammar, in which any character may stand."""
     # A backslash counts for itself there, unless it stands before a quote or at the end.
-    inner = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    inner = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return f"'{inner}'"
 
 
-def _unquoted(value: str) -> str:
+def _unquoted_text(value: str) -> str:
     if not (len(value) > 1 and value[0] == value[-1] and value[0] in "'\""):
         return value
+    # Hydra halves only those backslashes that stand before the quote or at the end; inside a word each is itself.
     quote, inner = value[0], value[1:-1]
     escaped = re.compile(rf"(\\+)({quote}|$)")
-    return escaped.sub(lambda found: "\\" * (len(found[1]) // 2) + found[2], inner)
+    return escaped.sub(lambda match: "\\" * (len(match[1]) // 2) + match[2], inner)

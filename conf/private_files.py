@@ -20,7 +20,7 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def keep_private() -> None:
-    """From now on nobody but the user may read or write what this process and its children create.
+    """Let nobody but the user read or write what this process and its children create from now on.
 
     An output folder holds programs that run as the user, so that whoever can write there can act as the user. To
     share a folder, change its mode: files and folders that exist keep the mode that they have.
@@ -67,10 +67,10 @@ def require_own_folders(path: Path) -> None:
 def _is_alone_in(group: int) -> bool:
     """True if the group is the user's own, which many systems give each user, so that it lets in nobody else."""
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+    return entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name}
 
 
 def read_own(path: Path) -> bytes:

@@ -16,8 +16,8 @@ def next_multiple(value: int, of: int) -> int:
 
 def nearest_divisor(value: int, of: int) -> int:
     """The divisor that is closest to `value`, the smaller one of two."""
-    small = [found for found in range(1, math.isqrt(of) + 1) if of % found == 0]
-    divisors = small + [of // found for found in small]
+    small = [divisor for divisor in range(1, math.isqrt(of) + 1) if of % divisor == 0]
+    divisors = small + [of // divisor for divisor in small]
     return min(divisors, key=lambda divisor: (abs(divisor - value), divisor))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conf.compose.settings import LauncherSpec
-from conf.credentials import recorded
+from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
@@ -107,7 +107,7 @@ def submit_allocation(
         folder = allocation_folder(sweep.folder)
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
-        overrides = None if rules is None else recorded(command.overrides)
+        overrides = None if rules is None else overrides_for_records(command.overrides)
         function = AllocationJob(
             slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
         )

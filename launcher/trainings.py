@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from conf.compose.load import checked, compose
+from conf.compose.load import compose, validate
 from conf.compose.tree import part_at, with_values
 from conf.errors import ConfigError, UsageError
 from conf.overrides import Overrides
@@ -145,7 +145,10 @@ def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
     before = Overrides.parse(stored.overrides)
     if _texts(before) == _texts(request):
         return stored.run
-    if _overrides_without_steps(before) == _overrides_without_steps(request) and request.chosen(NUM_STEPS) is not None:
+    if (
+        _overrides_without_steps(before) == _overrides_without_steps(request)
+        and request.value_of(NUM_STEPS) is not None
+    ):
         return _extend_training(stored.run, request, other)
     problem = f"{folder.path} holds a training with {' '.join(stored.overrides) or 'no overrides'}"
     now = " ".join(_texts(request)) or "none"
@@ -160,7 +163,7 @@ def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:
     """The training with more steps; as it is, where no more are asked for."""
     before, wanted = run.experiment.training.num_steps, part_at(compose(request).tree, NUM_STEPS)
     tree = run.experiment.model_dump(mode="json")
-    longer = checked(Experiment, with_values(tree, {NUM_STEPS: wanted}))
+    longer = validate(Experiment, with_values(tree, {NUM_STEPS: wanted}))
     if longer.training.num_steps < before:
         problem = f"{run.folder.path} holds this training with {before} steps"
         raise UsageError(problem, f"Give {NUM_STEPS}={before} or more, {other}.")
@@ -173,13 +176,13 @@ def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:
 
 def _experiment(planned: Experiment, request: Overrides) -> Experiment:
     """The planned experiment with regular checkpoints, and with what the user asked for."""
-    if request.chosen(NUM_STEPS) is None:
+    if request.value_of(NUM_STEPS) is None:
         problem = "is what the sweep measured, and does not say how long to train"
         raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
     # Only the values that the user named are taken over: the rest of this composition is of the default experiment.
     composed = compose(Overrides.choosing("checkpoint", "regular") + request).tree
     tree = planned.model_dump(mode="json") | {"checkpoint": composed["checkpoint"]}
-    return checked(
+    return validate(
         Experiment, with_values(tree, {override.key: part_at(composed, override.key) for override in request})
     )
 

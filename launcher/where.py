@@ -51,7 +51,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
         UsageError: Slurm was asked for and is not here, or it is here and no cluster was chosen.
         ConfigError: the configuration is wrong.
     """
-    on_slurm = not here and (dry_run or overrides.chosen("cluster") is not None)
+    on_slurm = not here and (dry_run or overrides.value_of("cluster") is not None)
     composition = compose_for_slurm(overrides) if on_slurm else compose(overrides)
     assert composition.settings.sweep is not None
     if on_slurm and not dry_run:
@@ -69,10 +69,10 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
 
 def compose_for_slurm(overrides: Overrides) -> Composition:
     """The configuration with the Slurm settings that bear the cluster's name, unless others were chosen."""
-    if overrides.chosen("slurm") is not None:
+    if overrides.value_of("slurm") is not None:
         return compose(overrides)
     # A cluster whose name was overridden is not the one that the file of that name describes.
-    named = overrides.chosen("cluster") if "cluster.name" not in overrides.pinned() else None
+    named = overrides.value_of("cluster") if "cluster.name" not in overrides.pinned_keys() else None
     if named in options("slurm"):
         overrides += Overrides.choosing("slurm", str(named))
     composition = compose(overrides)
@@ -97,10 +97,10 @@ def existing_folder(composition: Composition) -> SweepFolder:
     overrides, settings = composition.overrides, composition.settings
     assert settings.sweep is not None
     root = Path(settings.output_dir).absolute()
-    chosen = overrides.chosen("cluster")
+    chosen = overrides.value_of("cluster")
     started = SweepFolder.started_in(root, f"{settings.sweep.name}-{chosen or '*'}")
     if not started:
-        name = overrides.chosen("sweep")
+        name = overrides.value_of("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
         again = shlex.join(("trisweep", "sweep", str(name), *overrides.without({"sweep"}).texts))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from conf.compose.load import Composition, compose
 from conf.compose.tree import value_at
 from conf.errors import UsageError
-from conf.overrides import Overrides, written
+from conf.overrides import Overrides, value_text
 from conf.plan.knobs import LAYOUT_KEYS
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
@@ -67,7 +67,7 @@ class Restriction:
         """The sweep as if it had no other points, with a name of its own for its report."""
         part = _identities(self.record.trials)
         trials = [trial for trial in sweep.record.trials if trial.identity in part or self.holds(trial)]
-        named = tuple(f"{key}={written(value)}" for key, value in self.values.items())
+        named = tuple(f"{key}={value_text(value)}" for key, value in self.values.items())
         changed = {"plan": self.record.plan, "trials": tuple(trials), "overrides": (*sweep.record.overrides, *named)}
         record = sweep.record.model_copy(update=changed)
         return Sweep(SweepFolder(sweep.folder.path, report_name=f"report-{self.name}"), record)
@@ -94,7 +94,7 @@ def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Res
 
 
 def _named_values(asked: Composition, varied: set[str], pinned: dict[str, Value]) -> dict[str, Value]:
-    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied and key in pinned}
+    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys() if key in varied and key in pinned}
 
 
 def _identities(trials: Sequence[Trial]) -> set[tuple[str, int]]:

@@ -11,7 +11,7 @@ import yaml
 from rich.text import Text
 
 from cli.output.console import complaints
-from conf.compose.model_from import KEY, expanded
+from conf.compose.model_from import KEY, expand_model_from
 from conf.credentials import hide_credentials, shown_tree
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders, groups, options
@@ -67,7 +67,7 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     if sweep == "":
         raise UsageError("The sweep's name is empty", "Give one, such as 175b.")
     chosen = Overrides() if sweep is None else Overrides.choosing("sweep", sweep)
-    return chosen + Overrides.parse(expanded(texts or ()))
+    return chosen + Overrides.parse(expand_model_from(texts or ()))
 
 
 def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:

@@ -27,7 +27,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     assert asked.settings  # reading them validates the configuration
     given = Overrides.parse(overrides or ())
     sources = _sources(asked)
-    if (file := given.chosen(KEY)) is not None:
+    if (file := given.value_of(KEY)) is not None:
         sources["model"] = {KEY: str(Path(file).absolute())}
     named = {_place_of(override.group, sources) for override in asked.overrides}
     tree = shown_tree(asked.tree)

@@ -12,7 +12,7 @@ import typer
 from cli.command_line.arguments import complete_sweep, composed, overrides_of
 from cli.output.console import print_unwrapped
 from cli.output.next_command import ui_command
-from conf.compose.model_from import expanded
+from conf.compose.model_from import expand_model_from
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.units import GIBIBYTE, TERA
@@ -59,7 +59,7 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     from train_core.__main__ import main
 
     # Hydra reads the arguments of the process itself.
-    sys.argv = ["train_core", *expanded(given)]
+    sys.argv = ["train_core", *expand_model_from(given)]
     main()
 
 
@@ -85,7 +85,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
         remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
         raise ConfigError("--name", name, "is not a plain name for a folder", remedy)
     place = choose_place(overrides, here=here, dry_run=False)
-    sweep, own = str(overrides.chosen("sweep")), overrides.without({"sweep"})
+    sweep, own = str(overrides.value_of("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
         again = shlex.join(("trisweep", "sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
         raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")

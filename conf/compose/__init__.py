@@ -1,4 +1,4 @@
-"""From overrides to checked settings: the only room that knows Hydra.
+"""Overrides become checked settings here: the only room that knows Hydra.
 
 load         `compose` overrides into a `Composition` (tree and `Settings`); `tree` changes copies with `with_values`
 settings     everything that a command is told, the control of a sweep among it: budget, kind of job, who is told

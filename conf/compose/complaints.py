@@ -58,8 +58,9 @@ def _problem(complaint: ErrorDetails) -> str:
         return f"must have {complaint['ctx']['min_length']} or more entries"
     if complaint["type"] == "string_pattern_mismatch":  # names alone have a pattern
         return "must be a name: letters, digits, dots, underscores and dashes, a letter or a digit first"
-    said = complaint["msg"].replace("Input should", "must", 1).replace("String should", "must", 1)
-    return said[0].lower() + said[1:]
+    # pydantic speaks of an input; ours begin with a verb, since they follow the key and its value.
+    words = complaint["msg"].replace("Input should", "must", 1).replace("String should", "must", 1)
+    return words[0].lower() + words[1:]
 
 
 @cache
@@ -103,7 +104,7 @@ def model_in(kind: Any) -> type[BaseModel] | None:
     """The X of `X`, `X | None`, `dict[str, X]` and `tuple[X, ...]`."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
-    return next((found for part in get_args(kind) if (found := model_in(part))), None)
+    return next((model for part in get_args(kind) if (model := model_in(part))), None)
 
 
 def single_model(kind: Any) -> type[BaseModel] | None:

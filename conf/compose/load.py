@@ -1,4 +1,4 @@
-"""From overrides to checked `Settings`: compose the YAML groups, then validate.
+"""Composition of the YAML groups by overrides, and its validation as `Settings`.
 
 Only this module knows Hydra and OmegaConf. Composing costs 150 ms, so a command composes once and passes the
 `Composition` on, and a sweep makes its points with `with_values`, which does not compose.
@@ -101,7 +101,7 @@ def compose(overrides: Overrides) -> Composition:
         ConfigError: an override names an unknown group, option or key, a file is not valid YAML, or a figure of the
             cluster is impossible in its unit.
     """
-    tree = _composed(ROOT, overrides)
+    tree = _plain_tree(ROOT, overrides)
     for group in ("cluster", "model"):
         _require_own_name(group, tree, overrides)
     return Composition(overrides, tree, doubts(tree["cluster"]) if isinstance(tree.get("cluster"), dict) else ())
@@ -133,23 +133,24 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     with draft_first(folder):
         if name not in options("cluster"):
             raise no_option("cluster", name)
-        tree = _composed(f"cluster/{name}", Overrides())
+        tree = _plain_tree(f"cluster/{name}", Overrides())
         _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     doubts(tree["cluster"])
-    return checked(ClusterSpec, tree["cluster"], "cluster.")
+    return validate(ClusterSpec, tree["cluster"], "cluster.")
 
 
 def choices(overrides: Overrides) -> dict[str, str]:
     """The option that each group came to, by its key: `model`, and `device@cluster.device` inside another."""
-    composed = _with_hydra(ROOT, overrides, with_its_own=True)
-    return {key: str(option) for key, option in composed.hydra.runtime.choices.items()}
+    config = _with_hydra(ROOT, overrides, with_its_own=True)
+    return {key: str(option) for key, option in config.hydra.runtime.choices.items()}
 
 
-def _composed(root: str, overrides: Overrides) -> Tree:
+def _plain_tree(root: str, overrides: Overrides) -> Tree:
+    # OmegaConf resolves references only here, and reports a broken one as a plain ValueError or an error of its own.
     try:
         tree: Tree = OmegaConf.to_container(_with_hydra(root, overrides), resolve=True)  # type: ignore[assignment]
     except (OmegaConfBaseException, ValueError) as error:
-        raise _explained(error, overrides) from None
+        raise _readable_error(error, overrides) from None
     return tree
 
 
@@ -158,18 +159,19 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
     _require_sweep(overrides)
-    given = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
+    # Of two overrides of one key Hydra takes the later one, so those of the site come before the command's.
+    texts = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-            return hydra.compose(root, overrides=given, return_hydra_config=with_its_own)
+            return hydra.compose(root, overrides=texts, return_hydra_config=with_its_own)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-        raise _explained(error, overrides) from None
+        raise _readable_error(error, overrides) from None
 
 
 def _require_sweep(overrides: Overrides) -> None:
     """Refuse a value of a sweep where none was named, which would make one of that value alone."""
     of_a_sweep = next((each for each in overrides.of({"sweep"}) if each.pins), None)
-    if of_a_sweep is not None and overrides.chosen("sweep") is None:
+    if of_a_sweep is not None and overrides.value_of("sweep") is None:
         problem, remedy = "belongs to a sweep, and none was named", "Name it, as in `trisweep plan 175b`."
         raise ConfigError(of_a_sweep.key, of_a_sweep.value, problem, remedy)
 
@@ -181,9 +183,9 @@ def settings_of(tree: Tree) -> Settings:
         tree = _with_blocks(tree, "+".join(map(str, named)) if isinstance(named, list) else str(named))
     parallel, cluster = tree.get("parallel"), tree.get("cluster")
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
-        whole_cluster = checked(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
+        whole_cluster = validate(ClusterSpec, cluster if isinstance(cluster, dict) else {}, "cluster.").num_devices
         tree = {**tree, "parallel": {**parallel, "world_size": whole_cluster}}
-    settings = checked(Settings, tree)
+    settings = validate(Settings, tree)
     slurm = settings.slurm.seeing(Path(settings.output_dir), settings.cluster.device.maker)
     return settings if slurm is settings.slurm else settings.model_copy(update={"slurm": slurm})
 
@@ -199,24 +201,24 @@ def _with_blocks(tree: Tree, named: str) -> Tree:
     Raises:
         ConfigError: the text names no blocks, or an unknown cluster.
     """
-    found, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
+    counts, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
     chosen = cluster.get("name") if isinstance(cluster, dict) else None
     blocks = [
-        {"cluster": cluster if name == chosen else _known_cluster(name).model_dump(), "num_devices": number}
-        for name, number in found
+        {"cluster": cluster if name == chosen else _cluster_called(name).model_dump(), "num_devices": number}
+        for name, number in counts
     ]
     tree = {**tree, "mixed": blocks}
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
-        tree["parallel"] = {**parallel, "world_size": sum(number for _, number in found)}
+        tree["parallel"] = {**parallel, "world_size": sum(number for _, number in counts)}
     return tree
 
 
 @lru_cache(maxsize=64)  # every point of a sweep over blocks names the same few files
-def _known_cluster(name: str) -> ClusterSpec:
+def _cluster_called(name: str) -> ClusterSpec:
     return load_cluster(name)
 
 
-def checked(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
+def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
     """`tree` validated as a `model`, with pydantic's first complaint turned into a `ConfigError`."""
     try:
         return model.model_validate(tree)
@@ -235,14 +237,14 @@ def is_name(text: str) -> bool:
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
     # A name that an override states is meant, and no slip.
-    chosen, key = overrides.chosen(group), f"{group}.name"
+    chosen, key = overrides.value_of(group), f"{group}.name"
     named = value_at(tree, key)
-    if chosen is not None and named is not None and named != chosen and key not in overrides.pinned():
+    if chosen is not None and named is not None and named != chosen and key not in overrides.pinned_keys():
         problem = f"is not the name of the file {shown_file(group, chosen)}"
         raise ConfigError(key, named, problem, f"Write `name: {chosen}` in that file.")
 
 
-def _explained(error: Exception, overrides: Overrides) -> ConfigError:
+def _readable_error(error: Exception, overrides: Overrides) -> ConfigError:
     """One message for the several ways in which Hydra refuses. Its errors lack fields, so their texts are matched."""
     text = " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
@@ -250,6 +252,7 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
         return not_yaml("conf", path if is_own(path) else path.name, error)
     if isinstance(error, UnicodeDecodeError):
         return _not_text(overrides)
+    # Before any text is matched: an override that is wrong by itself makes Hydra complain of something else.
     if wrong := next(filter(None, map(wrong_alone, overrides)), None):
         return wrong
     if missing := re.search(r"Could not find '([\w.-]+)/([^']+)'", text):
@@ -261,25 +264,25 @@ def _explained(error: Exception, overrides: Overrides) -> ConfigError:
         return ConfigError(
             f"~{missing.group(1)}", None, "cannot be removed, as it is not set", "Leave out the override."
         )
-    if (wrong := _unresolved(text, overrides)) is not None:
+    if (wrong := _unresolved_reference(text, overrides)) is not None:
         return wrong
-    shown = next((written for written in overrides.texts if written in text), " ".join(overrides.texts))
-    return ConfigError("override", shown, text[:MOST_OF_HYDRA], LOOK_LIKE)
+    culprit = next((override for override in overrides.texts if override in text), " ".join(overrides.texts))
+    return ConfigError("override", culprit, text[:MOST_OF_HYDRA], LOOK_LIKE)
 
 
-def _unresolved(text: str, overrides: Overrides) -> ConfigError | None:
-    """A value that refers to another one, which is not there or refers back."""
-    found = re.search(r"^(.*?nterpolation.*?) full_key: (\S+)", text)
-    if found is None:
+def _unresolved_reference(text: str, overrides: Overrides) -> ConfigError | None:
+    """The error for a value that refers to another one, which is not there or refers back; None for other texts."""
+    reference = re.search(r"^(.*?nterpolation.*?) full_key: (\S+)", text)
+    if reference is None:
         return None
-    what, key = found.groups()
-    known = re.search(r"key '([^']+)' not found", what)
-    problem = f"refers to {known.group(1)}, which is not known" if known else "refers to what cannot be resolved"
-    return ConfigError(key, overrides.chosen(key), problem, "Write the value itself, or ${KEY} of a key that is set.")
+    complaint, key = reference.groups()
+    absent = re.search(r"key '([^']+)' not found", complaint)
+    problem = f"refers to {absent.group(1)}, which is not known" if absent else "refers to what cannot be resolved"
+    return ConfigError(key, overrides.value_of(key), problem, "Write the value itself, or ${KEY} of a key that is set.")
 
 
 def _not_text(overrides: Overrides) -> ConfigError:
-    """Names the chosen file that is not UTF-8, which the error of the codec does not."""
+    """The error that names the chosen file that is not UTF-8, which that of the codec does not."""
     chosen = (path_of(override.key, override.value or "") for override in overrides)
     broken = next((str(path) for path in chosen if path is not None and not _is_text(path)), None)
     return ConfigError("conf", broken, "is not a text in UTF-8", "Correct the file.")
@@ -294,10 +297,10 @@ def _is_text(path: Path) -> bool:
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
-    value, sweep = overrides.chosen(key), overrides.chosen("sweep")
+    value, sweep = overrides.value_of(key), overrides.value_of("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
-    keys = [*dotted_keys(_composed(ROOT, without_mistake)), *dotted_fields()]
+    keys = [*dotted_keys(_plain_tree(ROOT, without_mistake)), *dotted_fields()]
     return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
 
 
@@ -310,6 +313,7 @@ def run_with_hydra(run: Callable[[Tree], None]) -> None:
     def job(config: DictConfig) -> None:
         run(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
 
-    given = [text if text.startswith("-") else as_hydra_spells(Override.parse(text)) for text in sys.argv[1:]]
-    sys.argv[1:] = [*site_overrides(), *given]
+    # Options such as -m stay as they are, since Hydra reads the command line itself.
+    words = [text if text.startswith("-") else as_hydra_spells(Override.parse(text)) for text in sys.argv[1:]]
+    sys.argv[1:] = [*site_overrides(), *words]
     hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(job)()

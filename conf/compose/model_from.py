@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError
-from conf.overrides import Override, quoted, written
+from conf.overrides import Override, quoted_text, value_text
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
 KEY = "model_from"
@@ -30,29 +30,29 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 Shape = dict[str, Any]
 
 
-def expanded(texts: Iterable[str]) -> list[str]:
-    """Overrides with the values of a model's file in the place of `model_from=PATH`.
+def expand_model_from(texts: Iterable[str]) -> list[str]:
+    """Put the values of a model's file in the place of `model_from=PATH`, and return all overrides.
 
     They are expanded before anything else, so that records and jobs do not depend on the file any more.
 
     Raises:
         ConfigError: the file cannot be read, or says what is not understood; or a model was chosen beside it.
     """
-    given = list(texts)
-    parsed = [Override.parse(text) for text in given]
-    named = [override for override in parsed if override.key == KEY]
+    overrides = [Override.parse(text) for text in texts]
+    named = [override for override in overrides if override.key == KEY]
     if not named:
-        return given
-    if beside := next((override for override in parsed if override.key == "model"), None):
+        return [override.text for override in overrides]
+    if beside := next((override for override in overrides if override.key == "model"), None):
         remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
         raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
     shape = model_in(Path(named[-1].value or "").expanduser())
-    values = [f"model.{key}={_shown(value)}" for key, value in shape.items()]
-    return [*values, *(override.text for override in parsed if override.key != KEY)]
+    values = [f"model.{key}={_value_text(value)}" for key, value in shape.items()]
+    # The file's values come first, so that single values of the command line correct them.
+    return [*values, *(override.text for override in overrides if override.key != KEY)]
 
 
-def _shown(value: object) -> str:
-    return quoted(value) if isinstance(value, str) else written(value)
+def _value_text(value: object) -> str:
+    return quoted_text(value) if isinstance(value, str) else value_text(value)
 
 
 def model_in(path: Path) -> Shape:
@@ -117,8 +117,8 @@ class _Config:
     def require(self, key: str, *values: object) -> None:
         """Refuse a value of a key that would make another model of it; a key that is absent is taken for the first."""
         if self.content.get(key, values[0]) not in values:
-            known = " or ".join(json.dumps(value) for value in values)
-            raise self.not_understood(key, f"The cost model takes {known}.")
+            values_in_words = " or ".join(json.dumps(value) for value in values)
+            raise self.not_understood(key, f"The cost model takes {values_in_words}.")
 
 
 def _gpt2(config: _Config) -> Shape:
@@ -262,5 +262,5 @@ KINDS: dict[str, Callable[[_Config], Shape]] = {
 
 def _name(path: Path) -> str:
     """The folder's name, or the file's own where that says more, as a name for people."""
-    told = path.absolute().parent.name if path.stem == "config" else path.stem
-    return re.sub(r"[^a-z0-9.-]+", "-", told.lower()).strip("-.") or "model"
+    name = path.absolute().parent.name if path.stem == "config" else path.stem
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.") or "model"

@@ -53,17 +53,17 @@ def doubts(cluster: Tree) -> tuple[str, ...]:
     Raises:
         ConfigError: a figure is impossible, or the tiers of links cannot connect such nodes.
     """
-    found = [doubt for key, value, unit in _figures(cluster) if (doubt := _doubt(f"cluster.{key}", value, unit))]
-    return (*found, *_doubts_of_tiers(cluster))
+    of_figures = [doubt for key, value, unit in _figures(cluster) if (doubt := _doubt(f"cluster.{key}", value, unit))]
+    return (*of_figures, *_doubts_of_tiers(cluster))
 
 
 def _figures(cluster: Tree) -> Iterator[tuple[str, float, Unit]]:
     peaks = part_at(cluster, PEAKS)
     units = UNITS | {f"{PEAKS}.{dtype}": PEAK for dtype in (peaks if isinstance(peaks, dict) else ())}
-    found = [(key, part_at(cluster, key), unit) for key, unit in units.items()]
+    figures = [(key, part_at(cluster, key), unit) for key, unit in units.items()]
     for index, link in enumerate(_links(cluster)):
-        found += [(f"links.{index}.{key}", link.get(key), unit) for key, unit in OF_LINK.items()]
-    return ((key, value, unit) for key, value, unit in found if _is_number(value) and value > 0)
+        figures += [(f"links.{index}.{key}", link.get(key), unit) for key, unit in OF_LINK.items()]
+    return ((key, value, unit) for key, value, unit in figures if _is_number(value) and value > 0)
 
 
 def _doubt(key: str, value: float, unit: Unit) -> str | None:
@@ -77,11 +77,11 @@ def _doubt(key: str, value: float, unit: Unit) -> str | None:
 def _remedy(value: float, unit: Unit) -> str:
     for name, factor in unit.meant.items():
         if _within(value * factor, unit.usual):
-            return f"If {value:g} {name} was meant, write {_written(value, factor, unit)}."
+            return f"If {value:g} {name} was meant, write {_value_for_file(value, factor, unit)}."
     return f"It is stated in {unit.name}, usually from {unit.usual[0]:g} to {unit.usual[1]:g}."
 
 
-def _written(value: float, factor: float, unit: Unit) -> str:
+def _value_for_file(value: float, factor: float, unit: Unit) -> str:
     """As files have it: counts of bytes in digits alone, because YAML reads 80e9 as no whole number."""
     return f"{round(value * factor):_}" if unit is MEMORY else f"{value:g}e{round(math.log10(factor))}"
 

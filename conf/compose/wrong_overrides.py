@@ -31,8 +31,8 @@ def as_hydra_spells(override: Override) -> str:
     if option.isdigit() and override.key in groups():
         text = f"{override.key}='{option}'"
     if text.startswith("trainer.command=") and "{" in text and not text.partition("=")[2].startswith(("[", "'", '"')):
-        quoted = option.replace("\\", "\\\\").replace('"', '\\"')
-        return f'trainer.command="{quoted}"'
+        escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+        return f'trainer.command="{escaped}"'
     if text.startswith("device="):
         return f"device@cluster.{text}"
     if text.startswith(override.key) and override.pins and can_be_set(override.key):
@@ -51,12 +51,12 @@ def wrong_alone(override: Override) -> ConfigError | None:
         return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
     if key in groups() and value not in options(key):
         return no_option(key, value)
-    shown = HIDDEN if key == SECRET_KEY else value
+    printable = HIDDEN if key == SECRET_KEY else value
     try:
         is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
     except HydraException:
-        return _unreadable(key, shown)
-    return None if is_single else _several(key, shown)
+        return _unreadable(key, printable)
+    return None if is_single else _several(key, printable)
 
 
 def no_option(group: str, value: str) -> ConfigError:
@@ -66,11 +66,11 @@ def no_option(group: str, value: str) -> ConfigError:
         remedy = "Name the sweep first, as in `trisweep sweep 175b cluster=frontier`."
         return ConfigError(group, value, "is not the name of a sweep", remedy)
     meant = most_like(value, options(group))
-    remedy = f"Did you mean {meant}?" if meant else _known(group)
+    remedy = f"Did you mean {meant}?" if meant else _options_in_words(group)
     return ConfigError(group, value, "is not an option of this group", remedy)
 
 
-def _known(group: str) -> str:
+def _options_in_words(group: str) -> str:
     names = options(group)
     more = f" and {len(names) - MOST_NAMED} more; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
     return f"Known: {', '.join(names[:MOST_NAMED])}{more}."

@@ -1,4 +1,4 @@
-"""What is run: a model, clusters, a parallel plan and a batch that can exist together, and who trains it.
+"""The experiment to run: a model, clusters, a parallel plan and a batch that can exist together, and who trains it.
 
 Read in this order:
 

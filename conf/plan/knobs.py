@@ -82,13 +82,13 @@ class Knob:
         """The value that an entry of a column stands for."""
         return self.values[int(entry)] if self.values else entry
 
-    def labelled(self, value: KnobValue) -> str:
+    def label_of(self, value: KnobValue) -> str:
         """The part of a layout's name that says this value; empty where nothing needs to be said."""
         if self.value_labels:
             return self.value_labels.get(str(value), "")
         return self.label.format(value) if self.in_every_label or value != self.plain else ""
 
-    def explained(self, value: KnobValue) -> str:
+    def meaning_of(self, value: KnobValue) -> str:
         """The meaning of that part of the name, as a phrase for people."""
         return self.value_meanings.get(str(value), self.meaning).format(value)
 
@@ -303,8 +303,8 @@ def label_of(
         layers_per_stage: the layers of every stage, also where the plan leaves them to be spread evenly.
         leave_out: knobs that all plans of a table share, or that it shows in a column of their own.
     """
-    said = labelled_values(parallel, batch, layers_per_stage)
-    return "-".join(knob.labelled(value) for knob, value in said if knob.name not in leave_out)
+    pairs = labelled_values(parallel, batch, layers_per_stage)
+    return "-".join(knob.label_of(value) for knob, value in pairs if knob.name not in leave_out)
 
 
 def label_of_point(values: Mapping[str, object]) -> str:
@@ -314,9 +314,10 @@ def label_of_point(values: Mapping[str, object]) -> str:
     """
     sizes = {key.rsplit(".", 1)[-1]: value for key, value in values.items()}
     devices = sizes.pop("world_size", None)
-    known = [(name, KNOB[name].labelled(_plain(sizes.pop(name)))) for name in tuple(sizes) if _has_label(name)]
+    # `pop` leaves in `sizes` what has no label; the copy of its keys lets it shrink on the way.
+    labels = [(name, KNOB[name].label_of(_plain(sizes.pop(name)))) for name in tuple(sizes) if _has_label(name)]
     order = [knob.name for knob in IN_ORDER_OF_LABELS]
-    layout = "-".join(label for name, label in sorted(known, key=lambda pair: order.index(pair[0])) if label)
+    layout = "-".join(label for name, label in sorted(labels, key=lambda pair: order.index(pair[0])) if label)
     parts = [layout, *(f"{name}={value}" for name, value in sizes.items())]
     return " ".join(filter(None, (*parts, f"on {devices} devices" if devices is not None else "")))
 
@@ -338,7 +339,7 @@ def labelled_values(
     values["layers_per_stage"] = _spread(layers_per_stage)
     if parallel.recompute == "none":
         values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
-    return [(knob, values[knob.name]) for knob in IN_ORDER_OF_LABELS if knob.labelled(values[knob.name])]
+    return [(knob, values[knob.name]) for knob in IN_ORDER_OF_LABELS if knob.label_of(values[knob.name])]
 
 
 def _spread(layers_per_stage: Sequence[int]) -> str | None:

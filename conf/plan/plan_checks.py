@@ -72,40 +72,40 @@ def _check_devices(setup: SetupParts) -> None:
 def _check_blocks(setup: SetupParts) -> None:
     """Raises InfeasiblePlan where the blocks cannot hold the pipeline of this plan."""
     assert setup.mixed is not None
-    shown, example = written_blocks(setup.mixed), f"Write mixed={EXAMPLE}, or mixed=null for one cluster."
+    blocks_text, example = written_blocks(setup.mixed), f"Write mixed={EXAMPLE}, or mixed=null for one cluster."
     if len(setup.mixed) < 2:
-        raise InfeasiblePlan(MIXED, shown, "names one block of stages", example)
+        raise InfeasiblePlan(MIXED, blocks_text, "names one block of stages", example)
     if setup.cluster not in [block.cluster for block in setup.mixed]:
         remedy = f"Choose cluster={setup.mixed[0].cluster.name}, whose Slurm settings and folders the job then has."
-        raise InfeasiblePlan(MIXED, shown, f"does not name the chosen cluster, {setup.cluster.name}", remedy)
-    _check_numbers_of_blocks(setup, setup.mixed, shown)
+        raise InfeasiblePlan(MIXED, blocks_text, f"does not name the chosen cluster, {setup.cluster.name}", remedy)
+    _check_numbers_of_blocks(setup, setup.mixed, blocks_text)
     if len({block.cluster.device.kind for block in setup.mixed}) > 1:
         raise InfeasiblePlan(
-            MIXED, shown, "mixes CPUs and GPUs, which cannot send to each other", "Choose one of them."
+            MIXED, blocks_text, "mixes CPUs and GPUs, which cannot send to each other", "Choose one of them."
         )
     if setup.parallel.schedule == "interleaved":
-        problem = f"cannot be interleaved: the last stage would send to the first, over types ({shown})"
+        problem = f"cannot be interleaved: the last stage would send to the first, over types ({blocks_text})"
         raise InfeasiblePlan("parallel.schedule", "interleaved", problem, "Use schedule=1f1b.")
 
 
-def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], shown: str) -> None:
+def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], blocks_text: str) -> None:
     """Every block fills whole stages and, beyond one node, whole nodes; together they are all ranks of the job."""
     total, world_size = sum(block.num_devices for block in blocks), setup.parallel.world_size
     if total != world_size:
         problem, remedy = f"names {total} devices, and parallel.world_size = {world_size}", "Make both the same."
-        raise InfeasiblePlan(MIXED, shown, problem, remedy)
+        raise InfeasiblePlan(MIXED, blocks_text, problem, remedy)
     replica = setup.parallel.tensor_parallel_size * setup.parallel.context_parallel_size
     size = replica * setup.parallel.pipeline_parallel_size
     stage = world_size // size * replica
     if world_size % size or any(block.num_devices % stage for block in blocks):
         sizes = f"tensor_parallel_size {setup.parallel.tensor_parallel_size} in {setup.parallel.pipeline_parallel_size}"
         problem = f"cannot be cut into equal stages of {world_size / size:g} replicas with {sizes} stages"
-        raise InfeasiblePlan(MIXED, shown, problem, "Choose sizes with which every block holds whole stages.")
+        raise InfeasiblePlan(MIXED, blocks_text, problem, "Choose sizes with which every block holds whole stages.")
     for block in blocks:
-        _check_nodes_of_block(block, shown)
+        _check_nodes_of_block(block, blocks_text)
 
 
-def _check_nodes_of_block(block: StageBlock, shown: str) -> None:
+def _check_nodes_of_block(block: StageBlock, blocks_text: str) -> None:
     cluster = block.cluster
     fills_nodes = block.num_devices <= cluster.devices_per_node or block.num_devices % cluster.devices_per_node == 0
     if block.num_devices > cluster.num_devices or not fills_nodes:
@@ -113,7 +113,7 @@ def _check_nodes_of_block(block: StageBlock, shown: str) -> None:
             f"asks {cluster.name} for {block.num_devices} devices, and it has {cluster.num_nodes} nodes of"
             f" {cluster.devices_per_node}, which a job fills if it needs more than one"
         )
-        raise InfeasiblePlan(MIXED, shown, problem, f"Use up to {cluster.num_devices}.")
+        raise InfeasiblePlan(MIXED, blocks_text, problem, f"Use up to {cluster.num_devices}.")
 
 
 def _check_tensor_axis(setup: SetupParts) -> None:
@@ -267,8 +267,8 @@ def _remedy_for_chunks(setup: SetupParts) -> str:
     least, most = [least_layers(stage, p, chunks) for stage in range(p)], setup.model.num_layers // p
     if most >= max(least):
         return "Use parallel.layers_per_stage=null."
-    if (left := setup.model.num_layers - sum(least)) >= 0:
-        return f"Use parallel.layers_per_stage=[{','.join(map(str, [least[0] + left, *least[1:]]))}]."
+    if (remaining := setup.model.num_layers - sum(least)) >= 0:
+        return f"Use parallel.layers_per_stage=[{','.join(map(str, [least[0] + remaining, *least[1:]]))}]."
     if most < 2:
         return "Use schedule=1f1b, or fewer stages."
     return f"Use parallel.virtual_pipeline_size={most}, and parallel.layers_per_stage=null."

@@ -53,13 +53,13 @@ def named_blocks(text: str, separator: str = "+", example: str = EXAMPLE) -> lis
     Raises:
         ConfigError: the text is something else.
     """
-    found = []
+    blocks = []
     for part in text.split(separator):
         name, _, number = part.strip().partition(":")
         if not name or not is_count(number) or int(number) == 0:
             raise ConfigError(KEY, text, "is not a list of clusters and devices", f"Write {example}.")
-        found.append((name, int(number)))
-    return found
+        blocks.append((name, int(number)))
+    return blocks
 
 
 def is_count(text: str) -> bool:
@@ -155,8 +155,8 @@ class SetupParts(Frozen):
     def price_per_hour(self) -> float | None:
         """Dollars for an hour of one device, in a mixed job the mean over all; None where one has no known price."""
         prices = [block.cluster.device.price_per_hour for block in self.blocks]
-        known = [price for price in prices if price is not None]
-        return self._mean(known) if len(known) == len(prices) else None
+        stated = [price for price in prices if price is not None]
+        return self._mean(stated) if len(stated) == len(prices) else None
 
     @property
     def watts(self) -> float:

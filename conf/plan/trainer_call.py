@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from conf.errors import ConfigError
 from conf.nearest import most_like
-from conf.overrides import written
+from conf.overrides import value_text
 from conf.plan.setup import Setup
 from conf.types.model_spec import ExpertsSpec, ModelSpec
 from conf.types.schema import ROTARY_BASE
@@ -72,7 +72,7 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
         words=(*words, *_flags(trainer.flags, names)),
         files={name: _content(content, names, f"trainer.files.{name}") for name, content in trainer.files.items()},
         environment={
-            name: filled(text, names, f"trainer.environment.{name}") for name, text in trainer.environment.items()
+            name: fill_text(text, names, f"trainer.environment.{name}") for name, text in trainer.environment.items()
         },
     )
 
@@ -84,7 +84,7 @@ def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]
         if name in names:
             problem = "is the name of a value of the plan already"
             raise ConfigError("trainer.values", name, problem, "Choose another name.")
-        names[name] = _looked_up(look_up, names, f"trainer.values.{name}")
+        names[name] = _look_up(look_up, names, f"trainer.values.{name}")
     return names
 
 
@@ -177,8 +177,8 @@ def has_unequal_chunks(setup: Setup) -> bool:
 
 def has_uneven_groups(setup: Setup) -> bool:
     """True if the last group of an interleaved pipeline's micro-batches has not as many as there are stages."""
-    left = setup.num_micro_batches % setup.parallel.pipeline_parallel_size
-    return setup.parallel.schedule == "interleaved" and bool(left)
+    remainder = setup.num_micro_batches % setup.parallel.pipeline_parallel_size
+    return setup.parallel.schedule == "interleaved" and bool(remainder)
 
 
 def _less_layers(layers: Sequence[int]) -> dict[str, int]:
@@ -198,16 +198,16 @@ def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:
     Raises:
         ConfigError: a limit is of a value that there is not.
     """
-    found = ((limit, value_of(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
-    return [limit for limit, value in found if limit.meets(value)]
+    pairs = ((limit, value_of(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
+    return [limit for limit, value in pairs if limit.meets(value)]
 
 
-def _looked_up(look_up: LookUp, names: Names, key: str) -> Plain:
-    shown = text_of(value_of(f"{{{look_up.of}}}", names, f"{key}.of"))
+def _look_up(look_up: LookUp, names: Names, key: str) -> Plain:
+    text = text_of(value_of(f"{{{look_up.of}}}", names, f"{key}.of"))
     # Every entry is filled in, so that a misspelt name is found by the first plan and not by the one that needs it.
     entries = {value: _entry(entry, names, f"{key}.to.{value}") for value, entry in look_up.to.items()}
     otherwise = _entry(look_up.otherwise, names, f"{key}.otherwise")
-    return entries.get(shown, otherwise)
+    return entries.get(text, otherwise)
 
 
 def _entry(entry: Plain, names: Names, key: str) -> Plain:
@@ -220,7 +220,8 @@ def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator
         if isinstance(stated, dict):
             yield from _flags(stated, names, f"{prefix}{name}.")
             continue
-        value = _valued(stated, names, key)
+        value = _flag_value(stated, names, key)
+        # An identity test, for 0 is equal to False and is a value that is passed on.
         if value is None or value is False:
             continue
         yield f"{prefix}{name}" if name.startswith("-") else f"--{prefix}{name}"
@@ -228,11 +229,11 @@ def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator
             yield from _words(value, stated, key)
 
 
-def _valued(stated: object, names: Names, key: str) -> Plain:
+def _flag_value(stated: object, names: Names, key: str) -> Plain:
     if isinstance(stated, str):
         return value_of(stated, names, key)
     if isinstance(stated, list):
-        return tuple(_scalar(_valued(entry, names, key), stated, key) for entry in stated)
+        return tuple(_scalar(_flag_value(entry, names, key), stated, key) for entry in stated)
     assert stated is None or isinstance(stated, bool | int | float)
     return stated
 
@@ -254,7 +255,7 @@ def _words(value: Plain, stated: object, key: str) -> list[str]:
 def _content(stated: object, names: Names, key: str) -> str:
     """A file's content: a text as it is, a mapping as JSON."""
     if isinstance(stated, str):
-        return filled(stated, names, key)
+        return fill_text(stated, names, key)
     return json.dumps(_tree(stated, names, key), indent=2) + "\n"
 
 
@@ -310,50 +311,52 @@ def value_of(template: str, names: Names, key: str) -> Plain:
     Raises:
         ConfigError: a name is not known, or a brace stands alone.
     """
+    # A name alone keeps its type, so that true, null and lists can say how a flag is written.
     whole = TOKEN.fullmatch(template)
     if whole is not None and whole.group(1) is not None:
-        return _named(whole.group(1), template, names, key)
-    return filled(template, names, key)
+        return _value_named(whole.group(1), template, names, key)
+    return fill_text(template, names, key)
 
 
-def filled(template: str, names: Names, key: str) -> str:
+def fill_text(template: str, names: Names, key: str) -> str:
     """The template as a text, with every value as it would be written on a command line.
 
     Raises:
         ConfigError: a name is not known or has no value, or a brace stands alone.
     """
 
-    def replaced(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         token, name = match.group(0), match.group(1)
         if token in ("{{", "}}"):
             return token[0]
         if name is None:
             raise ConfigError(key, template, f"has a lone {token}", f"Write {token * 2} for a brace itself.")
-        value = _named(name, template, names, key)
+        value = _value_named(name, template, names, key)
         if value is None:
             remedy = "Give it a value, or make it the whole value of a flag, which is then left out."
             raise ConfigError(key, template, f"{name} is null here, and cannot be part of a text", remedy)
         return text_of(value)
 
-    return TOKEN.sub(replaced, template)
+    return TOKEN.sub(replacement, template)
 
 
 def text_of(value: Plain) -> str:
     """A value as most programs read it: `true`, `0.0003`, `5,6,5`."""
     if isinstance(value, tuple):
         return ",".join(map(text_of, value))
-    return written(value)
+    return value_text(value)
 
 
-def _named(name: str, template: str, names: Names, key: str) -> Plain:
+def _value_named(name: str, template: str, names: Names, key: str) -> Plain:
     if name in names:
         return names[name]
-    ends_so = [known for known in names if known.rsplit(".", 1)[-1] == name]
+    # Most slips leave out the group, and a likeness of letters would not find the key that is right at its end.
+    ends_so = [other for other in names if other.rsplit(".", 1)[-1] == name]
     meant = ends_so[0] if ends_so else most_like(name, tuple(names))
-    remedy = f"Did you mean {{{meant}}}?" if meant is not None else _known(names)
+    remedy = f"Did you mean {{{meant}}}?" if meant is not None else _names_in_words(names)
     raise ConfigError(key, template, f"{{{name}}} is not the name of a value", remedy)
 
 
-def _known(names: Names) -> str:
+def _names_in_words(names: Names) -> str:
     derived = [name for name in names if "." not in name]
     return f"Use a key of the configuration, or one of {', '.join(derived[:MOST_SHOWN])}."

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from conf.errors import InfeasiblePlan
 from conf.folders import CONF_DIR
-from conf.overrides import written
+from conf.overrides import value_text
 from conf.plan.setup import Setup
 from conf.plan.trainer_call import has_unequal_chunks, has_uneven_groups, layer_split
 from conf.types.schema import Frozen, MatmulRecipe, Value
@@ -27,7 +27,7 @@ UNEVEN_GROUPS = "has_uneven_groups"
 
 
 class Beside(NamedTuple):
-    """What plans have beside the value that is asked about.
+    """Features of a plan on which it depends if a trainer can run a value of another key.
 
     Attributes:
         pipeline: several stages.
@@ -70,8 +70,8 @@ class DeclaredLimit(Limit):
         Args:
             otherwise: what can be done instead of taking a value that it runs.
         """
-        known = " or ".join(f"{self.of}={written(runs)}" for runs in self.other_than)
-        return self._refusal(self.of, value, trainer, f"Use {known}, or {otherwise}.")
+        alternatives = " or ".join(f"{self.of}={value_text(runs)}" for runs in self.other_than)
+        return self._refusal(self.of, value, trainer, f"Use {alternatives}, or {otherwise}.")
 
     def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a setup that meets this limit."""
@@ -121,7 +121,7 @@ FOLLOWS = {
 @cache
 def limits_of(trainer: str) -> tuple[DeclaredLimit, ...]:
     """The limits of the trainer with this name, one of `CostsOf`."""
-    return _declared()[trainer]
+    return _declared_limits()[trainer]
 
 
 @cache
@@ -164,14 +164,14 @@ def _value_at(setup: Setup, name: str) -> Value:
         return 1  # where nothing is recomputed, it says nothing
     if name in FOLLOWS:
         return FOLLOWS[name].value(setup)
-    found: Any = setup
+    value: Any = setup
     for part in name.split("."):
-        found = getattr(found, part)
-    return "given" if isinstance(found, Frozen) else found
+        value = getattr(value, part)
+    return "given" if isinstance(value, Frozen) else value
 
 
 @cache
-def _declared() -> Mapping[str, tuple[DeclaredLimit, ...]]:
+def _declared_limits() -> Mapping[str, tuple[DeclaredLimit, ...]]:
     tree = yaml.safe_load((CONF_DIR / "trainer_limits.yaml").read_text())
     lists = TypeAdapter(dict[str, Annotated[tuple[DeclaredLimit, ...], Field(strict=False)]])
     return lists.validate_python(tree)

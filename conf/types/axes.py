@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from conf.types.expression import BadExpression, Expression, parsed
+from conf.types.expression import BadExpression, Expression, parse_expression
 from conf.types.schema import Frozen, Value
 
 FOLLOWS = "="
@@ -39,9 +39,9 @@ def refusal(problem: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError("axis", "{problem}", {"problem": problem, "remedy": remedy})
 
 
-def followed(value: Value) -> Expression | None:
+def expression_in(value: Value) -> Expression | None:
     """The expression of a value that follows from other keys; None of a plain value."""
-    return parsed(value[len(FOLLOWS) :]) if isinstance(value, str) and value.startswith(FOLLOWS) else None
+    return parse_expression(value[len(FOLLOWS) :]) if isinstance(value, str) and value.startswith(FOLLOWS) else None
 
 
 class SweepAxis(Frozen):
@@ -105,7 +105,7 @@ class SweepAxis(Frozen):
     @property
     def follows(self) -> bool:
         """True if any value is computed from other keys."""
-        return any(followed(value) for value in self.values or ())
+        return any(expression_in(value) for value in self.values or ())
 
     @property
     def is_whole(self) -> bool:
@@ -113,8 +113,8 @@ class SweepAxis(Frozen):
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     @property
-    def listed(self) -> tuple[Value, ...] | None:
-        """Every value that a grid takes; None of a continuous range, of which nobody has said how many."""
+    def grid_values(self) -> tuple[Value, ...] | None:
+        """Every value that a grid takes; None for a continuous range without `num`."""
         if self.values is not None:
             return self.values
         assert self.low is not None
@@ -124,6 +124,7 @@ class SweepAxis(Frozen):
         step = self.step or (1 if self.is_whole else None)
         if step is None or (self.high - self.low) / step > MOST_VALUES:
             return None
+        # The tiny surplus keeps the last step where a quotient falls just short of a whole number, as 0.3 / 0.1 does.
         count = math.floor((self.high - self.low) / step * (1 + 1e-12)) + 1
         return tuple(self._number(self.low + number * step) for number in range(count))
 
@@ -131,6 +132,7 @@ class SweepAxis(Frozen):
         """True if a range contains a value."""
         assert self.low is not None
         assert self.high is not None
+        # Python counts True as 1, and no range means it.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and self.low <= float(value or 0) <= self.high
 
@@ -147,8 +149,8 @@ class SweepAxis(Frozen):
 def _side_by_side(group: dict[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
     lengths = {key: len(values) for key, values in group.items()}
     if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise refusal(f"has lists of different lengths: {shown}", "Give each key as many values.")
+        counts = ", ".join(f"{length} of {key}" for key, length in lengths.items())
+        raise refusal(f"has lists of different lengths: {counts}", "Give each key as many values.")
     _require_readable(*(value for values in group.values() for value in values))
     return group
 
@@ -193,7 +195,7 @@ class AxisBlock(Frozen):
     def listed_values(self) -> Iterator[tuple[str, Value]]:
         """Every pair of a key and a value that an axis lists."""
         for key, axis in self.axes.items():
-            yield from ((key, value) for value in axis.listed or (axis.low, axis.high))
+            yield from ((key, value) for value in axis.grid_values or (axis.low, axis.high))
         for group in self.zip:
             yield from ((key, value) for key, values in group.items() for value in values)
 
@@ -201,7 +203,7 @@ class AxisBlock(Frozen):
 def _require_readable(*values: Value) -> None:
     for value in values:
         try:
-            followed(value)
+            expression_in(value)
         except BadExpression as bad:
             assert isinstance(value, str)
             raise refusal(f"`{value.removeprefix(FOLLOWS)}` {bad.problem}", bad.remedy) from None

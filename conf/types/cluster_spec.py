@@ -52,7 +52,7 @@ class DeviceSpec(Frozen):
 
     @property
     def maker(self) -> Literal["nvidia", "amd"] | None:
-        """Whose driver a container of its jobs needs; None for a CPU, and for makers whose driver needs no option."""
+        """The maker whose driver a container of its jobs needs; None for a CPU, and where that needs no option."""
         if self.kind == "cpu" or self.name.startswith("Intel"):
             return None
         return "amd" if self.name.startswith("MI") else "nvidia"
@@ -154,7 +154,7 @@ class SiteSpec(Frozen):
     power_usage_effectiveness_source: str = ""
 
     def grams_co2(self, kwh: float) -> float | None:
-        """For energy that computers draw, with what the site adds where that is declared.
+        """Grams of CO2 for energy that computers draw, with what the site adds where that is declared.
 
         None where the grid's emission is not declared.
         """

@@ -111,8 +111,8 @@ class Expression:
         except ZeroDivisionError:
             raise BadExpression("divides by zero", "Guard it, as in `a / b if b else 0`.") from None
         except (TypeError, ValueError, OverflowError) as error:
-            shown = "".join(f", {name} = {lookup(name)}" for name in self.names)
-            raise BadExpression(f"cannot be computed: {error}{shown}", GRAMMAR) from None
+            values = "".join(f", {name} = {lookup(name)}" for name in self.names)
+            raise BadExpression(f"cannot be computed: {error}{values}", GRAMMAR) from None
         if isinstance(result, float) and not math.isfinite(result):
             raise BadExpression(f"comes to {result}", "Use values whose result is a finite number.")
         if not isinstance(result, bool | int | float | str | None):
@@ -121,7 +121,7 @@ class Expression:
 
 
 @cache
-def parsed(text: str) -> Expression:
+def parse_expression(text: str) -> Expression:
     """The expression that a text states.
 
     Raises:
@@ -144,9 +144,10 @@ def _require_allowed(root: ast.expr) -> None:
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None):
                 continue
+            # Without this list a file of a sweep, which may be somebody else's, could call anything that Python can.
             case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
                 continue
-            case ast.Attribute() if _dotted(node):
+            case ast.Attribute() if _dotted_name(node):
                 continue
             case ast.BinOp(op=op) if type(op) in ARITHMETIC:
                 continue
@@ -158,24 +159,24 @@ def _require_allowed(root: ast.expr) -> None:
                 continue
             case ast.cmpop() if type(node) in COMPARISONS:
                 continue
-        shown = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-        raise BadExpression(f"holds `{shown}`, which no expression may", GRAMMAR)
+        source = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
+        raise BadExpression(f"holds `{source}`, which no expression may", GRAMMAR)
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """`a.b.c` for such a chain of names; empty for anything else."""
     match node:
         case ast.Name(id=name):
             return name
         case ast.Attribute(value=inner, attr=last):
-            parent = _dotted(inner)
+            parent = _dotted_name(inner)
             return f"{parent}.{last}" if parent else ""
     return ""
 
 
 def _names(node: ast.AST) -> set[str]:
     if isinstance(node, ast.Attribute):
-        return {_dotted(node)}
+        return {_dotted_name(node)}
     if isinstance(node, ast.Name):
         return set() if node.id in WORDS else {node.id}
     children = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
@@ -189,17 +190,17 @@ def _value(node: ast.expr, lookup: Lookup) -> Any:
         case ast.Name(id=word) if word in WORDS:
             return WORDS[word]
         case ast.Name() | ast.Attribute():
-            return lookup(_dotted(node))
+            return lookup(_dotted_name(node))
         case ast.List(elts=entries) | ast.Tuple(elts=entries):
             return tuple(_value(entry, lookup) for entry in entries)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return FUNCTIONS[name](*(_number(_value(argument, lookup)) for argument in arguments))
         case ast.IfExp(test=test, body=body, orelse=otherwise):
             return _value(body if _value(test, lookup) else otherwise, lookup)
-    return _computed(node, lookup)
+    return _value_of_operation(node, lookup)
 
 
-def _computed(node: ast.expr, lookup: Lookup) -> Any:
+def _value_of_operation(node: ast.expr, lookup: Lookup) -> Any:
     match node:
         case ast.BoolOp(op=op, values=parts):
             joined = all if isinstance(op, ast.And) else any

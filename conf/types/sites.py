@@ -113,8 +113,8 @@ class SlurmSpec(Frozen):
 
     def on(self, cluster: str) -> SlurmSpec:
         """The settings for the nodes of one cluster of a mixed job."""
-        given = {key: value for key, value in self.components.get(cluster, SlurmComponent()) if value is not None}
-        return self.model_copy(update=given | {"extra_sbatch": self.extra_sbatch | given.get("extra_sbatch", {})})
+        own = {key: value for key, value in self.components.get(cluster, SlurmComponent()) if value is not None}
+        return self.model_copy(update=own | {"extra_sbatch": self.extra_sbatch | own.get("extra_sbatch", {})})
 
 
 class TrackingSpec(Frozen):
@@ -159,5 +159,5 @@ class TrackingSpec(Frozen):
 
     @property
     def store_identity(self) -> tuple[str, str | None, str]:
-        """What two settings of one store share."""
+        """The values that two settings of one store share."""
         return self.kind, self.uri and without_credentials(self.uri), self.experiment

@@ -54,7 +54,7 @@ class StageSpec(Frozen):
 
 
 class StagePlace(Frozen):
-    """Where an experiment stands in its chain; the job finds the folders of what came before by it.
+    """The place of an experiment in its chain; the job finds the folders of what came before by it.
 
     Attributes:
         name: of its stage.
@@ -70,9 +70,9 @@ class StagePlace(Frozen):
         return tuple(f"{stage}.folder" for stage in self.follows)
 
 
-def checked_stages(given: Any) -> Any:
-    """What a file states of stages, after a look at their names: pydantic's own words would hide which one is wrong."""
-    for name, stage in given.items() if isinstance(given, dict) else ():
+def checked_stages(stages: Any) -> Any:
+    """The stages of a file once their names are sound: pydantic's own words would hide which one is wrong."""
+    for name, stage in stages.items() if isinstance(stages, dict) else ():
         if not LIKE_A_WORD.fullmatch(str(name)) or name == TRAIN:
             problem = "is the sweep's own trial" if name == TRAIN else "is no name of a stage"
             raise ConfigError(STAGES, name, problem, "Use another name, of letters, digits, dashes and underscores.")
@@ -85,7 +85,7 @@ def checked_stages(given: Any) -> Any:
             raise ConfigError(f"{STAGES}.{name}.{error.key}", error.value, error.problem, error.remedy) from None
         except ValidationError:
             pass  # pydantic finds it again, and then knows where
-    return given
+    return stages
 
 
 def require_tree(stages: Mapping[str, StageSpec]) -> None:
@@ -98,7 +98,7 @@ def require_tree(stages: Mapping[str, StageSpec]) -> None:
         earlier, key = list(earlier_stages(name, stages)), f"{STAGES}.{name}"
         if stage.metrics is not None and stage.command is None:
             remedy = "Give its command, or leave them out."
-            raise ConfigError(f"{key}.metrics", stage.metrics.shown, "are of a program, and this is none", remedy)
+            raise ConfigError(f"{key}.metrics", stage.metrics.places, "are of a program, and this is none", remedy)
         if stage.load is not None and stage.command is not None:
             remedy = f"Pass the folder in its command, as {{{stage.load}.folder}}."
             raise ConfigError(f"{key}.load", stage.load, "is nothing that a program is told", remedy)
@@ -116,15 +116,15 @@ def earlier_stages(name: str, stages: Mapping[str, StageSpec]) -> Iterator[str]:
     Raises:
         ConfigError: one of them is unknown, or they follow each other in a circle.
     """
-    seen, at = [name], name
+    passed, at = [name], name
     while at != TRAIN:
         after, key = stages[at].after, f"{STAGES}.{at}.after"
         if after != TRAIN and after not in stages:
             raise ConfigError(key, after, "is no stage of this sweep", nearest(after, [TRAIN, *stages]))
-        if after in seen:
-            circle = " after ".join([*seen[seen.index(after) :], after])
+        if after in passed:
+            circle = " after ".join([*passed[passed.index(after) :], after])
             raise ConfigError(key, after, f"closes a circle: {circle}", f"Begin with one that says `after: {TRAIN}`.")
-        seen.append(after)
+        passed.append(after)
         yield after
         at = after
 

@@ -79,8 +79,8 @@ Objective = Named | Figure
 
 def figure_of(objective: Objective) -> str | None:
     """The figure of a later stage that is sought, as `STAGE.FIGURE`; None of any other objective."""
-    found = FIGURE.fullmatch(objective)
-    return found["name"] if found else None
+    match = FIGURE.fullmatch(objective)
+    return match["name"] if match else None
 
 
 def is_of_time(objective: Objective) -> bool:
@@ -164,14 +164,14 @@ class SearchPlan(Frozen):
 
     @model_validator(mode="after")
     def _objectives_suit_the_search(self) -> SearchPlan:
-        shown = list(self.objective)
-        if len(set(shown)) < len(shown):
-            raise ConfigError("search.objective", shown, "names one of them twice", "Name each objective once.")
-        if self.kind == "pareto" and len(shown) < 2:
+        objectives = list(self.objective)
+        if len(set(objectives)) < len(objectives):
+            raise ConfigError("search.objective", objectives, "names one of them twice", "Name each objective once.")
+        if self.kind == "pareto" and len(objectives) < 2:
             remedy = "Name two or more, as in search.objective=[step_time,dollars], or use search=bayes."
-            raise ConfigError("search.objective", shown, "makes no front", remedy)
-        if self.pruner != "none" and shown != ["loss"]:
-            problem = f"judges trials by their loss, and search.objective = {shown}"
+            raise ConfigError("search.objective", objectives, "makes no front", remedy)
+        if self.pruner != "none" and objectives != ["loss"]:
+            problem = f"judges trials by their loss, and search.objective = {objectives}"
             raise ConfigError(
                 "search.pruner", self.pruner, problem, "Use search.objective=loss, or search.pruner=none."
             )

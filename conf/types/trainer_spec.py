@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from conf.errors import ConfigError
-from conf.overrides import written
+from conf.overrides import value_text
 from conf.types.schema import Frozen, Name, Value
 
 Start = Literal["torchrun", "srun", "once"]
@@ -91,10 +91,10 @@ class Limit(Frozen):
     because: str
 
     def meets(self, value: object) -> bool:
-        shown = written(value)
+        text = value_text(value)
         if self.values is None:
-            return shown not in map(written, self.other_than)
-        return shown in map(written, self.values)
+            return text not in map(value_text, self.other_than)
+        return text in map(value_text, self.values)
 
 
 class LogSpec(Frozen):
@@ -115,7 +115,7 @@ class LogSpec(Frozen):
     @model_validator(mode="after")
     def _patterns_are_regular(self) -> LogSpec:
         for name, pattern in self.patterns.items():
-            groups = _compiled(f"trainer.log.patterns.{name}", pattern).groupindex
+            groups = _compile(f"trainer.log.patterns.{name}", pattern).groupindex
             if unknown := [group for group in groups if group not in QUANTITIES]:
                 remedy = f"Name groups (?P<NAME>...) after {', '.join(QUANTITIES)}."
                 problem = f"its group {unknown[0]} is no quantity"
@@ -124,9 +124,9 @@ class LogSpec(Frozen):
                 remedy = r"Name what it finds, such as 'loss: (?P<loss>\S+)'."
                 raise ConfigError(f"trainer.log.patterns.{name}", pattern, "names no quantity", remedy)
         for index, pattern in enumerate(self.errors):
-            _compiled(f"trainer.log.errors[{index}]", pattern)
+            _compile(f"trainer.log.errors[{index}]", pattern)
         if self.done is not None:
-            _compiled("trainer.log.done", self.done)
+            _compile("trainer.log.done", self.done)
         return self
 
     @property
@@ -136,7 +136,7 @@ class LogSpec(Frozen):
 
 
 class MetricsSpec(Frozen):
-    """Where the figures of a program are found that does not train, such as an evaluation.
+    """The place of the figures of a program that does not train, such as an evaluation.
 
     Attributes:
         file: a JSON object, inside the trial's folder; numbers in objects inside it are called `outer.inner`.
@@ -150,18 +150,18 @@ class MetricsSpec(Frozen):
     def _says_where(self) -> MetricsSpec:
         if (self.file is None) == (self.line is None):
             remedy = "Give one of metrics.file=scores.json and metrics.line='score (?P<score>[.0-9]+)'."
-            raise ConfigError("metrics", self.shown, "says not one place where figures are found", remedy)
+            raise ConfigError("metrics", self.places, "says not one place where figures are found", remedy)
         if self.file is not None and (not self.file or NOT_A_FILE.search(self.file)):
             remedy = "Give a path inside the trial's folder, such as scores.json."
             raise ConfigError("metrics.file", self.file, "is no file of the trial's folder", remedy)
-        if self.line is not None and not _compiled("metrics.line", self.line).groupindex:
+        if self.line is not None and not _compile("metrics.line", self.line).groupindex:
             remedy = r"Name what it finds, such as 'score (?P<score>\S+)'."
             raise ConfigError("metrics.line", self.line, "names no figure", remedy)
         return self
 
     @property
-    def shown(self) -> dict[str, str | None]:
-        """What it says, for messages."""
+    def places(self) -> dict[str, str | None]:
+        """The places that it names, for messages."""
         return {"file": self.file, "line": self.line}
 
 
@@ -218,20 +218,20 @@ class TrainerSpec(Frozen):
 
     @property
     def trains(self) -> bool:
-        """Whether it makes steps, whose time is measured."""
+        """True if it makes steps, whose time is measured."""
         return self.kind != "program"
 
     @model_serializer(mode="wrap")
     def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Of this package's own trainer nothing else counts, and thousands of trials are stored."""
+        """The kind alone of this package's own trainer: nothing else counts, and thousands of trials are stored."""
         return {"kind": self.kind} if self.is_own else whole(self)
 
     def identity(self) -> dict[str, Any]:
         """The values that set a measurement with this program apart: all but words about plans and predictions."""
-        said = self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
+        values = self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
         if self.metrics is None:  # as in folders that were written before there were any
-            del said["metrics"]
-        return said
+            del values["metrics"]
+        return values
 
     @field_validator("command", "prefix", mode="before")
     @classmethod
@@ -243,7 +243,7 @@ class TrainerSpec(Frozen):
     def _texts(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        return {name: written(entry) if isinstance(entry, int | float) else entry for name, entry in value.items()}
+        return {name: value_text(entry) if isinstance(entry, int | float) else entry for name, entry in value.items()}
 
     @model_validator(mode="after")
     def _is_complete(self) -> TrainerSpec:
@@ -289,7 +289,7 @@ def _require_times(log: LogSpec) -> None:
 def split_words(value: object, key: str) -> list[Any]:
     """The words of a command. A text is split before any value is put in, so that values stay single words."""
     if isinstance(value, list | tuple):
-        return [written(word) if isinstance(word, int | float) else word for word in value]
+        return [value_text(word) if isinstance(word, int | float) else word for word in value]
     if not isinstance(value, str):
         raise ConfigError(key, value, "is no command", "Give a list of words, or a text.")
     try:
@@ -299,7 +299,7 @@ def split_words(value: object, key: str) -> list[Any]:
         raise ConfigError(key, value, f"cannot be split into words ({error})", remedy) from None
 
 
-def _compiled(key: str, pattern: str) -> re.Pattern[str]:
+def _compile(key: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -307,4 +307,4 @@ def _compiled(key: str, pattern: str) -> re.Pattern[str]:
 
 
 def _key(key: object) -> str:
-    return key if isinstance(key, str) else written(key)
+    return key if isinstance(key, str) else value_text(key)

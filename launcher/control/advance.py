@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conf.credentials import recorded
+from conf.credentials import overrides_for_records
 from conf.folders import own_folders
 from launcher.control.attempts import (
     Admission,
@@ -126,7 +126,7 @@ class Conductor:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._read_trials()
         folders = tuple(map(str, own_folders()))
-        self._write(Begun(overrides=recorded(overrides), on_slurm=on_slurm, config_dirs=folders))
+        self._write(Begun(overrides=overrides_for_records(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def advance(self) -> SweepStep:
         """Take the sweep one step further, as `_take_a_step` lists.

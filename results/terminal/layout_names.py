@@ -87,7 +87,7 @@ def _explain_parts(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> tuple[t
             explained = str(value) if knob.value_meanings else ""
             seen[explained] = _larger(value, seen.get(explained))
     return tuple(
-        (knob.labelled(value), knob.explained(value))
+        (knob.label_of(value), knob.meaning_of(value))
         for knob in IN_ORDER_OF_LABELS
         for value in values.get(knob.name, {}).values()
     )

@@ -17,7 +17,7 @@ from conf.compose.settings import Settings
 from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import is_own, path_of
-from conf.overrides import Overrides, written
+from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.plan.plan_checks import require_recipe
@@ -82,7 +82,7 @@ class Request:
 
     @property
     def padding_overrides(self) -> list[str]:
-        return [f"{key}={written(value)}" for key, value in self.padding.items()]
+        return [f"{key}={value_text(value)}" for key, value in self.padding.items()]
 
 
 def request(
@@ -108,7 +108,7 @@ def request(
         InfeasiblePlan: the only cluster, or each of them, cannot run such a job.
     """
     # Only an override of a single knob pins it: a chosen file, such as parallel=frontier-175b, leaves all free.
-    named = asked.overrides.pinned()
+    named = asked.overrides.pinned_keys()
     pinned = {key: part_at(asked.tree, key) for key in KNOB_KEYS if key in named}
     settings = settings_of(with_values(asked.tree, _neutral(pinned)))
     if settings.mixed is not None:
@@ -272,7 +272,7 @@ def _dtype(settings: Settings, cluster: ClusterSpec) -> Any:
 def _world_sizes(cluster: ClusterSpec, devices: str | None, settings: Settings, overrides: Overrides) -> list[int]:
     if devices is not None:
         return device_counts(cluster, devices)
-    if "parallel.world_size" in overrides.pinned():
+    if "parallel.world_size" in overrides.pinned_keys():
         return device_counts(cluster, str(settings.parallel.world_size))
     if settings.sweep is None:
         return [cluster.num_devices]
@@ -383,7 +383,7 @@ def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[st
     """
     given = asked.overrides
     places_given = bool(clusters) or bool(given.of({"cluster"}).entries)
-    if given.chosen("sweep") is not None or not (places_given and given.of({"model"}).entries):
+    if given.value_of("sweep") is not None or not (places_given and given.of({"model"}).entries):
         return []
     places = [load_cluster(name) for name in clusters] or [asked.settings.cluster]
     if any(place.device.kind != "gpu" for place in places):
@@ -392,7 +392,7 @@ def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[st
     dtype = _sixteen_bits(places)
     if dtype is not None and not given.of({"precision"}).entries and not _has_own_default("precision", "fp32"):
         added.append(f"precision={dtype}")
-    named = given.chosen("batch") is not None or given.chosen(BATCH) is not None
+    named = given.value_of("batch") is not None or given.value_of(BATCH) is not None
     length = value_at(asked.tree, "model.seq_length")
     if not named and isinstance(length, int) and not _has_own_default("batch", "default"):
         added.append(f"{BATCH}={3 * 2 ** max(0, round(math.log2(TOKENS / 3 / length)))}")

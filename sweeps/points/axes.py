@@ -10,8 +10,8 @@ from functools import cached_property
 from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_at
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
-from conf.types.axes import AxisBlock, SweepAxis, followed
-from conf.types.expression import BadExpression, Expression, parsed
+from conf.types.axes import AxisBlock, SweepAxis, expression_in
+from conf.types.expression import BadExpression, Expression, parse_expression
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.planner.choosing.objectives import steps_for
@@ -47,7 +47,7 @@ class Dimension:
     @cached_property
     def needs(self) -> frozenset[str]:
         """The names that have to be known before this dimension takes a value."""
-        expressions = [followed(value) for row in self.rows or () for value in row]
+        expressions = [expression_in(value) for row in self.rows or () for value in row]
         return frozenset(name for each in (self.when, *expressions) if each for name in each.names)
 
 
@@ -73,7 +73,7 @@ class AxisSpace:
         """
         axes = [_dimension(key, axis, pinned) for key, axis in block.axes.items()]
         zipped = [Dimension(tuple(group), tuple(zip(*group.values(), strict=True))) for group in block.zip]
-        constraints = tuple(parsed(text) for text in block.constraints)
+        constraints = tuple(parse_expression(text) for text in block.constraints)
         space = cls(tuple(_in_order_of_need([*axes, *zipped])), constraints, tree)
         space._require_known_names()
         return space
@@ -117,7 +117,7 @@ class AxisSpace:
         return {key: self.plain(value, point, f"axes.{key}") for key, value in zip(dimension.keys, row, strict=True)}
 
     def plain(self, value: Value, point: Point, key: str) -> Value:
-        expression = followed(value)
+        expression = expression_in(value)
         return value if expression is None else self._compute(expression, point, key)
 
     def allows(self, point: Point) -> bool:
@@ -171,8 +171,10 @@ def _product(sizes: Iterable[Value]) -> int:
 def _dimension(key: str, axis: SweepAxis, pinned: Mapping[str, Value]) -> Dimension:
     if key in pinned:
         return Dimension((key,), ((pinned[key],),))
-    rows = None if axis.listed is None else tuple((value,) for value in axis.listed)
-    return Dimension((key,), rows, axis if axis.values is None else None, parsed(axis.when) if axis.when else None)
+    rows = None if axis.grid_values is None else tuple((value,) for value in axis.grid_values)
+    return Dimension(
+        (key,), rows, axis if axis.values is None else None, parse_expression(axis.when) if axis.when else None
+    )
 
 
 def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
@@ -302,7 +304,7 @@ def _all_points(point_set: PointSet, spaces: list[AxisSpace], tree: Tree) -> Ite
 
 def _plain(point: Mapping[str, Value], tree: Tree) -> Point:
     """A listed point, with those values computed that follow from others."""
-    given = {key: value for key, value in point.items() if followed(value) is None}
+    given = {key: value for key, value in point.items() if expression_in(value) is None}
     everywhere = AxisSpace((), (), tree)
     computed = {key: everywhere.plain(value, given, f"points.{key}") for key, value in point.items()}
     return {key: computed[key] for key in point}

@@ -91,7 +91,7 @@ class SweepPart:
         ConfigError: the points cannot be compared by what the search seeks.
         """
         search = settings_of(self.tree).search
-        Comparison(search.objective, self.points, self.composition.overrides.pinned(), self.tree).require_sound()
+        Comparison(search.objective, self.points, self.composition.overrides.pinned_keys(), self.tree).require_sound()
 
 
 def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
@@ -101,7 +101,7 @@ def part_of(asked: Composition, spec: SweepSpec, *, proxy: bool) -> SweepPart:
         UsageError: the sweep has no stand-in.
         ConfigError: the stand-in does not measure what the user asks for.
     """
-    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
+    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys()}
     if proxy:
         return _proxy_part(spec, asked, pinned)
     return SweepPart(on_suiting_devices(asked, spec, whole_grid=asked.settings.search.kind == "grid"), spec, pinned)
@@ -220,7 +220,7 @@ def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:
     """The proxy's configuration, in which the knobs that the user pinned are pinned too."""
     knobs = Overrides(tuple(override for override in asked.overrides if override.key in KNOB_KEYS))
-    values = {key: part_at(asked.tree, key) for key in knobs.pinned()}
+    values = {key: part_at(asked.tree, key) for key in knobs.pinned_keys()}
     return Composition(proxy.overrides + knobs, with_values(proxy.tree, values))
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from conf.compose.load import Composition, checked
+from conf.compose.load import Composition, validate
 from conf.compose.tree import Tree, value_at, with_values
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sweep_spec import PointSet
@@ -28,13 +28,13 @@ def on_suiting_devices(asked: Composition, points: PointSet, *, whole_grid: bool
         whole_grid: the points on the axes count too; else only the baseline and the listed points.
     """
     stated = value_at(asked.tree, WORLD_SIZE)
-    if WORLD_SIZE in asked.overrides.pinned() or asked.tree.get("mixed") is not None:
+    if WORLD_SIZE in asked.overrides.pinned_keys() or asked.tree.get("mixed") is not None:
         return asked
-    cluster = checked(ClusterSpec, asked.tree.get("cluster") or {}, "cluster.")
+    cluster = validate(ClusterSpec, asked.tree.get("cluster") or {}, "cluster.")
     if isinstance(stated, int) and _is_legal(stated, cluster):
         return asked
     most = min(stated, cluster.num_devices) if isinstance(stated, int) else cluster.num_devices
-    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned()}
+    pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys()}
     open_points = [
         point
         for point in islice(every_point(points, asked.tree, pinned, whole_grid=whole_grid), MOST_LOOKED_AT)

@@ -94,7 +94,7 @@ def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[i
     At full size, single points of other sizes answer other questions, such as how far a plan scales. A stand-in is
     there to try layouts out, whatever number of ranks they take.
     """
-    if DEVICES in asked.overrides.pinned():
+    if DEVICES in asked.overrides.pinned_keys():
         return []
     axes = [block.axes[DEVICES] for block in points.blocks if DEVICES in block.axes]
     values = [value for axis in axes for value in axis.values or ()]
@@ -106,4 +106,4 @@ def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[i
 def _pinned_values(asked: Composition, points: PointSet) -> dict[str, Value]:
     """Return the values that the user gave to keys which the sweep varies."""
     varied = {key for key, _ in points.listed_values()}
-    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned() if key in varied}
+    return {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys() if key in varied}

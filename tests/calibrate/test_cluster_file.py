@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.calibration import draft_of_rates
-from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewritten
+from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewrite
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
 from tests.calibrate.conftest import RatesOf
@@ -97,10 +97,10 @@ def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy: 
 
 def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(conf_copy: Path) -> None:
     text = cluster_path("local").read_text()
-    monday = rewritten(text, [Change(("efficiency", "matmul"), 0.6, 0.5, "measured: x")], "2027-01-04 08:00 UTC", "a")
-    friday = rewritten(monday, [Change(("efficiency", "link"), 1.0, 0.5, "measured: x")], "2027-01-08 08:00 UTC", "b")
+    monday = rewrite(text, [Change(("efficiency", "matmul"), 0.6, 0.5, "measured: x")], "2027-01-04 08:00 UTC", "a")
+    friday = rewrite(monday, [Change(("efficiency", "link"), 1.0, 0.5, "measured: x")], "2027-01-08 08:00 UTC", "b")
     assert friday.splitlines()[:2] == ["# Calibrated 2027-01-08 08:00 UTC: b", "# Calibrated 2027-01-04 08:00 UTC: a"]
-    again = rewritten(friday, [Change(("efficiency", "matmul"), 0.6, 0.4, "measured: x")], "2027-01-11 08:00 UTC", "c")
+    again = rewrite(friday, [Change(("efficiency", "matmul"), 0.6, 0.4, "measured: x")], "2027-01-11 08:00 UTC", "c")
     assert again.splitlines()[:2] == ["# Calibrated 2027-01-11 08:00 UTC: c", "# Calibrated 2027-01-08 08:00 UTC: b"]
 
 
@@ -127,7 +127,7 @@ def test_a_file_that_would_not_compose_is_not_replaced(conf_copy: Path) -> None:
     local = load_cluster("local")
     before = cluster_path("local", conf_copy).read_text()
     change = Change(("efficiency", "matmul"), 0.6, 1.5, "measured: wrongly")
-    text = rewritten(before, [change], "now", "here")
+    text = rewrite(before, [change], "now", "here")
     with pytest.raises(ConfigError, match=r"cluster\.efficiency\.matmul = 1\.5"):
         replace_cluster_file(local, "local", text, [change], conf_copy)
     assert cluster_path("local", conf_copy).read_text() == before
@@ -138,7 +138,7 @@ def test_an_impossible_measurement_is_not_taken_for_a_unit_left_out(conf_copy: P
     local = load_cluster("local")
     before = cluster_path("local", conf_copy).read_text()
     change = Change(("links", 0, "bandwidth_bytes_per_second"), 1e9, 976e3, "measured: beside something else")
-    text = rewritten(before, [change], "now", "here")
+    text = rewrite(before, [change], "now", "here")
     with pytest.raises(ConfigError, match=r"976000\.0: was just measured, but no machine .*Calibrate again"):
         replace_cluster_file(local, "local", text, [change], conf_copy)
     assert cluster_path("local", conf_copy).read_text() == before

@@ -85,7 +85,7 @@ def found(cluster: ClusterSpec, measured: Measured) -> Refit:
 
 @pytest.mark.slow
 def test_the_constants_that_made_the_times_are_found_again(found: Refit) -> None:
-    assert set(found.fitted) >= set(TRUTH)
+    assert set(found.fitted_names) >= set(TRUTH)
     assert {name: found.after[name] for name in TRUTH} == pytest.approx(TRUTH, rel=0.1)
     assert found.error_before > 0.3
     assert found.error_after < 0.01
@@ -116,7 +116,7 @@ def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster: Cl
     found = refit_cluster(cluster, alone)
     assert found.left_alone["link"] == "hardly any effect here (0.0 %)"
     assert found.after["link"] == cluster.efficiency.link
-    assert "link" not in found.fitted
+    assert "link" not in found.fitted_names
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.credentials import hide_credentials, recorded, shown_tree, without_credentials
+from conf.credentials import hide_credentials, overrides_for_records, shown_tree, without_credentials
 from conf.types.sites import TrackingSpec
 from tests.composed import compose_tree
 
@@ -50,7 +50,7 @@ def test_passwords_and_webhooks_are_hidden_in_texts() -> None:
 
 def test_records_keep_no_webhook_and_no_password() -> None:
     given = ("batch.micro_batch_size=2", f"notify.url={HOOK}", "tracking.uri=https://me:pw@host")
-    assert recorded(given) == ("batch.micro_batch_size=2", "tracking.uri=https://host")
+    assert overrides_for_records(given) == ("batch.micro_batch_size=2", "tracking.uri=https://host")
 
 
 @pytest.mark.slow
@@ -77,6 +77,6 @@ def test_the_files_of_the_group_hold_no_address() -> None:
     ],
 )
 def test_of_variables_of_jobs_records_keep_the_names_alone(override: str, kept: str) -> None:
-    assert recorded([override]) == (kept,)
+    assert overrides_for_records([override]) == (kept,)
     tree = compose_tree(["+slurm.environment.TOKEN=abc"])
     assert shown_tree(tree)["slurm"]["environment"] == {"TOKEN": "***"}

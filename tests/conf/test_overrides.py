@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import compose_tree
-from conf.overrides import Override, Overrides, for_a_shell, quoted, written
+from conf.overrides import Override, Overrides, for_a_shell, quoted_text, value_text
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("train_core", "sweeps", "launcher", "results", "calibrate", "cli", "benchmarks")
@@ -40,9 +40,9 @@ def test_an_override_is_a_key_of_a_group_and_a_value(
 
 def test_of_two_choices_the_later_one_holds() -> None:
     given = Overrides.parse(["cluster=frontier", "cluster.num_nodes=2", "cluster=selene"])
-    assert given.chosen("cluster") == "selene"
-    assert given.chosen("slurm") is None
-    assert given.pinned() == ["cluster.num_nodes"]
+    assert given.value_of("cluster") == "selene"
+    assert given.value_of("slurm") is None
+    assert given.pinned_keys() == ["cluster.num_nodes"]
 
 
 def test_overrides_are_told_apart_by_group_and_keep_their_order_and_text() -> None:
@@ -69,14 +69,14 @@ def test_nobody_else_takes_the_text_of_an_override_apart() -> None:
 def test_a_value_can_be_copied_into_a_command(value: object, text: str) -> None:
     assert for_a_shell("model.x", value) == text
     (shown,) = shlex.split(text)
-    assert Override.parse(shown).value == written(value)
+    assert Override.parse(shown).value == value_text(value)
 
 
 @pytest.mark.parametrize(
     "text", ["runs/é", "it's", 'say "it"', "a=b,c(1)", "~/x", "a\\", "a\\'b", "", " a ", "a{b}[c]", "100%"]
 )
 def test_a_text_in_quotes_is_taken_as_it_is(text: str) -> None:
-    assert compose_tree([f"tracking.experiment={quoted(text)}"])["tracking"]["experiment"] == text
-    assert Override.parse(f"a.b={quoted(text)}").value == text
+    assert compose_tree([f"tracking.experiment={quoted_text(text)}"])["tracking"]["experiment"] == text
+    assert Override.parse(f"a.b={quoted_text(text)}").value == text
     (shown,) = shlex.split(for_a_shell("tracking.experiment", text))
     assert Override.parse(shown).value == text

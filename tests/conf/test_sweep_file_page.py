@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conf.compose.load import checked
+from conf.compose.load import validate
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import Point, expand
 from tests.composed import compose_tree
@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 def points_of(example: str) -> list[Point]:
     tree = compose_tree(["sweep=smoke"])
-    return expand(checked(PointSet, {"points": [], "baseline": {}, **yaml.safe_load(example)}), tree, {})
+    return expand(validate(PointSet, {"points": [], "baseline": {}, **yaml.safe_load(example)}), tree, {})
 
 
 @pytest.mark.parametrize(("example", "num_points"), list(zip(EXAMPLES, (60, 6, 3, 3, 9 + 2), strict=True)))

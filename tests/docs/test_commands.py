@@ -27,7 +27,7 @@ RUN_ELSEWHERE = {
     "pause": "tests/launcher/control/test_advance.py",
     "rehearse": "tests/cli/test_imports.py",
     "reindex": "tests/cli/commands/test_reindex.py",
-    "report": "tests/cli/commands/report/test_report.py",
+    "report": "tests/cli/commands/test_report.py",
     "rerun": "tests/cli/commands/test_rerun.py",
     "resume": "tests/launcher/control/test_advance.py",
     "retry": "tests/slurm/test_commands.py",

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from conf.compose.tree import value_at
 from conf.errors import ConfigError
-from conf.overrides import for_a_shell, written
+from conf.overrides import for_a_shell, value_text
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Value
@@ -79,7 +79,7 @@ def require_same_spec(checkpoint: Path, saved: ModelSpec, model: ModelSpec) -> N
     if not differing:
         return
     first = differing[0]
-    problem = f"is not the {written(has[first])} of the model in the checkpoint {checkpoint}"
+    problem = f"is not the {value_text(has[first])} of the model in the checkpoint {checkpoint}"
     same = " ".join(for_a_shell(f"model.{key}", has[key]) for key in differing)
     remedy = f"Use {same}, or name a checkpoint of this model as {KEY}."
     raise ConfigError(f"model.{first}", wanted[first], problem, remedy)
@@ -155,7 +155,7 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
             raise ConfigError("data.path", wanted["data.path"], problem, f"Give the text of then, {instead}.")
     if differing:
         first = differing[0]
-        problem = f"is not the {written(saved[first])} of the training in the checkpoint {checkpoint}"
+        problem = f"is not the {value_text(saved[first])} of the training in the checkpoint {checkpoint}"
         same = " ".join(for_a_shell(key, saved[key]) for key in differing)
         raise ConfigError(first, wanted[first], problem, f"Use {same}, {instead}.")
     num_steps: Any = wanted[NUM_STEPS]
@@ -168,7 +168,7 @@ def how_it_goes_on(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) 
     """For people: after which step a training goes on, and what of its schedule is not what it was."""
     saved = facts.training
     changed = _differing(SCHEDULE, saved, wanted)
-    values = ", ".join(f"{key} = {written(wanted[key])}, which was {written(saved[key])}" for key in changed)
+    values = ", ".join(f"{key} = {value_text(wanted[key])}, which was {value_text(saved[key])}" for key in changed)
     with_what = f" with {values}" if changed else ""
     return f"going on after step {facts.step} of {checkpoint}{with_what}"
 

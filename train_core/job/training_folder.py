@@ -14,7 +14,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from conf.compose.load import checked
+from conf.compose.load import validate
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment
@@ -83,7 +83,7 @@ def _begun(path: Path, experiment: Experiment) -> StoredTraining | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TrisweepError):
         stored, content = folder.read_experiment(), json.loads(path.read_text())
         tree = experiment.model_dump(mode="json")
-        alike = checked(Experiment, with_values(tree, {NUM_STEPS: stored.training.num_steps}))
+        alike = validate(Experiment, with_values(tree, {NUM_STEPS: stored.training.num_steps}))
         if alike.fingerprint == stored.fingerprint:
             last = last_whole(folder.checkpoints)
             schedules = tuple((int(steps), int(done)) for steps, done in content.get("schedules", ()))

@@ -69,12 +69,12 @@ def calibrate(
         print_json("calibration", content)
 
 
-def _require_one(given: Mapping[str, object]) -> None:
+def _require_one(options: Mapping[str, object]) -> None:
     """Refuse more than one of these options.
 
     Raises:
         UsageError: several are given.
     """
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:
         raise UsageError(f"{' and '.join(names)} were given", "Each is a command of its own; do one, then the other.")

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
-from calibrate.cluster_file import written_path
-from cli.commands.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
+from calibrate.cluster_file import path_to_write
+from cli.commands.calibrate.output import changes_document, in_three_digits, plain_table, print_changes, write_file
 from cli.output.console import console, print_unwrapped
 from conf.errors import EXIT_INTERRUPTED
 from conf.overrides import Overrides
@@ -28,7 +28,7 @@ def measure_and_write(
     if dry_run:
         _show_request(calibration)
         return {"cluster": calibration.cluster.name, "sbatch": calibration.request, "written": None}
-    rates = _measured(calibration)
+    rates = _measure(calibration)
     new = draft_of_rates(calibration.cluster, calibration.output, rates)
     console.print(_products_table(rates))
     if rates.link_times:
@@ -37,27 +37,27 @@ def measure_and_write(
     return changes_document(new, "measured", write_file(new))
 
 
-def _measured(calibration: Calibration) -> DeviceRates:
+def _measure(calibration: Calibration) -> DeviceRates:
     where = calibration.executor.place
     console.print(f"Measuring {calibration.cluster.name} {where}: {calibration.shape} tasks, all at the same time.")
     try:
-        with _telling() as tell:
+        with _progress_line() as tell:
             return measure(calibration, tell)
     except KeyboardInterrupt:
-        path = written_path(calibration.output).name
+        path = path_to_write(calibration.output).name
         console.print(f"Interrupted. What was running has been ended, and {path} is as it was.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
+def _progress_line() -> Iterator[Callable[[str], None]]:
     """A function to report progress to: a terminal shows one line that changes, a log a line for each new message."""
-    told = ""
+    last_line = ""
 
     def tell(line: str) -> None:
-        nonlocal told
-        if line and line != told:
-            told = line
+        nonlocal last_line
+        if line and line != last_line:
+            last_line = line
             if status is not None:
                 status.update(line)
             else:
@@ -89,7 +89,7 @@ def _products_table(rates: DeviceRates) -> Table:
     by_shape = {(rate.product, rate.dtype): rate.flops_per_second.median / TERA for rate in rates.products}
     for product in dict.fromkeys(rate.product for rate in rates.products):
         shape = f"{product.rows} x {product.depth} x {product.columns}"
-        table.add_row(shape, *(shown(by_shape[product, dtype]) for dtype in rates.plan.dtypes))
+        table.add_row(shape, *(in_three_digits(by_shape[product, dtype]) for dtype in rates.plan.dtypes))
     return table
 
 
@@ -101,5 +101,5 @@ def _links_table(rates: DeviceRates) -> Table:
     for link in dict.fromkeys(timed.link for timed in rates.link_times):
         for pattern, fit in fit_patterns([timed for timed in rates.link_times if timed.link == link]).items():
             row = (fit.bandwidth_bytes_per_second / GIGA, 1e6 * fit.latency_seconds, 100 * fit.error)
-            table.add_row(link, pattern.replace("_", "-"), *map(shown, row))
+            table.add_row(link, pattern.replace("_", "-"), *map(in_three_digits, row))
     return table

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from calibrate.calibration import Draft
-from calibrate.cluster_file import dotted
+from calibrate.cluster_file import dotted_key
 from cli.output.console import console, shown_path
 from conf.folders import options
 
@@ -20,11 +20,11 @@ def print_changes(new: Draft, how: str) -> None:
     for change in new.changes:
         if isinstance(change.after, float | int):
             within = change.lowest is not None and change.highest is not None
-            span = f"{shown(change.lowest)} to {shown(change.highest)}" if within else ""
+            span = f"{in_three_digits(change.lowest)} to {in_three_digits(change.highest)}" if within else ""
             table.add_row(
-                dotted(change.path, new.cluster).removeprefix("cluster."),
-                shown(change.before),
-                shown(change.after),
+                dotted_key(change.path, new.cluster).removeprefix("cluster."),
+                in_three_digits(change.before),
+                in_three_digits(change.after),
                 span,
             )
     console.print(table)
@@ -52,7 +52,7 @@ def changes_document(new: Draft, how: str, written: Path | None) -> dict[str, An
     """
     changes = [
         {
-            "key": dotted(change.path, new.cluster),
+            "key": dotted_key(change.path, new.cluster),
             "before": change.before,
             how: change.after,
             "lowest": change.lowest,
@@ -73,7 +73,7 @@ def plain_table(title: str, first: str, *numeric: str) -> Table:
     return table
 
 
-def shown(value: float | None) -> str:
+def in_three_digits(value: float | None) -> str:
     """Three significant digits, and all of a count; nothing for None."""
     if isinstance(value, int):
         return f"{value:,}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibrate.refit_cluster import FinishedTrial, telling_runs
-from cli.commands.calibrate.output import plain_table, shown
+from cli.commands.calibrate.output import in_three_digits, plain_table
 from cli.output.console import console
 from conf.compose.load import Composition
 from conf.errors import UsageError
@@ -17,21 +17,24 @@ from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 
 
-def propose(asked: Composition) -> dict[str, Any]:
+def propose(request: Composition) -> dict[str, Any]:
     """Print the points to measure first, the most telling one first, and return them.
 
     Raises:
         UsageError: no point of the sweep can run.
     """
-    record = plan_sweep(asked, proxy=False, git_sha="")
-    points = [(trial, found) for trial in record.trials if (found := _as_predicted(trial)) is not None]
+    record = plan_sweep(request, proxy=False, git_sha="")
+    points = [(trial, run) for trial in record.trials if (run := _as_predicted(trial)) is not None]
     if not points:
         problem = f"No point of sweep {record.name} can run on its cluster"
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
-    chosen = [points[index] for index in telling_runs(cluster, [found for _, found in points])]
-    _print(record.name, shlex.join([record.name, *asked.overrides.without({"sweep"}).texts]), chosen, len(points))
-    return {"cluster": cluster.name, "proposed": [_as_document(trial, found) for trial, found in chosen]}
+    chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
+    _print(record.name, shlex.join([record.name, *request.overrides.without({"sweep"}).texts]), chosen, len(points))
+    return {
+        "cluster": cluster.name,
+        "proposed": [_as_document(trial, run) for trial, run in chosen],
+    }
 
 
 def _as_predicted(trial: Trial) -> FinishedTrial | None:
@@ -49,8 +52,8 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
         sweep: the words by which a command names it, with its overrides.
     """
     table = plain_table("Measure these first", "layout", "predicted s")
-    for _, found in chosen:
-        table.add_row(LayoutCell(found.label), shown(found.step_seconds))
+    for _, run in chosen:
+        table.add_row(LayoutCell(run.label), in_three_digits(run.step_seconds))
     console.print(table)
     console.print(
         f"Of {num_points} points of sweep {name}, their steps would say most of the constants of"
@@ -64,5 +67,5 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
     console.print(f"Then: trisweep calibrate --from-results {sweep}", soft_wrap=True)
 
 
-def _as_document(trial: Trial, found: FinishedTrial) -> dict[str, Any]:
-    return {"trial_id": trial.trial_id, "point": trial.point, "predicted_step_seconds": found.step_seconds}
+def _as_document(trial: Trial, run: FinishedTrial) -> dict[str, Any]:
+    return {"trial_id": trial.trial_id, "point": trial.point, "predicted_step_seconds": run.step_seconds}

@@ -11,13 +11,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from calibrate.calibration import checked_output, draft, stamp_of
+from calibrate.calibration import draft, name_to_write, stamp_of
 from calibrate.cluster_file import Change, require_writable
 from calibrate.measured_changes import source_after
 from calibrate.measured_sweep import measured_sweep
 from calibrate.measured_table import measured_table
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
-from cli.commands.calibrate.output import changes_document, plain_table, print_changes, shown, write_file
+from cli.commands.calibrate.output import changes_document, in_three_digits, plain_table, print_changes, write_file
 from cli.output.console import console
 from conf.compose.load import Composition, load_cluster
 from conf.overrides import Overrides
@@ -50,12 +50,12 @@ class Evidence:
         return f"{number} {self.kind if number != 1 else self.kind.removesuffix('s')}"
 
     @property
-    def counted(self) -> str:
+    def in_words(self) -> str:
         """The number of measurements, and where they are from."""
         return f"{self.of_kind} of {self.origin}"
 
 
-def refine_on_sweep(asked: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
+def refine_on_sweep(request: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Fit the constants to the trials of a sweep, write the cluster's file, and return what was changed.
 
     Args:
@@ -64,11 +64,11 @@ def refine_on_sweep(asked: Composition, output: str | None, *, dry_run: bool) ->
     Raises:
         UsageError: there is no such sweep, no trial has ended, or no constant makes predictions better.
     """
-    measured, name = measured_sweep(asked), str(asked.overrides.chosen("sweep"))
+    measured, name = measured_sweep(request), str(request.overrides.value_of("sweep"))
     cluster = load_cluster(measured.cluster)
     trials = finished_trials(measured.sweep, cluster)
-    found = Evidence(cluster, trials, "trials", f"sweep {name}", _machines(trials))
-    return _refine(found, output, dry_run=dry_run)
+    evidence = Evidence(cluster, trials, "trials", f"sweep {name}", _machines(trials))
+    return _refine(evidence, output, dry_run=dry_run)
 
 
 def refine_on_table(path: Path, overrides: Overrides, output: str | None, *, dry_run: bool) -> dict[str, Any]:
@@ -77,62 +77,62 @@ def refine_on_table(path: Path, overrides: Overrides, output: str | None, *, dry
     Raises:
         UsageError: the table cannot be read, or holds nothing to fit to.
     """
-    measured = measured_table(path, overrides.chosen("cluster"))
+    measured = measured_table(path, overrides.value_of("cluster"))
     cluster, machines = load_cluster(measured.cluster), "measured where the table says"
-    found = Evidence(cluster, measured.trials, "rows", path.name, machines, measured.notes)
-    return _refine(found, output, dry_run=dry_run)
+    evidence = Evidence(cluster, measured.trials, "rows", path.name, machines, measured.notes)
+    return _refine(evidence, output, dry_run=dry_run)
 
 
 def _refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     cluster, stamp = evidence.cluster, stamp_of(time.time())
-    output = checked_output(cluster.name, output)
+    output = name_to_write(cluster.name, output)
     if not dry_run:
         require_writable(cluster.name, output)
-    found = refit_cluster(cluster, evidence.trials)
-    console.print(f"{evidence.counted}, {cluster.name} as its file says now.")
-    console.print(_trials_table(found))
-    changes = _fitted_changes(found, evidence, stamp)
-    notes = [f"{constant}: left as it was, {why}" for constant, why in found.left_alone.items()]
+    fit = refit_cluster(cluster, evidence.trials)
+    console.print(f"{evidence.in_words}, {cluster.name} as its file says now.")
+    console.print(_trials_table(fit))
+    changes = _fitted_changes(fit, evidence, stamp)
+    notes = [f"{constant}: left as it was, {why}" for constant, why in fit.left_alone.items()]
     new = draft(
         cluster,
         output,
         changes,
         [*evidence.notes, *notes],
         stamp,
-        f"fitted to {evidence.counted}, {evidence.machines}",
+        f"fitted to {evidence.in_words}, {evidence.machines}",
     )
     print_changes(new, "fitted")
-    _print_errors(found, evidence)
+    _print_errors(fit, evidence)
     # A robust fit need not lower the mean error, and constants that predict worse are not worth writing.
     written = None
-    if not changes or found.error_after >= found.error_before:
+    if not changes or fit.error_after >= fit.error_before:
         console.print("The fit does not lower the mean error. Nothing was written; the file stays as it is.")
     elif dry_run:
         console.print("Nothing was written.")
     else:
         written = write_file(new)
     return changes_document(new, "fitted", written) | {
-        "num_trials": sum(refitted.trial.counts for refitted in found.trials),
-        "mean_absolute_step_error_before": found.error_before,
-        "mean_absolute_step_error_after": found.error_after,
-        "mean_absolute_step_error_left_out": found.error_left_out,
+        "num_trials": sum(refitted.trial.counts for refitted in fit.trials),
+        "mean_absolute_step_error_before": fit.error_before,
+        "mean_absolute_step_error_after": fit.error_after,
+        "mean_absolute_step_error_left_out": fit.error_left_out,
     }
 
 
-def _fitted_changes(found: Refit, evidence: Evidence, stamp: str) -> list[Change]:
-    gain = f"mean error {100 * found.error_before:.1f} % -> {100 * found.error_after:.1f} %"
-    origin = f"fitted: {evidence.counted}, {gain}"
-    moved = [name for name in found.fitted if found.after[name] != found.before[name]]
-    changes = [Change(("efficiency", name), found.before[name], found.after[name], origin) for name in moved]
-    text = source_after(evidence.cluster.efficiency.source, moved, f"fitted to {evidence.counted}, {stamp}")
-    return [*changes, Change(("efficiency", "source"), None, text), *_runs(found)] if changes else []
+def _fitted_changes(fit: Refit, evidence: Evidence, stamp: str) -> list[Change]:
+    gain = f"mean error {100 * fit.error_before:.1f} % -> {100 * fit.error_after:.1f} %"
+    origin = f"fitted: {evidence.in_words}, {gain}"
+    moved = [name for name in fit.fitted_names if fit.after[name] != fit.before[name]]
+    changes = [Change(("efficiency", name), fit.before[name], fit.after[name], origin) for name in moved]
+    text = source_after(evidence.cluster.efficiency.source, moved, f"fitted to {evidence.in_words}, {stamp}")
+    return [*changes, Change(("efficiency", "source"), None, text), *_runs(fit)] if changes else []
 
 
-def _runs(found: Refit) -> list[Change]:
+def _runs(fit: Refit) -> list[Change]:
     """The changes that say how far predictions may be trusted near these runs."""
-    counted = [each.trial for each in found.trials if each.trial.counts]
+    counted = [each.trial for each in fit.trials if each.trial.counts]
     # Of too few runs to leave one out, the error before is what constants said that had not seen them.
-    error = found.error_before if found.error_left_out is None else found.error_left_out
+    error = fit.error_before if fit.error_left_out is None else fit.error_left_out
     trainers = ", ".join(sorted({trial.implementation.name for trial in counted}))
     values: dict[str, float | int | str] = {
         "left_out_error": error,
@@ -149,31 +149,31 @@ def _machines(trials: Sequence[FinishedTrial]) -> str:
     return f"measured on {', '.join(hosts)} with {'; '.join(versions)}"
 
 
-def _print_errors(found: Refit, evidence: Evidence) -> None:
+def _print_errors(fit: Refit, evidence: Evidence) -> None:
     console.print(
         f"Mean error of the predicted step time over {evidence.of_kind}:"
-        f" {100 * found.error_before:.1f} % before, {100 * found.error_after:.1f} % after."
+        f" {100 * fit.error_before:.1f} % before, {100 * fit.error_after:.1f} % after."
     )
-    if found.error_left_out is None:
+    if fit.error_left_out is None:
         console.print(f"Too few {evidence.kind} to leave one out and see whether the fit holds for others.")
         return
     console.print(
-        f"Each of them predicted by a fit without it: {100 * found.error_left_out:.1f} %. Near them, four measurements"
-        f" of five are expected within {100 * half_width(found.error_left_out):.1f} % of a prediction."
+        f"Each of them predicted by a fit without it: {100 * fit.error_left_out:.1f} %. Near them, four measurements"
+        f" of five are expected within {100 * half_width(fit.error_left_out):.1f} % of a prediction."
     )
-    if found.error_left_out >= found.error_before:
+    if fit.error_left_out >= fit.error_before:
         warning = f"That is no better than before: the fit describes these {evidence.kind} and may not hold."
         console.print(Text(warning, style="yellow"))
 
 
-def _trials_table(found: Refit) -> Table:
+def _trials_table(fit: Refit) -> Table:
     """Seconds of a step of each trial; those that the fit did not use are marked."""
     table = plain_table(
         "Seconds of a step, predicted before and after the fit", "layout", "measured", "before", "after", "without it"
     )
-    for refitted in found.trials:
+    for refitted in fit.trials:
         mark = "" if refitted.trial.counts else " (shares devices: not fitted to)"
         predicted = (refitted.before, refitted.after, refitted.left_out)
         name = LayoutCell(refitted.trial.label + mark, after="- ")
-        table.add_row(name, shown(refitted.trial.step_seconds), *map(shown, predicted))
+        table.add_row(name, in_three_digits(refitted.trial.step_seconds), *map(in_three_digits, predicted))
     return table

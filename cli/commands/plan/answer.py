@@ -111,12 +111,12 @@ def _searched(asked: Composition, trial: Trial | None) -> Candidate | None:
 
 
 def _print_next(asked: Composition, *, measurable: bool) -> None:
-    sweep, own = str(asked.overrides.chosen("sweep")), asked.overrides.without({"sweep"}).texts
+    sweep, own = str(asked.overrides.value_of("sweep")), asked.overrides.without({"sweep"}).texts
     console.print("Every plan, and where the best one's step goes:")
     print_unwrapped(f"  {shlex.join(['trisweep', 'plan', sweep, *own, '--search', '--explain', 'best'])}")
     if not measurable:
         return
-    if asked.overrides.chosen("cluster") is None:
+    if asked.overrides.value_of("cluster") is None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
         print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep, *own])}")
     else:

@@ -78,7 +78,7 @@ def print_as(asked: Composition, choices: SearchOptions) -> None:
         UsageError: an option asks for a table.
     """
     _require_no_tables(choices)
-    is_sweep = asked.overrides.chosen("sweep") is not None and not choices.ask_for_a_search
+    is_sweep = asked.overrides.value_of("sweep") is not None and not choices.ask_for_a_search
     chosen = _best_of_sweep(asked) if is_sweep else _best_of_search(asked, choices)
     for line in _lines(chosen):
         typer.echo(line)  # by no rich console, which would wrap its lines

@@ -148,7 +148,7 @@ def _answer(asked: Composition, options: SearchOptions, as_json: bool, as_progra
         from cli.commands.plan.as_program import print_as
 
         print_as(asked, options)
-    elif options.ask_for_a_search or asked.overrides.chosen("sweep") is None:
+    elif options.ask_for_a_search or asked.overrides.value_of("sweep") is None:
         from cli.commands.plan.search import run_search
 
         run_search(asked, options.as_json() if as_json else options)

@@ -147,6 +147,6 @@ def _named(plan: str, asked: Composition, space: Space) -> Explanation:
     settings = compose(asked.overrides + Overrides.choosing("cluster", cluster.name) + own).settings
     if not own.of({"cluster"}).entries:
         settings = settings.model_copy(update={"cluster": cluster})
-    given = "parallel.world_size" in own.pinned()
+    given = "parallel.world_size" in own.pinned_keys()
     world_size = settings.parallel.world_size if given else space.world_size
     return explain(configured_strategy(settings, world_size), settings, space.setting.implementation)

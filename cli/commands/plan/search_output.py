@@ -112,7 +112,7 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
     own = Overrides.parse(overrides)
     stated = {override.key for override in own}
     kept = [override for override in given.without({"sweep"}) if override.key not in stated]
-    sweep = given.chosen("sweep")
+    sweep = given.value_of("sweep")
     words = ["trisweep", *(["sweep", sweep] if sweep else ["train"]), *(each.text for each in (*kept, *own))]
     return shlex.join(words)
 

@@ -1,6 +1,6 @@
 """`trisweep status`: how every trial stands.
 
-command          the command
-table            a line per trial; `sweep_state` and `allocation_line` say who goes on with the sweep, and what keeps it
-watch            the same, drawn again every few seconds
+command     the command, and which job carries the sweep out
+table       a line per trial, and what the journal says of who goes on with the sweep; loaded when the command runs
+watch       the same, drawn again every few seconds
 """

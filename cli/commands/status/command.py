@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.commands.status.allocation_line import print_allocation
 from cli.output.console import console, headed, print_json, shown_path
 from cli.output.state_document import state_document
 from conf.errors import UsageError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweeps.folder.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
+    from sweeps.trial import SweepFolder
 
 Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few seconds; Ctrl-C leaves the sweep alone.")]
 
@@ -36,12 +37,12 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         watch_sweep(folder, folder.read_record().name, console)
         return
     stored = Sweep.stored_in(folder)
-    trials, trainings = _standing(stored, Patience(asked.settings.slurm.poll_seconds))
+    trials, trainings = _readings(stored, Patience(asked.settings.slurm.poll_seconds))
     if as_json:
         print_json("status", state_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
-    print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
+    _print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
 
 
 def _require_no_json(as_json: bool) -> None:
@@ -49,7 +50,7 @@ def _require_no_json(as_json: bool) -> None:
         raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
 
 
-def _standing(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
+def _readings(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
     from launcher.state import reconcile
     from launcher.trainings import trainings_of
@@ -57,9 +58,9 @@ def _standing(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], li
 
     trainings = [run.read() for run in trainings_of(stored.folder.path.parent, stored.record.name)]
     # They go together, because every call of Slurm's tools costs time and load on its controller.
-    known = reconcile([*stored.read(), *trainings], patience)
-    trials = [each for each in known if isinstance(each, TrialReading)]
-    return trials, known[len(trials) :]
+    readings = reconcile([*stored.read(), *trainings], patience)
+    trials = [each for each in readings if isinstance(each, TrialReading)]
+    return trials, readings[len(trials) :]
 
 
 def _history(stored: Sweep) -> History:
@@ -70,8 +71,7 @@ def _history(stored: Sweep) -> History:
 
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
-    from cli.commands.status.sweep_state import state_lines
-    from cli.commands.status.table import status_table
+    from cli.commands.status.table import state_lines, status_table
     from launcher.control.attempts import bad_nodes
 
     console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
@@ -87,3 +87,13 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         where = shown_path(trainings[0].folder.path.parent)
         console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
         console.print(status_table(trainings, console.width, by_loss=True))
+
+
+def _print_allocation(folder: SweepFolder, patience: Patience) -> None:
+    """Print which job carries the sweep out, if one does and Slurm answers."""
+    from launcher.allocation.folder import live_allocation
+
+    with suppress(UsageError):
+        if (live := live_allocation(folder, patience)) and live.state:
+            nodes = f" on {live.state.nodes}" if live.state.nodes else ""
+            console.print(f"Trials run as steps of job {live.submission.job_id} ({live.state.name}{nodes}).")

@@ -1,4 +1,4 @@
-"""`trisweep status` on a terminal: a line per trial; why, and where to look, under those that stopped or failed."""
+"""`trisweep status` on a terminal: a line per trial, why some stopped or failed, and what the journal adds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from rich.text import Text
 
 from cli.output.progress import outcome_counts
 from cli.output.state_table import state_table
+from conf.units import SECONDS_PER_HOUR
 from results.terminal.tables import outcome_style
 from sweeps.chains import in_chains
+from sweeps.folder.history import History
+from sweeps.folder.journal import Journal
+from sweeps.folder.submission import read_submission
 from sweeps.reading import Reading
+from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
+from train_core.trial_folder import JobFolder
 
 MOST_ROWS = 500
 """Of more trials than these, those that only wait are counted and not listed."""
@@ -31,12 +37,12 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     Args:
         by_loss: as for `state_table`.
     """
-    shown = [state for state in in_chains(states) if state.outcome is not None]
-    listed = [state for state in shown if not _only_waits(state)] if len(shown) > MOST_ROWS else shown
-    details = [_details(state) for state in shown if _has_more_to_say(state)]
-    impossible = [_reason(state) for state in shown if state.outcome is Outcome.INFEASIBLE]
+    chosen = [state for state in in_chains(states) if state.outcome is not None]
+    listed = [state for state in chosen if not _only_waits(state)] if len(chosen) > MOST_ROWS else chosen
+    details = [_details(state) for state in chosen if _has_more_to_say(state)]
+    impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
     table = state_table(listed, width, by_loss=by_loss)
-    return Group(table, *_not_listed(len(shown) - len(listed)), *details, *impossible, _counts(states))
+    return Group(table, *_not_listed(len(chosen) - len(listed)), *details, *impossible, _counts(states))
 
 
 def _only_waits(state: Reading) -> bool:
@@ -44,8 +50,8 @@ def _only_waits(state: Reading) -> bool:
 
 
 def _not_listed(num_waiting: int) -> list[Text]:
-    said = f"{num_waiting:,} trials that only wait are not listed; `trisweep status --json` lists them."
-    return [Text(said, style="dim")] if num_waiting else []
+    note = f"{num_waiting:,} trials that only wait are not listed; `trisweep status --json` lists them."
+    return [Text(note, style="dim")] if num_waiting else []
 
 
 def _has_more_to_say(state: Reading) -> bool:
@@ -86,3 +92,28 @@ def _short(path: Path | None) -> str:
 
 def _counts(states: Sequence[Reading]) -> Text:
     return Text(f"\n{outcome_counts(states)}", style="bold")
+
+
+def state_lines(sweep: Sweep) -> list[str]:
+    """The lines that a sweep's journal adds to the table of its trials; none where it was only submitted.
+
+    Slurm is not asked.
+    """
+    journal = Journal(sweep.folder.journal)
+    history = History.of(journal.read_new())
+    lines: list[str] = []
+    if history.is_cancelled:
+        lines.append("Cancelled: nothing is started until `trisweep sweep` is given again.")
+    elif history.is_paused:
+        lines.append("Paused: nothing new is started until `trisweep resume`.")
+    elif history.finished and history.asked:
+        lines.append(f"Ended: {history.finished}.")
+    controller = read_submission(JobFolder(sweep.folder.controller))
+    if controller is not None and not (history.finished or history.is_cancelled):
+        lines.append(f"Controller: job {controller.job_id or controller.job_name}; it goes on with the sweep.")
+    if history.device_seconds:
+        lines.append(f"Spent: {history.device_seconds / SECONDS_PER_HOUR:.3g} device-hours in trials that have ended.")
+    if journal.damaged:
+        numbers = ", ".join(map(str, journal.damaged))
+        lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")
+    return lines

@@ -75,7 +75,7 @@ def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrder
 
 
 def _run_inside(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
-    from cli.commands.report.command import report_on
+    from cli.commands.report import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on
     from launcher.allocation_sweep import run_inside

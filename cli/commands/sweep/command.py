@@ -207,7 +207,7 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
 
 
 def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
-    from cli.commands.report.command import report_on
+    from cli.commands.report import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on
     from launcher.control.rules import time_limit_here

@@ -73,7 +73,7 @@ def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrder
 
 
 def _go_on(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
-    from cli.commands.report.command import report_on
+    from cli.commands.report import report_on
     from cli.output.progress import progress_on
     from launcher.sweep import carry_out_on_slurm
     from sweeps.sweep import Sweep

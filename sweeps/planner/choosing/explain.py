@@ -108,7 +108,7 @@ def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implem
 def plain_label(strategy: Strategy) -> str:
     """A label for a plan that cannot exist, whose other sizes need not even be whole numbers."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "micro_batch_size")
-    said = "-".join(KNOB[name].labelled(strategy.value_of(name)) for name in sizes)
+    said = "-".join(KNOB[name].label_of(strategy.value_of(name)) for name in sizes)
     return f"{said} on {strategy.parallel.world_size} devices"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conf.overrides import written
+from conf.overrides import value_text
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
 from conf.plan.setup import Setup
@@ -88,7 +88,7 @@ class Strategy:
 
     def overrides(self) -> list[str]:
         """Hydra overrides that choose this strategy."""
-        return [f"{key}={written(value)}" for key, value in self.settings().items()]
+        return [f"{key}={value_text(value)}" for key, value in self.settings().items()]
 
     def label(self, num_layers: int, leave_out: Collection[str] = ()) -> str:
         """Its layout in short, as trial folders name it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.logs.follow import GrowingFile
+from cli.output.trial_log import GrowingFile
 from tests.cli.conftest import Command
 
 

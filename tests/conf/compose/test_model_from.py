@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conf.compose.model_from import expanded, model_in
+from conf.compose.model_from import expand_model_from, model_in
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
@@ -122,7 +122,7 @@ def test_a_mistral_has_no_longer_sequences_than_its_window(tmp_path: Path) -> No
 
 def test_a_qwen2_has_biases_of_queries_keys_and_values_and_its_own_epsilon(tmp_path: Path) -> None:
     qwen2 = {**LLAMA, "model_type": "qwen2", "rope_scaling": None, "rms_norm_eps": 1e-6, "use_sliding_window": False}
-    found = load(expanded([f"model_from={written(tmp_path, qwen2)}"])).model
+    found = load(expand_model_from([f"model_from={written(tmp_path, qwen2)}"])).model
     assert (found.qkv_bias, found.norm_epsilon) == (True, 1e-6)
     plain = ModelSpec.model_validate(model_in(written(tmp_path, LLAMA)))
     assert (plain.qkv_bias, plain.norm_epsilon) == (False, 1e-5)
@@ -134,7 +134,7 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
     folder = tmp_path / "My Llama, é"
     folder.mkdir()
     written(folder, LLAMA)
-    texts = expanded(["model.seq_length=2048", f"model_from={folder}", "cluster=selene"])
+    texts = expand_model_from(["model.seq_length=2048", f"model_from={folder}", "cluster=selene"])
     settings = load(texts)
     assert (settings.model.name, settings.model.num_query_groups, settings.model.seq_length) == ("my-llama", 8, 2048)
     assert settings.model.rotary_scaling is not None
@@ -166,4 +166,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model_from = .*is not JSON"):
         model_in(tmp_path)
     with pytest.raises(ConfigError, match=r"model = 'tiny': was chosen beside model_from"):
-        expanded(["model=tiny", f"model_from={tmp_path}"])
+        expand_model_from(["model=tiny", f"model_from={tmp_path}"])

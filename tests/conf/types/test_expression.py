@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from conf.types.expression import BadExpression, parsed
+from conf.types.expression import BadExpression, parse_expression
 from conf.types.schema import Value
 
 VALUES: dict[str, Value] = {"a.x": 4, "a.y": 6, "flag": True, "word": "full", "nothing": None, "rate": 0.5}
 
 
 def value_of(text: str) -> Value:
-    return parsed(text).value(VALUES.__getitem__)
+    return parse_expression(text).value(VALUES.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_expression_comes_to_what_python_says(text: str, value: Value) -> Non
 
 
 def test_an_expression_names_the_keys_that_it_needs() -> None:
-    assert parsed("a.x * a.y <= max(a.x, batch) and flag == true").names == ("a.x", "a.y", "batch", "flag")
+    assert parse_expression("a.x * a.y <= max(a.x, batch) and flag == true").names == ("a.x", "a.y", "batch", "flag")
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_an_expression_names_the_keys_that_it_needs() -> None:
 )
 def test_what_is_more_than_arithmetic_and_comparison_is_refused_before_anything_runs(text: str) -> None:
     with pytest.raises(BadExpression, match=r"which no expression may|is no expression"):
-        parsed(text)
+        parse_expression(text)
 
 
 @pytest.mark.parametrize("text", ["", "a.x +", "a b", "(" * 200, "a.x; a.y", "\x00"])
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(BadExpression, match="is no expression"):
-        parsed(text)
+        parse_expression(text)
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_what_cannot_be_computed_says_why(text: str, problem: str) -> None:
 def test_long_texts_are_refused_so_that_their_depth_is_bounded() -> None:
     assert value_of("-" * 300 + "1") == 1
     with pytest.raises(BadExpression, match="more than 400 characters"):
-        parsed("-" * 400 + "1")
+        parse_expression("-" * 400 + "1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from conf.overrides import written
+from conf.overrides import value_text
 from conf.plan.knobs import KNOBS, KnobValue
 from sweeps.planner.choosing.choice import choose
 from sweeps.planner.choosing.objectives import Training
@@ -43,7 +43,7 @@ CASES = [(knob.name, value) for knob in KNOBS if knob.group for value in VALUES[
 @pytest.mark.parametrize(("knob", "value"), CASES)
 def test_a_pinned_knob_is_in_every_plan_or_refused_by_its_key(trainer: str, knob: str, value: KnobValue) -> None:
     key = next(each.key for each in KNOBS if each.name == knob)
-    overrides = [*LLAMA, "parallel.world_size=16", f"{key}={written(value)}"]
+    overrides = [*LLAMA, "parallel.world_size=16", f"{key}={value_text(value)}"]
     answer = found_values(overrides, trainer, knob)
     assert answer == {value} if isinstance(answer, set) else knob in answer
 

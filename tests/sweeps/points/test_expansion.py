@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from conf.compose.load import checked
+from conf.compose.load import validate
 from conf.errors import ConfigError
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import expand, stated_points
 from tests.composed import compose_tree
 
-GRID = checked(
+GRID = validate(
     PointSet, {"axes": {"a.x": [1, 2], "a.y": [3, 4]}, "points": [{"a.x": 9}], "baseline": {"a.x": 1, "a.y": 3}}
 )
 TREE = {"a": {"x": 2, "y": 0, "z": 5}, "b": 0, "word": "one"}
@@ -22,7 +22,7 @@ TREE = {"a": {"x": 2, "y": 0, "z": 5}, "b": 0, "word": "one"}
 def points_of(pinned: dict[str, Value] | None = None, **blocks: Any) -> list[dict[str, Value]]:
     """The points of a sweep whose baseline says nothing, without that baseline."""
     stated = {"points": [], "baseline": {}, **blocks}
-    first, *rest = expand(checked(PointSet, stated, "sweep."), TREE, pinned or {})
+    first, *rest = expand(validate(PointSet, stated, "sweep."), TREE, pinned or {})
     return rest if first == {} else [first, *rest]
 
 
@@ -121,16 +121,16 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
     tree = compose_tree(["model=gpt-175b", "cluster=frontier", "parallel=frontier-175b"])
     accumulated = [f"={steps} * batch.micro_batch_size * data_parallel_size" for steps in (5, 10)]
     axes = {"batch.global_batch_size": accumulated, "parallel.world_size": [128, 256]}
-    points = expand(checked(PointSet, {"axes": axes, "points": [], "baseline": {}}), tree, {})
+    points = expand(validate(PointSet, {"axes": axes, "points": [], "baseline": {}}), tree, {})
     assert [point["batch.global_batch_size"] for point in points[1:]] == [10, 20, 20, 40]
     listed = {"points": [{"batch.global_batch_size": accumulated[0]}], "baseline": {}}
-    _, point = expand(checked(PointSet, listed), tree, {})
+    _, point = expand(validate(PointSet, listed), tree, {})
     assert point == {"batch.global_batch_size": 5 * 16}  # world_size is null: the 1,024 devices of the cluster
     shared = {
         "points": [{"batch.global_batch_size": accumulated[0], "parallel.context_parallel_size": 2}],
         "baseline": {},
     }
-    _, point = expand(checked(PointSet, shared), tree, {})
+    _, point = expand(validate(PointSet, shared), tree, {})
     assert point["batch.global_batch_size"] == 5 * 8  # context ranks are none of the replicas
 
 

@@ -1,8 +1,8 @@
-"""`trisweep report`: the report of a sweep, and its runs in MLflow."""
+"""`trisweep report`: the report of a sweep, of one that still runs, or of two side by side; and runs in MLflow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,7 @@ import typer
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.commands.reindex import write_all_anew
-from cli.commands.report.comparison import compare, second_sweep
-from cli.commands.report.live import serve_live
+from cli.commands.ui import print_way_in
 from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
 from conf.errors import UsageError
@@ -21,9 +20,13 @@ from conf.errors import UsageError
 if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
+    from results.comparison import ComparedPoint
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
+    from sweeps.trial import SweepFolder
 
+PERIOD_SECONDS = 5.0
+"""Between two looks at a sweep whose report is served while it runs."""
 
 OutFolder = Annotated[
     Path | None,
@@ -55,17 +58,17 @@ def report(
 
     if live and (out is not None or as_json):
         raise UsageError("--live serves a page and writes nothing", "Leave out --out and --json.")
-    second, overrides = second_sweep(overrides)
+    second, overrides = _second_sweep(overrides)
     if live and second is not None:
         raise UsageError("--live serves the report of one sweep, and two were named", "Name one.")
     if second is not None:
-        compare(name, second, overrides, out, as_json=as_json)
+        _compare(name, second, overrides, out, as_json=as_json)
         return
     folder, asked = started_sweep(name, overrides)
     if as_json:
         leave_stdout_to_json()
     if live:
-        serve_live(folder, lambda sweep: _asked_part(sweep, asked), port)
+        _serve_live(folder, lambda sweep: _asked_part(sweep, asked), port)
         return
     sweep = Sweep.stored_in(folder)
     tracking = asked.settings.tracking
@@ -137,3 +140,71 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     console.print(verdict(sweep.record, readings, ranking_of(readings), folder_words(sweep.folder.path.parent)).text)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     return report_document(sweep, readings, asdict(paths))
+
+
+def _serve_live(folder: SweepFolder, part: Callable[[Sweep], Sweep], port: int) -> None:
+    """Serve the report of a sweep until Ctrl-C; nothing is written, neither files nor MLflow.
+
+    Args:
+        part: of the sweep, the part that the report is about.
+    """
+    from launcher.state import reconcile
+    from results.report.live import LiveReport, serve
+    from sweeps.sweep import Sweep
+
+    def read() -> tuple[Sweep, Sequence[TrialReading]]:
+        sweep = part(Sweep.stored_in(folder))  # again each time, because a search adds trials
+        return sweep, reconcile(sweep.read())
+
+    def tell(line: str) -> None:
+        if line.startswith("http"):
+            print_unwrapped(f"Report: {line}")
+            print_way_in(int(line.rstrip("/").rpartition(":")[2]))
+        else:
+            print_unwrapped(line)
+
+    serve(LiveReport(read), port, PERIOD_SECONDS, tell)
+
+
+def _second_sweep(texts: Sequence[str] | None) -> tuple[str | None, list[str]]:
+    """The word among the overrides that is none, which names the other sweep, and the overrides.
+
+    Raises:
+        UsageError: there are several such words.
+    """
+    words = [text for text in texts or () if "=" not in text and not text.startswith(("+", "~"))]
+    if len(words) > 1:
+        raise UsageError(f"{', '.join(words)}: two sweeps can be compared, and more were named", "Name two.")
+    return (words[0] if words else None), [text for text in texts or () if text not in words]
+
+
+def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+    """Write the page of two sweeps, and say in one sentence what it comes to.
+
+    Raises:
+        UsageError: a name is no sweep's, or both are the same one's.
+    """
+    from launcher.state import reconcile
+    from results.comparison import compare_sweeps
+    from results.report.comparison_page import finding, sides_of, write_comparison
+    from sweeps.sweep import Sweep
+
+    if as_json:
+        leave_stdout_to_json()
+    sweeps = [Sweep.stored_in(started_sweep(name, overrides)[0]) for name in (first, second)]
+    before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
+    paths, both = write_comparison(before, after, out), compare_sweeps(before.results, after.results)
+    console.print(f"A: {before.name}\nB: {after.name}\n{finding(both)}")
+    console.print(f"Comparison: {shown_path(paths.html)}\n            {shown_path(paths.markdown)}")
+    if as_json:
+        files = {"html": str(paths.html), "markdown": str(paths.markdown)}
+        content = {"before": before.name, "after": after.name, "files": files}
+        only = {"only_before": both.only_before, "only_after": both.only_after}
+        print_json("comparison", content | {"points": [_point_values(point) for point in both.points]} | only)
+
+
+def _point_values(point: ComparedPoint) -> dict[str, Any]:
+    if point.why_not:
+        return {"layout": point.label, "not_comparable_because": point.why_not}
+    low, high = point.spread
+    return {"layout": point.label, "ratio": point.ratio, "ratio_low": low, "ratio_high": high}

@@ -33,7 +33,7 @@ Rank = Annotated[int | None, typer.Option(help="The log of this rank; else of th
 
 def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Rank = None) -> None:
     """Print what a trial has printed; which trial and which file goes to stderr."""
-    from cli.commands.logs.follow import follow_log, print_log
+    from cli.output.trial_log import follow_log, print_log
     from sweeps.log_choice import most_interesting, reading_called
 
     trial, overrides = _trial_and_overrides(words or [])

@@ -1,1 +1,0 @@
-"""`trisweep logs`: what a trial has printed, and what it goes on printing."""
