@@ -54,7 +54,7 @@ class StagesOnType:
 
     Attributes:
         type_index: index of the type.
-        heads_block: whether it is the first stage of a later block, which receives over the link between two types.
+        heads_block: True if it is the first stage of a later block, which receives over the link between two types.
     """
 
     type_index: int
@@ -132,10 +132,13 @@ def _after_pipeline(
         if each.heads_block or bool(np.all(each.group.is_first)):
             own = reduction_seconds(stage, seconds.forward + backward)
             own_update = update_seconds(stage)
+            # Blocks are compared by when they are done, counted from the end of the pipeline's last backward pass.
             later = own + own_update - head_start > latest
             latest = np.where(later, own + own_update - head_start, latest)
             reduced, update = np.where(later, own - head_start, reduced), np.where(later, own_update, update)
+        # The stages that follow were done by so much earlier: the last backward pass went through these stages since.
         head_start = head_start + each.group.count * (backward + seconds.tensor_backward)
+    # A reduction that is over before the pipeline is does not make the step shorter.
     return np.maximum(reduced, 0.0), update
 
 

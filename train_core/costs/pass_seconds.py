@@ -75,11 +75,13 @@ class _Block:
     stages: StageGroup
 
     @property
-    def priced(self) -> PricedStage:
+    def priced_stage(self) -> PricedStage:
+        """All stages of the block in the columns of one priced stage."""
         return PricedStage(self.setting, self.plans, self.work, self.stages)
 
     def hop(self) -> float:
         """Seconds of the transfer to a neighbour on the same type of devices, for one chunk."""
+        # `hop_seconds` are those of all chunks of a micro-batch.
         return float(hop_seconds(self.setting, self.plans, self.work)[0]) / self.num_chunks
 
     def hop_outside(self) -> float:
@@ -98,10 +100,10 @@ def stage_times(setup: Setup, implementation: Implementation = TRISWEEP) -> tupl
     most = max(float(_busy(block).max()) for block in blocks)
     first = blocks[0]
     share = float(slower_share(first.setting, first.plans.world_size)[0])
-    behind = float(first.plans.num_micro_batches[0]) * share * most
+    lag = float(first.plans.num_micro_batches[0]) * share * most
     times: list[StageTimes] = []
     for block, hops in zip(blocks, _hops(blocks), strict=True):
-        times += _times(block, hops, behind)
+        times += _times(block, hops, lag)
     return tuple(times)
 
 
@@ -129,28 +131,29 @@ def _hops(blocks: Sequence[_Block]) -> Iterator[list[tuple[float, float]]]:
 
 
 def _busy(block: _Block) -> Floats:
-    passes = stage_passes(block.priced)
+    passes = stage_passes(block.priced_stage)
     return _columns(block.stages, passes.forward + passes.input_gradient + passes.weight_gradient)
 
 
-def _times(block: _Block, hops: Sequence[tuple[float, float]], behind: float) -> Iterator[StageTimes]:
+def _times(block: _Block, hops: Sequence[tuple[float, float]], lag: float) -> Iterator[StageTimes]:
     stages = block.stages
-    reductions = _columns(stages, _reductions(block.priced, _busy(block)))
-    updates = _columns(stages, update_seconds(block.priced))
+    reductions = _columns(stages, _reductions(block.priced_stage, _busy(block)))
+    updates = _columns(stages, update_seconds(block.priced_stage))
     for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
         chunks = _chunks(block, index, *hops[index])
-        yield StageTimes(int(stages.layers[index]), chunks, float(reduction), float(update), behind)
+        yield StageTimes(int(stages.layers[index]), chunks, float(reduction), float(update), lag)
 
 
 def _chunks(block: _Block, index: int, to_before: float, to_after: float) -> tuple[PassSeconds, ...]:
     """The chunks of one stage: layers by their number, the embedding with the first chunk, the head with the last."""
     stage = block.stages.rows(slice(index, index + 1))
     none = np.zeros_like(stage.is_first)
-    whole = stage_passes(block.priced.of(stage))
+    whole = stage_passes(block.priced_stage.of(stage))
     without_ends = replace(stage, is_first=none, is_last=none)
-    layers_alone = stage_passes(block.priced.of(without_ends))
+    layers_alone = stage_passes(block.priced_stage.of(without_ends))
     layers = int(stage.layers[0])
     of_chunks = chunk_layers(layers, block.num_chunks, is_first_stage=bool(stage.start[0] == 0))
+    # Of a single stage, all that is not layers is counted with the first chunk.
     end = 0 if stage.is_first[0] else block.num_chunks - 1
     return tuple(
         _pass_seconds(layers_alone, whole, share / max(layers, 1), number == end, (to_before, to_after))
@@ -175,6 +178,7 @@ def _pass_seconds(layers: Passes, whole: Passes, share: float, has_end: bool, ho
 
 def _of_chunk(layers: Floats, whole: Floats, share: float, has_end: bool) -> float:
     of_layers, of_all = float(np.ravel(layers)[0]), float(np.ravel(whole)[0])
+    # What a stage takes beyond its layers is that of its end: the embedding, or the last norm and the head.
     return share * of_layers + has_end * (of_all - of_layers)
 
 

@@ -53,6 +53,7 @@ def peak_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
     peak: Integers = np.asarray(0)
     for stage in priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers)):
         total, count = group_memory(stage).total_bytes, stage.group.count
+        # A group is empty in some plans; where it is in none, no array has to be made for that.
         peak = np.maximum(peak, total if np.all(count > 0) else np.where(count > 0, total, 0))
     return peak
 
@@ -65,8 +66,9 @@ def price_step(setting: Setting, plans: Plans, work: Work) -> StepColumns:
 def _peak_memory(stages: Sequence[PricedStage]) -> tuple[Integers, Integers]:
     peak, worst = np.asarray(0), np.asarray(0)
     for stage in stages:
-        found = group_memory(stage)
-        total = np.where(stage.group.count > 0, found.total_bytes, 0)
+        memory = group_memory(stage)
+        total = np.where(stage.group.count > 0, memory.total_bytes, 0)
+        # The comparison is strict, so that the first of equally full stages is named.
         fuller = total > peak
-        peak, worst = np.where(fuller, total, peak), np.where(fuller, found.stage, worst)
+        peak, worst = np.where(fuller, total, peak), np.where(fuller, memory.stage, worst)
     return peak, worst

@@ -45,8 +45,9 @@ def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
     Which chunks have a layer more does not matter to that (`conf.plan.chunks.chunk_layers`).
     """
     each, more = layers // num_chunks, layers % num_chunks
-    held: Size = more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)
-    return held
+    # Of n layers in a chunk n / every recompute, rounded up; `more` of the chunks have a layer more.
+    count: Size = more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)
+    return count
 
 
 def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
@@ -57,6 +58,7 @@ def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
     p, first, last = plans.pipeline_parallel_size, plans.first_stage_layers, plans.last_stage_layers
     inner = np.maximum(p - 2, 0)
     rest = np.where(p > 2, num_layers - first - last, 0)
+    # Without inner stages the divisor would be 0; both groups are empty then, and what is in them is not read.
     base, more = rest // np.maximum(inner, 1), rest % np.maximum(inner, 1)
     one, none, several = np.ones_like(p), np.zeros(p.shape, dtype=bool), p > 1
     groups = [

@@ -84,6 +84,7 @@ def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     bound = int(plans.micro_batch_size.max()) + 1
     flags = plans.sequence_parallel * len(RECOMPUTES) + plans.recompute
     keys = (plans.tensor_parallel_size * bound + plans.micro_batch_size) * (2 * len(RECOMPUTES)) + flags
+    # Each factor is above every value of the choice that is added, so that no two shards have the same key.
     for column in (plans.context_parallel_size, plans.expert_parallel_size):
         keys = keys * (int(column.max()) + 1) + column
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
@@ -95,11 +96,12 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     """Return the work of a rank of each shard.
 
     Args:
-        some_layers_are_plain: layers that recompute nothing are asked for, too.
+        some_layers_are_plain: layers that recompute nothing are priced, too.
     """
     model, t = setting.model, shard.tensor_parallel_size
     hidden = hidden_bytes_of(setting, shard)
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
+    # Tensor ranks share out the vocabulary, so that each has the logits of all tokens for its part of it.
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)
     costs_of_layer = layer_costs if model.experts is None else expert_layer_costs
     layer = plain = costs_of_layer(setting, shard)

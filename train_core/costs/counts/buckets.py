@@ -60,9 +60,9 @@ def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:
 def _embedding(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
     model = experiment.model
     rows = model.vocab_size // experiment.parallel.tensor_parallel_size
-    yield Parameter(_split(decays=True, tied=tied), rows, model.hidden_size)
+    yield Parameter(_treatment_of_part(decays=True, tied=tied), rows, model.hidden_size)
     if model.family == "gpt":
-        yield Parameter(_whole(experiment, decays=True), model.seq_length, model.hidden_size)
+        yield Parameter(_treatment_of_whole(experiment, decays=True), model.seq_length, model.hidden_size)
 
 
 def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Parameter]:
@@ -86,19 +86,19 @@ def _feed_forward(experiment: Experiment, ffn_hidden_size: int) -> Iterator[Para
 def _pair(experiment: Experiment, columns: int, depth: int, *, is_biased: bool) -> Iterator[Parameter]:
     """A column product and the row product that follows it, with `columns` results and `depth` inputs on a rank."""
     h, is_gpt = experiment.model.hidden_size, experiment.model.family == "gpt"
-    yield Parameter(_split(decays=True), columns, h)
-    yield Parameter(_split(decays=True), h, depth)
+    yield Parameter(_treatment_of_part(decays=True), columns, h)
+    yield Parameter(_treatment_of_part(decays=True), h, depth)
     if is_biased:
-        yield Parameter(_split(decays=False), columns)
+        yield Parameter(_treatment_of_part(decays=False), columns)
     if is_gpt:
-        yield Parameter(_whole(experiment, decays=False), h)
+        yield Parameter(_treatment_of_whole(experiment, decays=False), h)
 
 
 def _mixture(experiment: Experiment) -> Iterator[Parameter]:
     """A router, the experts of a rank, and the expert that all tokens pass through where there is one."""
     experts, h = experiment.model.experts, experiment.model.hidden_size
     assert experts is not None
-    yield Parameter(_whole(experiment, decays=True), experts.num_experts, h)
+    yield Parameter(_treatment_of_whole(experiment, decays=True), experts.num_experts, h)
     own, width = experts.num_experts // experiment.parallel.expert_parallel_size, experts.ffn_hidden_size
     held = Treatment(True, copied_over=(), summed_over=(), reduced_over=(EXPERT_REPLICAS,))
     yield Parameter(held, own * 2 * width, h)
@@ -114,21 +114,21 @@ def _end(experiment: Experiment, tied: bool) -> Iterator[Parameter]:
     # A tied head on a later stage is a second copy; the first stage counts it, so that the global norm has it once.
     if tied or not model.tied_embeddings:
         rows = model.vocab_size // experiment.parallel.tensor_parallel_size
-        yield Parameter(_split(decays=True, tied=tied), rows, model.hidden_size)
+        yield Parameter(_treatment_of_part(decays=True, tied=tied), rows, model.hidden_size)
 
 
 def _norm(experiment: Experiment) -> list[Parameter]:
     vectors = 2 if experiment.model.family == "gpt" else 1
-    return [Parameter(_whole(experiment, decays=False), experiment.model.hidden_size)] * vectors
+    return [Parameter(_treatment_of_whole(experiment, decays=False), experiment.model.hidden_size)] * vectors
 
 
-def _split(*, decays: bool, tied: bool = False) -> Treatment:
+def _treatment_of_part(*, decays: bool, tied: bool = False) -> Treatment:
     """Return the treatment of a parameter of which each tensor rank holds a part."""
     at_both_ends = (ENDS,) if tied else ()
     return Treatment(decays, copied_over=at_both_ends, summed_over=at_both_ends)
 
 
-def _whole(experiment: Experiment, *, decays: bool) -> Treatment:
+def _treatment_of_whole(experiment: Experiment, *, decays: bool) -> Treatment:
     """Return the treatment of a parameter that every tensor rank holds whole."""
     parallel = experiment.parallel
     on_all = ("tensor",) if parallel.tensor_parallel_size > 1 else ()

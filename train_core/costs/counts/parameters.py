@@ -43,7 +43,7 @@ def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tens
     """The experts of one layer on one rank: `num_experts / expert_parallel_size` of them, or parts of so many."""
     experts = model.experts
     assert experts is not None
-    each: Size = _split(model, feed_forward_matrices(model, experts.ffn_hidden_size), expert_tensor_parallel_size)
+    each: Size = _share_of(model, feed_forward_matrices(model, experts.ffn_hidden_size), expert_tensor_parallel_size)
     return experts.num_experts // expert_parallel_size * each
 
 
@@ -55,11 +55,11 @@ def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
         norms += (latent.query_rank or 0) + latent.key_value_rank
     # Those of the GPT family are counted beside its matrices.
     biases = model.query_size + 2 * model.key_value_size if model.qkv_bias else 0
-    held: Size = _split(model, matrices, t) + biases // t + norms
+    held: Size = _share_of(model, matrices, t) + biases // t + norms
     return held
 
 
-def _split(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:
+def _share_of(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:
     """Matrices on one of `t` ranks, and for the GPT family their biases."""
     shared = sum(matrix.size for matrix in matrices if matrix.split != "nothing")
     whole = sum(matrix.size for matrix in matrices if matrix.split == "nothing")

@@ -185,6 +185,8 @@ FLASH_BACKWARD_TO_FORWARD = 2.5  # five products against two; source: arXiv 2205
 def _causal_flops(setting: Setting, shard: Shard) -> Integers:
     """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone."""
     model = setting.model
+    # A product takes 2 FLOPs for each element of the depth, and the triangle is half of the square: 2 and 1/2 cancel
+    # out.
     return scores_of(setting, shard) * (model.query_size + model.attended_size) // model.num_attention_heads
 
 
@@ -193,6 +195,7 @@ def core_forward(setting: Setting, shard: Shard) -> Floats:
         return attention_seconds(setting, _causal_flops(setting, shard))
     # Two batched products with a softmax between them. They know nothing of the mask and compute the full square.
     rows, s, count, size = _heads(setting, shard)
+    # Softmax reads and writes the scores, and so does dropout, which also writes a mask of a byte for each.
     passes = 2 + (2 if setting.implementation.dropout else 0)
     softmax = scores_of(setting, shard) * (passes * setting.dtype_bytes + int(setting.implementation.dropout))
     products = matmul_seconds(setting, rows, s, size, count) + matmul_seconds(setting, rows, size, s, count)
@@ -203,6 +206,8 @@ def core_backward(setting: Setting, shard: Shard) -> Floats:
     if setting.implementation.flash_attention:
         return attention_seconds(setting, FLASH_BACKWARD_TO_FORWARD * _causal_flops(setting, shard))
     rows, s, count, size = _heads(setting, shard)
+    # Softmax reads its output and that output's gradient and writes a gradient. Four products follow: the gradient of
+    # the scores, of depth `size`, and those of queries, keys and values, counted with depth `s`.
     passes = 3 + (2 if setting.implementation.dropout else 0)
     softmax = scores_of(setting, shard) * (passes * setting.dtype_bytes + int(setting.implementation.dropout))
     products = matmul_seconds(setting, rows, s, size, count) + 3.0 * matmul_seconds(setting, rows, size, s, count)

@@ -40,6 +40,8 @@ def end_bytes(setting: Setting, shard: Shard, layer: LayerCosts) -> EndBytes:
     scattered = np.where(shard.sequence_parallel, held, 0)  # the head's input gradient, on its way
     if not setting.implementation.counted_moments:
         return EndBytes(2 * held, layer.working_bytes, logits, gathered, 2 * held)
+    # In order: the loss; the head's weight gradient, which needs the whole gathered input and the logits' gradient; and
+    # the last layer's backward pass, beside the gradient of its output.
     moments = (
         EndBytes(2 * held, none, logits, none, held),
         EndBytes(2 * held, hidden + made, tokens * rows * width, gathered, held + scattered),

@@ -77,27 +77,31 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     )
     exchange, held = _exchange(setting, shard, sent), _kept_bytes(setting, sent)
     host_forward, host_backward = _launch_seconds(setting, sent)
+    # The device waits for these launches in any case; the host's others show where they outlast the device's work.
     awaited = _awaited_seconds(setting)
     forward = forward + awaited + waiting_seconds(host_forward - awaited, forward + exchange)
     backward = backward + waiting_seconds(host_backward, backward + weights + exchange)
     overlap = setting.implementation.experts_overlap
-    there = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
-    back = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
+    shown_forward = shown_seconds(setting, exchange, plain.forward_seconds + forward, overlap)
+    shown_backward = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
     # Pointwise recomputation drops the activation's output, and makes it again.
     is_pointwise = shard.recompute == POINTWISE
     activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
     kept = np.where(is_full, 0, held - activated)
-    put_off = setting.implementation.defers_experts
+    is_deferring = setting.implementation.defers_experts
+    # Full recomputation runs the experts again; pointwise reads two inputs of the activation and writes its output.
     again = np.where(is_full, forward, memory_bound_seconds(setting, 3 * activated, is_pointwise))
+    # A trainer that does not defer experts' weight gradients makes them within the backward pass. `deferred_bytes` is a
+    # difference to the bytes kept, so that it falls by what is kept more.
     return replace(
         plain,
         forward_seconds=plain.forward_seconds + forward,
-        input_gradient_seconds=plain.input_gradient_seconds + backward + again + (0.0 if put_off else weights),
-        weight_gradient_seconds=plain.weight_gradient_seconds + (weights if put_off else 0.0),
-        tensor_forward_seconds=plain.tensor_forward_seconds + there,
-        tensor_backward_seconds=plain.tensor_backward_seconds + back + np.where(is_full, there, 0.0),
+        input_gradient_seconds=plain.input_gradient_seconds + backward + again + (0.0 if is_deferring else weights),
+        weight_gradient_seconds=plain.weight_gradient_seconds + (weights if is_deferring else 0.0),
+        tensor_forward_seconds=plain.tensor_forward_seconds + shown_forward,
+        tensor_backward_seconds=plain.tensor_backward_seconds + shown_backward + np.where(is_full, shown_forward, 0.0),
         kept_bytes=plain.kept_bytes + kept,
-        deferred_bytes=plain.deferred_bytes + (_deferred_bytes(setting, sent) if put_off else 0) - kept,
+        deferred_bytes=plain.deferred_bytes + (_deferred_bytes(setting, sent) if is_deferring else 0) - kept,
         working_bytes=plain.working_bytes + np.where(is_full, held, activated) + _working_bytes(setting, sent),
     )
 
@@ -200,6 +204,7 @@ def _moves(setting: Setting, sent: Routed, *, activation: int) -> Floats:
     """
     h, f = setting.model.hidden_size, experts_of(setting).ffn_hidden_size
     is_sorted = (sent.num_experts > 1) & (sent.expert_parallel_size > 1)
+    # Each move reads and writes: tokens to copies and back are two, and sorting and its reverse four of every row.
     permuted = 2 * (sent.tokens + sent.copies) + np.where(is_sorted, 4 * sent.rows, 0)
     num_elements = permuted * h + sent.rows * (activation * f // sent.tensor_parallel_size)
     moved = num_elements * setting.dtype_bytes * setting.implementation.memory_traffic
@@ -225,6 +230,7 @@ def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
     if recipe is not None and setting.implementation.keeps_narrow_inputs:
         width = recipe.operand_bytes
     (up, h, _), (_, down, _) = _matrices(setting)
+    # The rows and the way down's inputs are operands, and narrow where those are; the way up's outputs are wide.
     split = (up * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
     return (sent.rows * (h * width + split)).astype(np.int64)
 

@@ -26,7 +26,9 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     forward_passes = forward_passes + 2 * np.maximum(copies - 1, 0)  # every further copy is written and read
     loss = memory_bound_seconds(setting, elements * (2 * setting.dtype_bytes + forward_passes * FLOAT32_BYTES), 4)
     gradient = memory_bound_seconds(setting, elements * (setting.dtype_bytes + backward_passes * FLOAT32_BYTES), 2)
+    # Of every token: the largest logit, the target's logit, and the sum of exponentials.
     scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)
+    # Tensor ranks have the gradient of the head's input from their parts of the vocabulary, and add it up.
     hidden = (tokens * h * setting.dtype_bytes).astype(np.float64)
     reduced = all_reduce_seconds(setting, scalars, t, np.ones_like(t)) + all_reduce_seconds(
         setting, hidden, t, np.ones_like(t)

@@ -37,10 +37,13 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     """
     model, implementation, width = setting.model, setting.implementation, setting.dtype_bytes
     tokens, held, t = tokens_of(setting, shard), held_tokens_of(setting, shard), shard.tensor_parallel_size
+    # Inputs of both norms and of both column products are four vectors of the hidden size; dropout's masks have a byte
+    # for each element.
     masks = 2 * model.hidden_size if implementation.dropout else 0
     vectors = 4 * model.hidden_size + implementation.norm_statistics + short_vectors_of(model)
     whole = held * (vectors * width + masks)
     heads = model.query_size + model.key_value_size + model.value_size + model.attended_size
+    # An activation has an input and an output; one with a gate two inputs.
     units = heads + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
     split = tokens * units // t * width
     core = np.where((recompute == NONE) | (recompute == POINTWISE), _core_kept_bytes(setting, shard), 0)
@@ -53,6 +56,8 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
 
 def deferred_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes of inputs and output gradients of the four products; sequence parallelism shards one of each product."""
+    # A column product's output gradient is split and its input is whole (or in shares), and of a row product the
+    # reverse.
     split, ends = 0, 0
     for columns, depth, divided in matrices_of(setting):
         split += {"columns": columns, "rows": depth, "nothing": 0}[divided]
@@ -113,6 +118,7 @@ def gradient_bytes(setting: Setting, shard: Shard) -> Integers:
     hidden = hidden_bytes_of(setting, shard)
     # Where it was not kept, the activation's output is there in the first moment, and the norm's in the second.
     before = hidden + np.where(is_pointwise, norm_output_bytes(setting, shard), -inside)
+    # The first moment is the way down's weight gradient, the second the way up's.
     fullest: Integers = np.maximum(inside + activated + made * down, before + made * up)
     return np.where(shard.recompute == FULL, np.maximum(fullest, hidden), fullest)
 

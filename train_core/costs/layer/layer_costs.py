@@ -69,6 +69,7 @@ def layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
         *_seconds(setting, shard),
         kept_bytes=kept,
         deferred_bytes=deferred_bytes(setting, shard) - kept,
+        # A layer that is at work has made again all that it would have kept.
         # What pointwise recomputation makes again is not all there at once, but a part of what works.
         working_bytes=np.where(shard.recompute == POINTWISE, 0, whole - kept) + working,
         gathered_bytes=np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0),
@@ -79,6 +80,7 @@ def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Fl
     """The first five columns of `LayerCosts`; what a device waits for its host counts as computation."""
     projections, core = projections_forward(setting, shard), core_seconds(setting, shard)
     weight_gradients = weight_gradients_of(setting, shard)
+    # The products are in pairs, split by columns and then by rows: every second one from the last but one backward.
     # Only the products split by columns reduce their input's gradient, so only their weight gradients hide that.
     tensor_forward, tensor_backward = tensor_seconds(setting, shard, weight_gradients[-2::-2][: num_gathered(setting)])
     sent_forward, sent_backward = tensor_forward + core.exchange_forward, tensor_backward + core.exchange_backward

@@ -39,6 +39,8 @@ def projections_forward(setting: Setting, shard: Shard) -> Floats:
 
 def between_forward(setting: Setting, shard: Shard) -> Floats:
     """Return the seconds between the products of a forward pass, without the attention core."""
+    # Two norms read and write (4), and two residual additions read two addends and write a sum (6). An activation reads
+    # and writes (2), one with a gate reads two factors and writes their product (3).
     return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
 
 
@@ -54,6 +56,8 @@ def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     recipe = recipe_of(setting)
     products = sum(matmul_seconds(setting, tokens, k, n, recipe=recipe) for n, k in products_of(setting, shard))
+    # An activation reads its input and the output's gradient and writes the input's (3); with a gate there are two
+    # inputs and two of their gradients (5).
     between = _between_products(setting, shard, held=14, gelu=3, gated=5, kernels=BACKWARD_KERNELS)
     return products + backward_casts(setting, shard) + between
 
@@ -76,6 +80,7 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
         gelu, gated: elements per feed-forward unit by the activation, without and with a gate.
     """
     model, t, implementation = setting.model, shard.tensor_parallel_size, setting.implementation
+    # Each of the two dropouts between products has a mask of a byte for each element.
     masks = 2 * model.hidden_size if implementation.dropout else 0
     moved_heads = moved_heads_of(model)
     activation = (gated if model.gated_mlp else gelu) * model.ffn_hidden_size
@@ -121,6 +126,7 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
         shown = shown + sum(shown_seconds(setting, reduction, gradient) for gradient in hiding)
     else:
         shown = forward + np.where(shard.sequence_parallel, gathers, 0.0)
+    # Full recomputation is a whole forward pass within the backward pass, collectives and all.
     repeated = np.where(shard.recompute == FULL, forward, 0.0)
     if setting.implementation.selective_operators:  # which keeps what was scattered
         again = np.where(shard.sequence_parallel, gathers, 0.0)

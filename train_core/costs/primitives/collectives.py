@@ -41,14 +41,14 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | N
     # Size and stride are packed into one integer, since `np.unique` is much faster on those than on pairs.
     bound = int(strides.max()) + 1
     keys, index = np.unique(ranks * bound + strides, return_inverse=True)
-    found = np.array([_ring(setting, *divmod(key, bound)) for key in keys.tolist()])[index.reshape(ranks.shape)]
-    return found[..., 0], found[..., 1]
+    rings = np.array([_ring(setting, *divmod(key, bound)) for key in keys.tolist()])[index.reshape(ranks.shape)]
+    return rings[..., 0], rings[..., 1]
 
 
 def _ring_of_runs(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs) -> tuple[Floats, Floats]:
     columns = np.broadcast_arrays(num_ranks, stride, *runs)
-    found = {key: _ring(setting, *key) for key in set(zip(*(each.ravel().tolist() for each in columns), strict=True))}
-    listed = [found[key] for key in zip(*(each.ravel().tolist() for each in columns), strict=True)]
+    by_key = {key: _ring(setting, *key) for key in set(zip(*(each.ravel().tolist() for each in columns), strict=True))}
+    listed = [by_key[key] for key in zip(*(each.ravel().tolist() for each in columns), strict=True)]
     both = np.array(listed).reshape((*columns[0].shape, 2))
     return both[..., 0], both[..., 1]
 
@@ -63,6 +63,8 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
     widest = setting.cluster.links[-1]
     for link in setting.cluster.links:
         block = link.num_devices
+        # Of the group's ranks a block has as many as are `stride` apart in it, of one run or of the several that fit
+        # in.
         near = min(run or num_ranks, max(1, block // stride))
         members = num_ranks if link is widest else min(num_ranks, near * max(1, block // jump if jump else 1))
         if members > inside:
@@ -71,6 +73,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
             bandwidth = link.bandwidth_bytes_per_second * _reached_share(link, blocks, link.num_devices // below)
             bandwidth *= setting.cluster.efficiency.link * ports
             if link.num_devices > setting.cluster.devices_per_node:
+                # Only tiers wider than a node taper, by a share for every doubling of the blocks.
                 bandwidth /= 1.0 + setting.own_scale.taper * log2(blocks)
             slowest = min(slowest, bandwidth)
             # A ring hops from each block of the tier below to the next, in every block of this tier.
@@ -129,6 +132,7 @@ def exchange_seconds(
     for link in setting.cluster.links:
         members = num_ranks if link is widest else np.minimum(num_ranks, np.maximum(1, link.num_devices // stride))
         bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link
+        # The parts for ranks of this tier's block, less those for the block of the tier below.
         share = (members - inside) / num_ranks
         if top_k is not None:
             blocks = num_ranks / inside
@@ -156,6 +160,7 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     bandwidths = [link.bandwidth_bytes_per_second * share for link, share in zip(links, paired, strict=True)]
     bandwidth = np.array(bandwidths)[tier] * setting.cluster.efficiency.link
     latency = setting.own_scale.latency * np.array([link.latency_seconds for link in links])[tier]
+    # With two ranks a reduce-scatter and a gather move half of the bytes each, (n - 1) / n of them.
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
 
 

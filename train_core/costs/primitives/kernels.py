@@ -70,6 +70,7 @@ def _padded_flops(num_multiprocessors: int, m: Floats, n: Floats, k: Floats, cou
     tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * count
     waves = np.ceil(tiles / num_multiprocessors)
     best: Floats = (waves * (num_multiprocessors * tile_rows * tile_columns / rate)).min(axis=0)
+    # A depth of k costs as much as k + PROLOGUE would at the full rate.
     return 2.0 * best * (k + PROLOGUE) / np.minimum(alignment_rate(n), alignment_rate(k))
 
 

@@ -19,6 +19,7 @@ def expert_replicas(setting: Setting, plans: Plans) -> Integers:
     """Ranks of a stage that hold the same experts, or the same parts of them."""
     t = plans.tensor_parallel_size
     among = plans.expert_parallel_size * setting.expert_tensor_size(t)
+    # All ranks of a stage, num_replicas x t of them, are shared out to as many copies of the experts as fit in.
     return np.maximum(plans.num_replicas * t // among, 1)
 
 
@@ -37,6 +38,7 @@ def replica_seconds(
     seconds = gather_seconds(setting, others, *replica_group(setting, plans, members))
     if setting.model.experts is None:
         return seconds
+    # Experts are reduced by a collective of their own, which fewer ranks take part in.
     sent = np.asarray(experts * bytes_each)
     holders = expert_replicas(setting, plans)
     holders = np.where(is_whole, holders, within_group(setting, holders))
@@ -53,6 +55,8 @@ def across_groups_seconds(
     if setting.zero_group_size is None:
         return 0.0
     others = (parameters - experts) * bytes_each
+    # Within a group the gradients are scattered already, so that each rank adds up its shard with its likes in other
+    # groups.
     shard = others / num_shards(setting, plans)
     seconds = all_reduce_seconds(setting, shard, *same_shard_group(setting, plans))
     if setting.model.experts is None:
@@ -121,9 +125,12 @@ def replica_group(setting: Setting, plans: Plans, size: Integers) -> RankGroup:
 def same_shard_group(setting: Setting, plans: Plans) -> RankGroup:
     """The ranks that hold the same shard of a stage, one of each group of `zero_group_size` replicas."""
     members, c = within_group(setting, plans.num_replicas), plans.context_parallel_size
+    # The number of groups is a quotient rounded up, as the last group may be smaller.
     size, stride = -(-plans.num_replicas // members), plans.tensor_parallel_size * members
     if not setting.pipeline_before_data:
         return RankGroup(size, stride, None)
+    # A group within the c context ranks of a pipeline leaves c // members ranks with the same shard side by side, and
+    # the next ones are in the next pipeline. A larger group covers members // c pipelines, and has one such rank.
     jump = pipeline_extent(setting, plans) * np.maximum(1, members // c)
     return RankGroup(size, stride, Runs(np.maximum(1, c // members), jump))
 

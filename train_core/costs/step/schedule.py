@@ -21,6 +21,7 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (
 
 def largest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
     """Micro-batches of the first group under interleaving, in columns, (n,); see `conf.plan.chunks.group_sizes`."""
+    # There are m // p groups, at least one, as equal as can be; the largest of them is the quotient rounded up.
     largest: Integers = -(-num_micro_batches // np.maximum(1, num_micro_batches // num_stages))
     return largest
 
@@ -51,6 +52,8 @@ def pipeline_seconds(
     totals = [stage.total for stage in seconds]
     # ZB-H1 fills waits with weight gradients; with fewer micro-batches than stages there are not enough for all waits.
     filling = np.minimum(m - 1, p - 1) / np.maximum(p - 1, 1)
+    # Equal stages wait (p - 1)(F + B - W) in all, B and W being input and weight gradient (arXiv 2401.10241, table 2).
+    # This is one stage's term of that sum.
     waits = [
         np.maximum(stage.forward + stage.input_gradient - filling * stage.weight_gradient, 0.0) for stage in seconds
     ]
@@ -64,15 +67,19 @@ def pipeline_seconds(
     for index, (group, stage, total, share, wait) in enumerate(
         zip(groups, seconds, totals, shares, waits, strict=True)
     ):
+        # The group itself is included, because the chain is the one through its last stage.
         before = before + share
         pace = m * total
         plain = _one_f_one_b(stage, total, before, whole - before, p - (group.start + group.count - 1), m)
-        # The other stages fill and drain around this one, with interleaving by one chunk instead of a whole stage. With
+        # The other stages fill and drain around this one, with interleaving by one chunk instead of a whole stage: of
+        # equal stages that is m (F + B) + (p - 1)(F + B) / v (arXiv 2104.04473, section 2.2, B both gradients). With
         # fewer micro-batches than stages, each comes round all stages before a stage can go on with its next chunk.
         filled = (whole - total) / num_chunks + pace  # GPipe has one chunk
         filled = np.where((num_chunks > 1) & (m < p), whole + (m - 1) * total / num_chunks, filled)
         if taking_turns is not None:
+            # A stage's time over its layers is the time of one layer, forward and backward.
             filled = filled + m * taking_turns * total / np.maximum(group.layers, 1)
+        # Under ZB-H1 one micro-batch's waits on all other stages come on top of this stage's own passes.
         chain = np.where(schedule == ZERO_BUBBLE, waiting - wait + pace, filled)
         chain = np.where(schedule == ONE_F_ONE_B, plain, chain)
         if index == 0:  # the first stage's group is never empty
@@ -99,25 +106,30 @@ def layers_waited_for(groups: list[StageGroup], num_stages: Integers, num_chunks
     if not np.any(inner):
         return None
     passes = np.maximum(sum(uneven) - 1 - SLACK_PASSES, 0)
+    # A group of as many micro-batches as stages waits so often once, of which each micro-batch bears its share.
     waited: Floats = np.where(inner > 0, passes, 0) / num_stages
     return waited
 
 
 def _one_f_one_b(
-    stage: MicroBatchSeconds, total: Floats, before: Floats, after: Floats, ahead: Integers, m: Integers
+    stage: MicroBatchSeconds, total: Floats, before: Floats, after: Floats, opening: Integers, m: Integers
 ) -> Floats:
     """The longest chain through one stage, with the stages before it filling and draining around it.
 
-    In a group of equal stages, it is the last one's. The stage runs `ahead` forward passes before it alternates, and as
-    many backward passes in the end; with few micro-batches, it runs all of them so. All but one of these forward passes
-    run while the first micro-batch is in the later stages, which take `after` for it both ways, since its backward pass
-    has to return first; the backward passes likewise run beside the last micro-batch. With so few micro-batches that
-    no stage alternates, the same chain cannot wait at its begin and at its end.
+    In a group of equal stages, it is the last one's. The stage runs `opening` forward passes before it alternates, and
+    as many backward passes in the end; with few micro-batches, it runs all of them so. All but one of these forward
+    passes run while the first micro-batch is in the later stages, which take `after` for it both ways, since its
+    backward pass has to return first; the backward passes likewise run beside the last micro-batch. With so few
+    micro-batches that no stage alternates, the same chain cannot wait at its begin and at its end.
     """
-    num = np.minimum(m, ahead)
+    num = np.minimum(m, opening)
     others = num - 1
     forwards, backwards = others * stage.forward, others * (total - stage.forward)
+    # With m > opening both ends last as long as their passes or as `after`, whichever is longer, in whatever order the
+    # two are added up; else one wait takes the place of the shorter end, which leaves the longer chain.
     filled = np.maximum(np.minimum(forwards, backwards), after)
-    drained = np.maximum(np.maximum(forwards, backwards), np.where(m > ahead, after, 0.0))
+    drained = np.maximum(np.maximum(forwards, backwards), np.where(m > opening, after, 0.0))
+    # The stage's m micro-batches are one in `before`, `others` in the two ends, and m - num that alternate between
+    # them. Without waits that is before + (m - 1) x total, and for p equal stages (m + p - 1)(F + B).
     chain: Floats = before + (m - num) * total + (filled + drained)
     return chain

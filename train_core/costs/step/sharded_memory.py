@@ -53,6 +53,9 @@ def fullest_moment(stage: PricedStage) -> Moment:
     # The gradient of the head waits for the embedding's, because they are reduced together.
     head = work.token_embedding_parameters * width
     at_work = work.layer.working_bytes + work.held_hidden_bytes + _made_anew(setting, stage.plans)
+    # The loss: all layers' activations are kept, and the last layer is still gathered beside embedding, norm and head.
+    # The embedding's backward pass: no activations are left; the gradients of the ends are there in the width of
+    # activations and in that of the reduction, and those of the first layer are on their way to their shards.
     moments = [
         Moment(
             before,
@@ -63,10 +66,13 @@ def fullest_moment(stage: PricedStage) -> Moment:
         ),
         Moment(shard, none, ends * (width + reduced) + layer * reduced, none, ends * width),
     ]
+    # The backward pass of the last layer, and of the last but one: it is at work, and the next one is gathered beside
+    # it.
     for done in (0, 1):
         held, leaving = kept_by_all - done * kept, head + done * layer * reduced
         whole = gathered + (ends + 2 * layer) * width
         made = layer * width + work.hidden_bytes
+        # First its activations are all there; in the end they are gone, and its gradients and its input's are there.
         moments.append(Moment(before, held, leaving + at_work, none, whole))
         moments.append(Moment(before, held - kept, leaving + made, none, whole))
     totals = np.broadcast_arrays(*(sum(moment) for moment in moments))  # a search crosses columns of several shapes
@@ -76,6 +82,7 @@ def fullest_moment(stage: PricedStage) -> Moment:
 
 def _made_anew(setting: Setting, plans: Plans) -> Integers:
     """Bytes of the weight gradient of the way down, where without ZeRO-3 it would be added up at once."""
+    # The way down comes first in a backward pass, while most of the layer's activations are still there.
     down: Integers = setting.model.ffn_hidden_size // plans.tensor_parallel_size * setting.model.hidden_size
     return down * (0 if setting.weight_gradient_copy_bytes else setting.dtype_bytes)
 
@@ -106,6 +113,7 @@ def _two_buckets(stage: PricedStage) -> Integers:
     columns = max(model.query_size + 2 * model.key_value_size, (2 if model.gated_mlp else 1) * model.ffn_hidden_size)
     of_layer = np.maximum(columns * model.hidden_size // t, MAX_BUCKET_ELEMENTS)
     of_end = np.maximum(model.vocab_size * model.hidden_size // t, of_layer)
+    # Of the two, one can be the bucket of embedding or head, which only the first and the last stage have.
     whole: Integers = of_layer + np.where(group.is_first | group.is_last, of_end, of_layer)
     return np.minimum(whole, stage.parameters)
 
@@ -131,6 +139,7 @@ def gathered_bytes(stage: PricedStage) -> Integers:
     if limit is not None:
         model = setting.model
         largest = (2 if model.gated_mlp else 1) * model.ffn_hidden_size * model.hidden_size
+        # A matrix is never gathered in parts, so that the largest one bounds the limit from below.
         layers = np.minimum(layers, np.maximum(limit, largest // stage.plans.tensor_parallel_size))
     whole: Integers = layers * (setting.dtype_bytes + setting.gradient_bytes)
     return whole

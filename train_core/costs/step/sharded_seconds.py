@@ -41,6 +41,7 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
     # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
     gathers_after_forward = np.where(is_ahead | (plans.recompute != FULL), 1.0, 2.0)
+    # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
     gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
     scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
@@ -66,6 +67,7 @@ def _units(stage: PricedStage) -> list[_Unit]:
 
 def _gathers(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
     each, n = gathered_weight_bytes(setting), setting.implementation.gathered_messages
+    # A unit goes in n messages of an n-th of it each, so that the latency counts n times.
     gathers = [replica_seconds(setting, plans, unit.parameters / n, unit.experts / n, each) for unit in units]
     return np.asarray(sum(n * unit.number * gather for unit, gather in zip(units, gathers, strict=True)))
 
@@ -103,8 +105,11 @@ def shard_copy_seconds(setting: Setting, plans: Plans, parameters: Integers) -> 
     """
     if not setting.implementation.copies_shards:
         return np.asarray(0.0), np.asarray(0.0)
+    # The first copy reads and writes in the width of the wire; the second reads gradients in that of activations and
+    # writes fp32.
     out = memory_bound_seconds(setting, parameters * 2 * gathered_weight_bytes(setting))
     together = memory_bound_seconds(setting, parameters * (setting.dtype_bytes + FLOAT32_BYTES))
     has_replicas = plans.num_replicas > 1
     gathered = np.where((plans.zero_stage >= 3) & has_replicas, out, 0.0)
+    # ZeRO-3 gathers once more for the backward pass, and copies again.
     return gathered, gathered + np.where((plans.zero_stage >= 2) & has_replicas, together, 0.0)

@@ -44,6 +44,7 @@ def group_memory(stage: PricedStage) -> GroupMemory:
     fullest, activations = _activations(stage)
     gaps: Integers = np.asarray(0)
     if setting.cluster.fragmentation > 0:
+        # Gaps come from activations alone, since state is allocated once and stays.
         gaps = (activations * setting.cluster.fragmentation).astype(np.int64)
     memory = GroupMemory(
         stage=fullest,
@@ -84,6 +85,8 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     weight gradients until every stage holds as many as the first.
     """
     p, v = plans.pipeline_parallel_size, plans.virtual_pipeline_size
+    # Stage r runs p - r forward passes before its first backward pass. Under interleaving the warm-up of Megatron-LM's
+    # schedules.py is 2 (p - r - 1) + (v - 1) x group, and one more forward pass comes before the first backward pass.
     later, group = p - stage, largest_group(plans.num_micro_batches, p)
     most = {
         "1f1b": later,
@@ -100,6 +103,7 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
 def _logits_bytes(stage: PricedStage) -> Integers:
     if not np.any(stage.group.is_last):
         return np.asarray(0)
+    # The loss at work has its logits in several copies, each waiting one in a single fp32 copy.
     of_all = stage.work.end.logits + _waiting_losses(stage.plans) * stage.work.kept_logits_bytes
     held: Integers = np.where(stage.group.is_last, of_all, 0)
     return held
@@ -121,7 +125,7 @@ def _waiting_losses(plans: Plans) -> Integers:
 def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
     """Index of a group's fullest stage, and the bytes of its activations; the module's docstring has the sum.
 
-    The earlier a stage, the more it has in flight, so that the fullest is the first, but for `_put_off`.
+    The earlier a stage, the more it has in flight, so that the fullest is the first, unless weight gradients wait.
     """
     plans, group = stage.plans, stage.group
     layers, output = _kept_by_layers(stage), _kept_at_ends(stage)
@@ -133,11 +137,11 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
     if np.any(group.is_last):
         held = held + _inputs_of_the_head(stage)
     if np.any(group.layers % plans.virtual_pipeline_size):
-        held = held + _in_heavier_chunks(stage, in_flight, layers)
+        held = held + _excess_in_heavier_chunks(stage, in_flight, layers)
     if not np.any(plans.schedule == ZERO_BUBBLE):
         return group.start, held
-    fullest, put_off = _put_off(stage, output)
-    return fullest, held + put_off
+    fullest, deferred = _deferred_weight_gradients(stage, output)
+    return fullest, held + deferred
 
 
 def _outputs_of_earlier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
@@ -154,7 +158,7 @@ def _inputs_of_the_head(stage: PricedStage) -> Integers:
     return inputs
 
 
-def _in_heavier_chunks(stage: PricedStage, in_flight: Integers, layers: Integers) -> Integers:
+def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers, layers: Integers) -> Integers:
     """Return what chunks with a layer more keep, beyond what chunks of average length would."""
     group, heavier = stage.group, stage.group.layers % stage.plans.virtual_pipeline_size
     most = by_distinct(
@@ -162,10 +166,10 @@ def _in_heavier_chunks(stage: PricedStage, in_flight: Integers, layers: Integers
         "num_micro_batches",
         lambda fewer: heavier_in_flight(fewer, group, heavier, chunks_in_flight(fewer, group.start)),
     )
-    return more_in_uneven_chunks(stage, in_flight, most, layers)
+    return excess_of_uneven_chunks(stage, in_flight, most, layers)
 
 
-def _put_off(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
+def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
     """Index of the fullest stage, and the bytes that wait for weight gradients: of ZB-H1, else 0.
 
     Under ZB-H1 all stages have equally many micro-batches in flight, but on stage r up to r of them only wait for their
@@ -175,8 +179,12 @@ def _put_off(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
     plans, work, group = stage.plans, stage.work, stage.group
     is_deferring = plans.schedule == ZERO_BUBBLE
     deferred = stage.of_layers("deferred_bytes") + np.where(group.is_last, work.head_deferred_bytes, 0)
+    # The sum of those in flight has what a waiting micro-batch's layers keep, and its output. `deferred_bytes` is what
+    # waits less what the layers keep, so that the output, which is gone as well, remains to be taken off.
     more, most, fullest = deferred - output, plans.num_micro_batches - 1, group.start
     if np.any(group.count > 1):
+        # On stage r, min(r, m - 1) micro-batches wait, so that the first stage where r reaches m - 1 is as full as any,
+        # unless the group ends before it.
         later = np.clip(most - group.start, 0, np.maximum(group.count - 1, 0))
         fullest = fullest + np.where(is_deferring & (more > 0), later, 0)
     at_work = np.maximum(deferred - work.layer.deferred_bytes, 0)  # when its backward pass comes to the last layer
@@ -185,6 +193,7 @@ def _put_off(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
 
 def _kept_by_layers(stage: PricedStage) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
+    # Chunks of average length, since which of the uneven ones are in flight is added by `_excess_in_heavier_chunks`.
     kept: Integers = stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
     return kept
 
@@ -194,6 +203,7 @@ def _kept_at_ends(stage: PricedStage) -> Integers:
     setting = stage.setting
     kept: Integers = np.where(stage.group.is_last, 0, _output_bytes(stage))
     if setting.implementation.dropout:
+        # The mask has a byte for each element. Only the first of v chunks has one, and the sum counts chunks.
         mask = stage.work.held_hidden_bytes // setting.dtype_bytes // stage.plans.virtual_pipeline_size
         kept = kept + np.where(stage.group.is_first, mask, 0)
     return kept
@@ -203,6 +213,7 @@ def _output_bytes(stage: PricedStage) -> Integers:
     """Bytes that a rank keeps of the output of one chunk for one micro-batch."""
     outputs, held = stage.setting.implementation.kept_outputs, stage.work.held_hidden_bytes
     if outputs == "part":
+        # What is sent in parts is kept in parts; with sequence parallelism the output is a part from the start.
         part = stage.work.hidden_bytes // stage.plans.tensor_parallel_size
         return np.where(stage.plans.sequence_parallel, held, part)
     return held if outputs == "whole" else np.zeros_like(held)
@@ -235,7 +246,7 @@ def _communication_bytes(stage: PricedStage) -> Integers:
     return whole
 
 
-def more_in_uneven_chunks(
+def excess_of_uneven_chunks(
     stage: PricedStage, in_flight: Integers, most_heavier: Integers, average_bytes: Integers
 ) -> Integers:
     """Bytes that the layers of all chunks in flight keep at the fullest moment, beyond those of average chunks.
@@ -247,8 +258,10 @@ def more_in_uneven_chunks(
     """
     chunks = stage.plans.virtual_pipeline_size
     each, heavier = stage.group.layers // chunks, stage.group.layers % chunks
-    light = _kept_by(stage, each)
-    more = _kept_by(stage, each + 1) - light
+    # The sum is in_flight x light + heavier in flight x (heavy - light), less the in_flight x average that is counted
+    # already.
+    light = _kept_bytes_of(stage, each)
+    more = _kept_bytes_of(stage, each + 1) - light
     kept = in_flight * light + most_heavier * more
     return np.where(heavier > 0, kept - in_flight * average_bytes, 0)
 
@@ -273,11 +286,15 @@ def heavier_in_flight(plans: Plans, group: StageGroup, heavier: Integers, in_fli
     size, v = largest_group(plans.num_micro_batches, plans.pipeline_parallel_size), plans.virtual_pipeline_size
     period, run, is_first = size * v, size * heavier, group.is_first
     last = np.maximum(plans.num_micro_batches * v - in_flight, 0)
+    # At the first moment forward passes, in_flight further on, end a run; at the second, backward passes begin one.
+    # Chunks go backward in the opposite order, so that a run which is early forward is late backward.
     moments = np.where(is_first, period, run) - in_flight, np.where(is_first, 0, period - run)
     counted = []
+    # Every period is alike; after the last forward pass fewer and fewer chunks are in flight, so that no later moment
+    # counts.
     for done in (np.minimum(moment % period, last) for moment in moments):
-        forward = _among_first(done + in_flight, period, run, is_late=is_first)
-        counted.append(forward - _among_first(done, period, run, is_late=~is_first))
+        forward = _heavier_among_first(done + in_flight, period, run, is_late=is_first)
+        counted.append(forward - _heavier_among_first(done, period, run, is_late=~is_first))
     one, other = counted
     most: Integers = np.where(group.is_last, run, np.maximum(one, other))
     return most
@@ -288,21 +305,24 @@ def losses_of_smaller_groups(plans: Plans) -> Integers:
 
     As many passes are ahead there as the first group needs, which is one more for each chunk but the last.
     """
+    # Groups are as equal as can be: `fuller` of them have a micro-batch more, and these come first.
     groups = np.maximum(1, plans.num_micro_batches // plans.pipeline_parallel_size)
     smaller, fuller = plans.num_micro_batches // groups, plans.num_micro_batches % groups
     waiting: Integers = np.where(fuller > 0, np.minimum(plans.virtual_pipeline_size - 1, smaller - 1), 0)
     return waiting
 
 
-def _among_first(passes: Integers, period: Integers, run: Integers, *, is_late: Booleans) -> Integers:
+def _heavier_among_first(passes: Integers, period: Integers, run: Integers, *, is_late: Booleans) -> Integers:
     """Heavier chunks among so many passes in one direction, where those of each period come late, or else early."""
+    # Each whole period has a run in it, and the one that has begun has what of its run is done.
     among: Integers = passes // period * run + np.clip(passes % period - np.where(is_late, period - run, 0), 0, run)
     return among
 
 
-def _kept_by(stage: PricedStage, layers: Integers) -> Integers:
+def _kept_bytes_of(stage: PricedStage, layers: Integers) -> Integers:
     """Bytes that so many layers of one chunk keep, of which every n-th recomputes."""
     work = stage.work
+    # The first of every n layers recomputes, so that their number is a quotient rounded up.
     repeating = by_distinct(stage.plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
     kept: Integers = repeating * work.layer.kept_bytes + (layers - repeating) * work.plain_layer.kept_bytes
     return kept

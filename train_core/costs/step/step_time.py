@@ -77,13 +77,17 @@ def run_pipeline(
         hops: for each group, seconds of the transfer each way between one of its stages and its neighbour.
     """
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
+    # Every stage is lengthened by its own transfers, so that the longest chain of passes includes them.
     seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
     whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
+    # The pace-setting stage runs all m micro-batches; ranks that take turns on a core each need their own time for it.
     turns = m * ranks_per_core
     compute = turns * _at(pace, [_backward_and_forward(stage) for stage in passes])
     tensor = turns * _at(pace, [stage.tensor_forward + stage.tensor_backward for stage in passes])
     gathers = turns * _at(pace, [stage.gathers_forward + stage.gathers_backward for stage in passes])
+    # An activation comes or goes forward, and its gradient backward.
     transfers = turns * (2.0 * _at(pace, hops))
+    # The longest chain is m x the slowest stage's passes and transfers, and the waits around them: the rest of it.
     # Ranks that share cores work while others wait, which can leave no bubble at all; it never becomes negative.
     bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
     return Pipeline(compute, tensor, transfers, bubble, gathers)
@@ -110,6 +114,7 @@ def _at(index: Integers, columns: list[Floats]) -> Floats:
     """Return, for each plan, the entry of the column that its index names."""
     chosen = columns[0]
     for number, column in enumerate(columns[1:], start=1):
+        # Groups often share one array, as all have the same transfers; there is nothing to choose between then.
         if column is not columns[0]:
             chosen = np.where(index == number, column, chosen)
     return chosen
@@ -123,11 +128,14 @@ def _backward_and_forward(passes: Passes) -> Floats:
 def stage_passes(stage: PricedStage) -> Passes:
     """The passes of one micro-batch: layers, the embedding on the first stage, norm and head on the last."""
     work, group = stage.work, stage.group
+    # What recomputation repeats, collectives included, belongs to the backward pass, so that only the columns of
+    # `of_layers` differ between layers that recompute and layers that do not.
     forward = stage.of_equal_layers("forward_seconds")
     backward = stage.of_layers("input_gradient_seconds")
     weights = stage.of_equal_layers("weight_gradient_seconds")
     tensor = stage.of_equal_layers("tensor_forward_seconds")
     if np.any(group.is_last):
+        # A group is the last one in some plans and not in others; the factor of 0 or 1 decides for each plan.
         has_head = group.is_last * 1.0
         forward = forward + has_head * work.head_forward_seconds
         backward = backward + has_head * work.head_input_gradient_seconds
@@ -136,6 +144,7 @@ def stage_passes(stage: PricedStage) -> Passes:
     if np.any(group.is_first):
         embedding = group.is_first * work.embedding_seconds
         forward, backward = forward + embedding, backward + embedding
+    # ZeRO's collectives run beside the whole backward pass, that is beside both gradients.
     gathered, reduced = sharded_seconds(stage, forward, backward + weights)
     return Passes(
         forward=forward,
@@ -155,17 +164,21 @@ def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
     sent = work.held_hidden_bytes.astype(np.float64)
     gathered: Floats | float = 0.0
     if implementation.scattered_transfers:
+        # Each tensor rank sends its t-th, and the receivers put the parts together over their faster links; with
+        # sequence parallelism a rank wants no more than its part. Source: arXiv 2104.04473, section 4.1.
         sent = work.hidden_bytes / t
         whole = work.hidden_bytes.astype(np.float64)
         gathered = np.where(plans.sequence_parallel, 0.0, gather_seconds(setting, whole, t, np.ones_like(t)))
     hop = (transfer_seconds(setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
     if implementation.overlaps_chunk_transfers:
         hop = np.where(plans.virtual_pipeline_size > 1, _beside_a_chunk(setting, plans, work, hop), hop)
+    # A micro-batch comes round as often as a stage has chunks, and leaves the stage each time.
     return np.where(plans.pipeline_parallel_size > 1, plans.virtual_pipeline_size * hop, 0.0)
 
 
 def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> Floats:
     """Seconds that show of a transfer while the stage computes another chunk, of which forward passes take least."""
+    # This is the mean chunk, since the columns hold no list of all chunks' layers.
     num_layers = setting.model.num_layers / (plans.pipeline_parallel_size * plans.virtual_pipeline_size)
     return shown_seconds(setting, hop, work.layer.forward_seconds * num_layers)
 
@@ -182,12 +195,15 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     weights = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
     sharded = sharded + across_groups_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
+    # By ZeRO stage 0 to 3. A ring's all-reduce is a reduce-scatter and a gather of as many bytes, hence twice. ZeRO-2
+    # and 3 scatter after every micro-batch, and 3 gathers for every pass, so that `sharded_seconds` has those.
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
     shown = shown_seconds(setting, comm, hiding * _overlapped_micro_batches(plans), setting.implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
     copies = stage.work.token_embedding_parameters * float(setting.reduced_bytes)
+    # The two copies are on the first stage and the last, which are the whole pipeline apart.
     tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
     return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
 
@@ -199,6 +215,8 @@ def _overlapped_micro_batches(plans: Plans) -> Floats:
     many as there are stages, before the next one is, so that all but one of them reduce beside the others.
     """
     chunks = plans.virtual_pipeline_size
+    # In units of a whole stage's micro-batch, one chunk of a group takes group / chunks, and all but the last one
+    # count.
     group = np.minimum(plans.num_micro_batches, plans.pipeline_parallel_size)
     return np.maximum(group * (chunks - 1) / chunks, 1.0)
 
@@ -210,6 +228,7 @@ def update_seconds(stage: PricedStage) -> Floats:
     `scale_gradients`) and optimizer/clip_grads.py.
     """
     setting, whole = stage.setting, stage.parameters
+    # Without ZeRO every replica updates all parameters of its stage.
     owned = np.where(stage.plans.zero_stage >= 1, stage.owned_parameters, whole)
     moved = update_bytes(setting, stage.plans, whole, owned)
     passed = whole * setting.implementation.whole_gradient_bytes
@@ -252,6 +271,7 @@ def update_bytes(setting: Setting, plans: Plans, held: Integers, owned: Integers
     # FSDP2 frees gradients instead of making them zero, and makes means, which are turned into sums; its shards are the
     # masters themselves.
     zeroed = np.where(fully, 0, np.where(plans.zero_stage >= 2, owned, held)) * setting.gradient_bytes
+    # Turning means into sums reads every gradient and writes it again.
     summed = 2 * FLOAT32_BYTES
     of_owned = np.where(fully, summed + _adam_bytes(FLOAT32_BYTES), _flat_bytes(setting, shares))
     return zeroed + owned * of_owned
@@ -259,6 +279,7 @@ def update_bytes(setting: Setting, plans: Plans, held: Integers, owned: Integers
 
 def _adam_bytes(gradient_bytes: int) -> int:
     """The gradient's norm, its copy in fp32 where it is narrower, and the kernel of AdamW."""
+    # The norm reads each gradient once; a copy reads it again and writes it in fp32.
     widened = gradient_bytes + FLOAT32_BYTES if gradient_bytes < FLOAT32_BYTES else 0
     return gradient_bytes + widened + FLOAT32_PASSES * FLOAT32_BYTES
 
@@ -266,6 +287,8 @@ def _adam_bytes(gradient_bytes: int) -> int:
 def _flat_bytes(setting: Setting, shares: Booleans) -> Floats:
     """Return the bytes of an update in flat buckets: weights are rounded masters, and copied to be gathered."""
     weight, gradient = setting.dtype_bytes, setting.gradient_bytes
+    # Undoing the scale of fp16's loss reads and writes each gradient; rounding reads the master and writes the weight;
+    # what is gathered is read from the weights and written to a buffer.
     unscaled = 2 * gradient if setting.dtype == "fp16" else 0
     rounded = FLOAT32_BYTES + weight if weight < FLOAT32_BYTES else 0
     return unscaled + _adam_bytes(gradient) + rounded + np.where(shares, 2 * weight, 0)
