@@ -5,10 +5,8 @@ from __future__ import annotations
 from math import isinf
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
 from cli.output.console import console, headed, print_json
+from results.table import Table, text
 
 if TYPE_CHECKING:
     from conf.types.sweep_spec import ReplaySpec
@@ -75,12 +73,10 @@ def _table(found: Contest, most_jobs: int) -> Table:
         " best job reached, on the worst machine. Illegal points cost no job. TPE knows no cost model; the study, with"
         " another optimizer (DeepHyper's), knew none either, and allowed itself 1,000 evaluations."
     )
-    table = Table(title="Replayed", caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.caption_justify = "left"
-    table.add_column("search", overflow="fold")
-    for name in ("jobs, median", "jobs, worst", "out of memory %", "best %"):
-        table.add_column(name, justify="right")
+    columns = ("search", "jobs, median", "jobs, worst", "out of memory %", "best %")
+    rows = []
     for each in found.standings:
         jobs = ["none" if isinf(number) else f"{number:g}" for number in (each.median_jobs, each.most_jobs)]
-        table.add_row(each.name, *jobs, f"{each.share_lost:.0%}".rstrip("%"), f"{100 * each.worst_share:.1f}")
-    return table
+        row = (each.name, *jobs, f"{each.share_lost:.0%}".rstrip("%"), f"{100 * each.worst_share:.1f}")
+        rows.append(tuple(map(text, row)))
+    return Table(columns, tuple(rows), frozenset(columns[1:]), title="Replayed", caption=caption)
