@@ -7,6 +7,7 @@ published          figures that others have published, for display beside ours
 footprint          energy, money and carbon of a training
 accuracy           errors of predictions; `score`: those of a table, whose measurements `measured` reads
 scaling            efficiency on more devices; `scaling_study`: of one layout on several numbers of them
+table              a table with its cells, for page, Markdown and terminal
 units              numbers as people read them
 tensorboard        event files beside MLflow; `prometheus`: gauges for node_exporter
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from benchmarks.replay.contest import Contest
 from conf.types.sweep_spec import ReplaySpec
+from results.table import Table, text
 from sweeps.trial import SweepRecord
 
 
@@ -61,12 +60,10 @@ def _table(contest: Contest, most_jobs: int) -> Table:
         " best job reached, on the worst machine. Illegal points cost no job. TPE knows no cost model; the study, with"
         " another optimizer (DeepHyper's), knew none either, and allowed itself 1,000 evaluations."
     )
-    table = Table(title="Replayed", caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.caption_justify = "left"
-    table.add_column("search", overflow="fold")
-    for name in ("jobs, median", "jobs, worst", "out of memory %", "best %"):
-        table.add_column(name, justify="right")
+    columns = ("search", "jobs, median", "jobs, worst", "out of memory %", "best %")
+    rows = []
     for each in contest.standings:
         jobs = ["none" if isinf(number) else f"{number:g}" for number in (each.median_jobs, each.most_jobs)]
-        table.add_row(each.name, *jobs, f"{each.share_lost:.0%}".rstrip("%"), f"{100 * each.worst_share:.1f}")
-    return table
+        row = (each.name, *jobs, f"{each.share_lost:.0%}".rstrip("%"), f"{100 * each.worst_share:.1f}")
+        rows.append(tuple(map(text, row)))
+    return Table(columns, tuple(rows), frozenset(columns[1:]), title="Replayed", caption=caption)

@@ -127,14 +127,12 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
     from results.terminal.tables import ranked_table, sought_table
-    from results.trial_rows import collect
     from sweeps.chains import points_of
     from sweeps.repeats.ranking import ranking_of
 
     paths = write_report(sweep, readings, out)
     if sweep.record.seeks_rate:
-        setups = (each.experiment for each in readings if each.experiment)
-        console.print(ranked_table(collect(points_of(readings)), setups, sweep.record.labels))
+        console.print(ranked_table(points_of(readings), sweep.record.labels))
     else:
         console.print(sought_table(sweep.record, points_of(readings)))
     console.print(verdict(sweep.record, readings, ranking_of(readings), folder_words(sweep.folder.path.parent)).text)

@@ -1,7 +1,7 @@
 """The report of a sweep: one HTML page, Markdown and CSV, made of sections that never mix kinds of numbers.
 
 report            writes it; `page` and `markdown` render its sections
-section           what a section is: a finding in one sentence, tables and plots; `table`: cells that read and sort
+section           what a section is: a finding in one sentence, tables and plots
 comparison_page   the page of two sweeps beside each other
 live              the same page on loopback while a sweep runs
 

@@ -12,7 +12,7 @@ from results.comparison import ComparedPoint, SweepComparison, compare_sweeps, d
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
-from results.report.table import ReportTable, number, text
+from results.table import Table, number, text
 from results.units import round_to_digits, seconds, share_of_peak, significant, tflops
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
@@ -135,12 +135,12 @@ def _point_blocks(both: SweepComparison) -> Iterator[Block]:
         yield _ratios(points)
         rows = tuple(_point_row(point) for point in points)
         numeric = frozenset(POINT_COLUMNS) - {"layout", "by the steps", "clearly"}
-        yield NamedTable("compared-points", ReportTable(POINT_COLUMNS, rows, numeric))
+        yield NamedTable("compared-points", Table(POINT_COLUMNS, rows, numeric))
     refused = [point for point in both.points if point.why_not]
     if refused:
         yield Heading("Not comparable")
         rows_refused = tuple((text(point.label), text(point.why_not)) for point in refused)
-        yield NamedTable("incomparable-points", ReportTable(INCOMPARABLE_COLUMNS, rows_refused, frozenset()))
+        yield NamedTable("incomparable-points", Table(INCOMPARABLE_COLUMNS, rows_refused, frozenset()))
     for side, labels in (("A", both.only_before), ("B", both.only_after)):
         if labels:
             yield Paragraph(f"Only {side} measured: {', '.join(f'`{label}`' for label in labels)}.")
@@ -226,7 +226,7 @@ def _winners(before: Side, after: Side) -> Section:
         for performance in [reading.performance if reading else None]
     )
     columns = ("", "sweep", "fastest per device", "model TFLOPS", "MFU %")
-    table = ReportTable(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
+    table = Table(columns, rows, frozenset({"model TFLOPS", "MFU %"}))
     return Section(
         "winners", "The winner of each", "measured", _winners_sentence(best, labels), (NamedTable("winners", table),)
     )
@@ -252,5 +252,5 @@ def _circumstances(before: Side, after: Side) -> Section:
     said = (
         f"Between the two sweeps differ: {names}." if differing else "Cluster, machine, software and code are the same."
     )
-    table = ReportTable(("what", "A", "B"), rows, frozenset())
+    table = Table(("what", "A", "B"), rows, frozenset())
     return Section("circumstances", "What differs", None, said, (NamedTable("circumstances", table),) if rows else ())

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup, escape
 
 from results.report.section import Block, Head, Plot, Section
-from results.report.table import LONGEST_CELL, SHOWN_OF_LONG, ReportTable
+from results.table import LONGEST_CELL, SHOWN_OF_LONG, Table
 
 FEW_COLUMNS = 9
 """A table with no more columns has room for long remarks below its names."""
@@ -68,13 +68,13 @@ def _kind(block: Block) -> str:
     return type(block).__name__
 
 
-def _column_classes(table: ReportTable) -> list[Markup]:
+def _column_classes(table: Table) -> list[Markup]:
     """The class attribute of each column's cells; most have none, because a long table has thousands of cells."""
     longest = (max((len(row[column].text) for row in table.rows), default=0) for column in range(len(table.columns)))
     return [_class_of(table, name, length) for name, length in zip(table.columns, longest, strict=True)]
 
 
-def _class_of(table: ReportTable, column: str, longest: int) -> Markup:
+def _class_of(table: Table, column: str, longest: int) -> Markup:
     if column in table.numeric:
         return Markup(' class="number"')
     if column == table.key:

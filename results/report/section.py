@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from conf.overrides import Overrides
-from results.report.table import ReportTable
+from results.table import Table
 from sweeps.chains import points_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -98,7 +98,7 @@ class NamedTable:
     """
 
     name: str
-    table: ReportTable
+    table: Table
     folded_as: str = ""
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from conf.units import GIBIBYTE
+from results.table import Table, text
 from results.units import gib, seconds
 from sweeps.planner.choosing.explain import Alternative, Explanation
 
@@ -62,25 +61,20 @@ def _binding(explanation: Explanation) -> str:
 
 
 def _alternatives(explanation: Explanation) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.title = "One knob changed, predicted"
-    table.add_column("knob", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    table.add_column("step s", justify="right", no_wrap=True)
-    table.add_column("slower", justify="right", no_wrap=True)
-    table.add_column("GiB", justify="right", no_wrap=True)
-    table.add_column("why not", overflow="fold")
+    rows = []
     for alternative in explanation.alternatives:
         predicted = alternative.estimate
-        table.add_row(
+        row = (
             alternative.knob,
             alternative.value,
             seconds(predicted.step_seconds if predicted else None),
             "" if alternative.slower is None else f"{100 * alternative.slower:+.1f} %",
             gib(predicted.peak_memory_bytes if predicted else None),
-            Text(alternative.reason or ""),
+            alternative.reason or "",
         )
-    return table
+        rows.append(tuple(map(text, row)))
+    columns = ("knob", "value", "step s", "slower", "GiB", "why not")
+    return Table(columns, tuple(rows), frozenset({"step s", "slower", "GiB"}), title="One knob changed, predicted")
 
 
 def explanation_document(explanation: Explanation) -> dict[str, object]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-
 from conf.plan.knobs import KNOBS, layers_in_short
 from conf.units import GIBIBYTE, SECONDS_PER_HOUR, TERA
 from results.search.rows import MILLION, Row, knob_cells
-from results.terminal.layout_names import LayoutCell
+from results.table import Table, breakable, text
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training
 from sweeps.planner.choosing.objectives import dollars_per_second, tokens_per_step, total_hours, watts
@@ -93,24 +90,21 @@ def mixed_document(
 
 def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training: Training) -> Table:
     """The best assignments, fastest first. TFLOPS are model FLOPs per device, of all types together."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.title = "One job over all of them. Predicted, not measured: ranked by time of a step"
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layout", overflow="fold")
-    table.add_column("pipeline", overflow="fold")
-    for name in ("step s", "TFLOPS", "$/Mtoken"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("#", "layout", "pipeline", "step s", "TFLOPS", "$/Mtoken")
+    rows = []
     for position, plan in enumerate(best, start=1):
         per_million = mixed_row(plan, spaces, training)["predicted_dollars_per_million_tokens"]
-        table.add_row(
-            str(position),
-            LayoutCell(_layout(plan, spaces[0].setting.model.num_layers)),
-            "\n".join(_block_text(block) for block in plan.blocks),
-            seconds(plan.step_seconds),
-            tflops(_flops_per_device(plan, spaces)),
-            significant(per_million if isinstance(per_million, float) else None),
+        row = (
+            text(position),
+            breakable(_layout(plan, spaces[0].setting.model.num_layers)),
+            text("\n".join(_block_text(block) for block in plan.blocks)),
+            text(seconds(plan.step_seconds)),
+            text(tflops(_flops_per_device(plan, spaces))),
+            text(significant(per_million if isinstance(per_million, float) else None)),
         )
-    return table
+        rows.append(row)
+    title = "One job over all of them. Predicted, not measured: ranked by time of a step"
+    return Table(columns, tuple(rows), frozenset(columns) - {"layout", "pipeline"}, title=title)
 
 
 def _layout(plan: MixedStrategy, num_layers: int) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich import box
-from rich.table import Table
+from collections.abc import Mapping, Sequence
 
 from results.search.rows import Row, layout, layout_knobs, search_row
-from results.terminal.layout_names import LayoutCell, names_in_short
+from results.table import Table, breakable, text
+from results.terminal.layout_names import names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
 from sweeps.planner.choosing.choice import Judged
@@ -36,14 +34,8 @@ def search_table(
         title: what they are.
         several_places: clusters or numbers of devices to choose among were offered.
     """
-    table = _empty(title, best)
-    columns = _columns(best, training, several_places)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for position, candidate in enumerate(best, start=1):
-        cells = _cells(candidate, training)
-        table.add_row(str(position), LayoutCell(layout(candidate)), *(cells[name] for name in columns))
-    return table
+    rows = [_cells(candidate, training) for candidate in best]
+    return _table(title, best, _columns(best, training, several_places), rows)
 
 
 def judged_table(shown: Sequence[Judged], training: Training, title: str, *, several_places: bool, width: int) -> Table:
@@ -53,29 +45,35 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     Args:
         width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
     """
-    table = _empty(title, [judged.candidate for judged in shown])
-    columns = _columns([judged.candidate for judged in shown], training, several_places)
+    best = [judged.candidate for judged in shown]
+    columns = _columns(best, training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
     if width < WIDE:
         columns = [name for name in columns if name not in ("TFLOPS", "J/token")]
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for position, judged in enumerate(shown, start=1):
+    rows = []
+    for judged in shown:
         cells = _cells(judged.candidate, training)
         cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
         cells["GiB"] += "!" if judged.is_nearly_full else ""
-        table.add_row(str(position), LayoutCell(layout(judged.candidate)), *(cells[name] for name in columns))
-    return table
+        rows.append(cells)
+    return _table(title, best, columns, rows)
 
 
-def _empty(title: str, shown: Sequence[Candidate]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", caption_justify="left")
-    table.title = f"Predicted, not measured: {title}"
-    if names := names_in_short(map(layout_knobs, shown)):
-        table.caption = f"Names: {names}."
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layout", overflow="fold")
-    return table
+def _table(
+    title: str, best: Sequence[Candidate], columns: Sequence[str], figures: Sequence[Mapping[str, str]]
+) -> Table:
+    names = names_in_short(map(layout_knobs, best))
+    rows = tuple(
+        (text(position), breakable(layout(candidate)), *(text(cells[name]) for name in columns))
+        for position, (candidate, cells) in enumerate(zip(best, figures, strict=True), start=1)
+    )
+    return Table(
+        ("#", "layout", *columns),
+        rows,
+        frozenset(("#", *columns)),
+        title=f"Predicted, not measured: {title}",
+        caption=f"Names: {names}." if names else "",
+    )
 
 
 def _columns(best: Sequence[Candidate], training: Training, several_places: bool) -> list[str]:
@@ -118,22 +116,19 @@ def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:
 
     Efficiency is tokens per second and device, over those of the first row that has a plan.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.title = TITLES[kind]
-    for name in ("devices", "batch", "step s", "TFLOPS", "efficiency %"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("layout", overflow="fold")
+    numeric = ("devices", "batch", "step s", "TFLOPS", "efficiency %")
+    rows = []
     for point in points:
         candidate = point.candidate
-        table.add_row(
+        figures = (
             count(point.world_size),
             count(point.global_batch_size),
             seconds(candidate.step_seconds if candidate else None),
             tflops(candidate.model_flops_per_second_per_device if candidate else None),
             percent(point.efficiency),
-            LayoutCell(layout(candidate)) if candidate else "no plan fits",
         )
-    return table
+        rows.append((*map(text, figures), breakable(layout(candidate)) if candidate else text("no plan fits")))
+    return Table((*numeric, "layout"), tuple(rows), frozenset(numeric), title=TITLES[kind])
 
 
 def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind) -> dict[str, object]:

@@ -50,7 +50,7 @@ class LayoutCell:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for line in break_lines(self.name, options.max_width, self.after):
-            yield Text(line, no_wrap=True)
+            yield Text(line, no_wrap=True, overflow="ellipsis")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         longest = max(map(len, _parts(self.name, self.after)))

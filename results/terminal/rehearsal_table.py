@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from conf.plan.experiment import Experiment
 from conf.units import GIGA, TERA
+from results.table import Cell, Table, text
 from results.units import ABSENT, count, error_percent, gib, significant
 from train_core.costs import estimate
 from train_core.costs.counts.traffic import GroupTraffic, Kind, stage_traffic
@@ -62,23 +60,24 @@ def predict(experiment: Experiment) -> Prediction:
 
 def memory_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
     """The memory of every stage at its fullest moment, in GiB, split by what it is held for."""
-    table = Table(
-        title="Memory of one rank of every stage at its fullest moment, GiB",
-        title_justify="left",
-        caption_justify="left",
-        caption="What tensors take; without the framework's share and gaps. predicted: by the cost model.",
-        box=box.SIMPLE,
-        padding=0,
-    )
-    table.add_column("stage", justify="right", no_wrap=True)
-    table.add_column("")
-    for heading in (*HEADINGS.values(), "total", "off %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = ("stage", "", *HEADINGS.values(), "total", "off %")
+    rows = []
     for stage, other in zip(rehearsal.stages, predicted.stages, strict=True):
         counted, expected = stage.memory.total_bytes, other.memory.total_bytes
-        table.add_row(str(stage.stage), "counted", *_gibs(stage.memory))
-        table.add_row("", "predicted", *_gibs(other.memory), error_percent(expected, counted))
-    return table
+        rows.append(_row(stage.stage, "counted", *_gibs(stage.memory), ""))
+        rows.append(_row("", "predicted", *_gibs(other.memory), error_percent(expected, counted)))
+    return Table(
+        columns,
+        tuple(rows),
+        frozenset(columns) - {""},
+        title="Memory of one rank of every stage at its fullest moment, GiB",
+        caption="What tensors take; without the framework's share and gaps. predicted: by the cost model.",
+        is_dense=True,
+    )
+
+
+def _row(*cells: object) -> tuple[Cell, ...]:
+    return tuple(map(text, cells))
 
 
 def _gibs(memory: StageBytes) -> list[str]:
@@ -87,23 +86,22 @@ def _gibs(memory: StageBytes) -> list[str]:
 
 def work_table(rehearsal: Rehearsal, predicted: Prediction) -> Table:
     """Products and collectives of a step; stages that do the same share their rows."""
-    table = Table(
-        title="One rank's step",
-        title_justify="left",
-        caption_justify="left",
-        caption="Counted; predicted: by the cost model, of the column before it. GB: 10^9 bytes of the whole tensors"
-        " that are summed, gathered, scattered or sent.",
-        box=box.SIMPLE,
-        padding=0,
-    )
-    for heading in ("stages", "TFLOP", "group", "collective", "number", "predicted", "GB", "predicted"):
-        table.add_column(heading, justify="left" if heading in ("group", "collective") else "right", no_wrap=True)
+    columns = ("stages", "TFLOP", "group", "collective", "number", "predicted", "GB", "predicted")
+    rows = []
     for stages, alike, other in _alike(rehearsal, predicted):
         named = [stages, significant(alike.flops / TERA, 4)]
         for kind, counted, expected in _pair_traffic(alike.traffic, other.traffic):
-            table.add_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected))
+            rows.append(_row(*named, kind.group, kind.kind.replace("_", "-"), *_amounts(counted, expected)))
             named = ["", ""]  # a group of stages is named on its first line only
-    return table
+    return Table(
+        columns,
+        tuple(rows),
+        frozenset(columns) - {"group", "collective"},
+        title="One rank's step",
+        caption="Counted; predicted: by the cost model, of the column before it. GB: 10^9 bytes of the whole tensors"
+        " that are summed, gathered, scattered or sent.",
+        is_dense=True,
+    )
 
 
 def _alike(rehearsal: Rehearsal, predicted: Prediction) -> Iterator[tuple[str, StageStep, StagePrediction]]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
-from results.terminal.layout_names import LayoutCell
+from results.table import Cell, Table, breakable, text
 from results.units import ABSENT
 from sweeps.table.cells import text_of
 
@@ -34,20 +30,21 @@ def score_table(comparisons: Sequence[RowComparison], width: int = WIDE) -> Tabl
         else ""
     )
     columns = [name for name in COLUMNS if width >= WIDE or name not in EXPLAINING]
-    table = _table(
-        "Predicted against measured",
-        "table",
-        "step %, memory %: mean of absolute errors. in 80 %: steps within the interval of their prediction."
-        + explained,
-        columns,
-    )
     groups = group_by_table(comparisons)
-    for name, members in groups.items():
-        table.add_row(LayoutCell(name, PATHS), *_select_cells(members, columns))
-    if len(groups) > 1:
-        table.add_section()
-        table.add_row(Text("in all", style="bold"), *_select_cells(comparisons, columns), style="bold")
-    return table
+    rows = [(breakable(name, PATHS), *_select_cells(members, columns)) for name, members in groups.items()]
+    has_total = len(groups) > 1
+    if has_total:
+        rows.append((text("in all"), *_select_cells(comparisons, columns)))
+    return Table(
+        ("table", *columns),
+        tuple(rows),
+        frozenset(columns) - {"worst row"},
+        title="Predicted against measured",
+        caption="step %, memory %: mean of absolute errors. in 80 %: steps within the interval of their prediction."
+        + explained,
+        num_totals=int(has_total),
+        least_name_width=LONGEST_WORD,
+    )
 
 
 def score_in_all(comparisons: Sequence[RowComparison]) -> str:
@@ -63,9 +60,9 @@ def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     return f"In all: {', '.join(said)}."
 
 
-def _select_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[str]:
+def _select_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[Cell]:
     cells = dict(zip(COLUMNS, _cells(score(comparisons)), strict=True))
-    return [cells[name] for name in columns]
+    return [text(cells[name]) for name in columns]
 
 
 def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
@@ -73,23 +70,20 @@ def series_table(comparisons: Sequence[RowComparison]) -> Table | None:
     mean = mean_of_series(comparisons)
     if mean is None:
         return None
-    caption = "A series is one model on one machine. The mean counts each of them once, however many rows it has."
-    table = _table("By series", "series", caption, SERIES_COLUMNS)
-    for name, members in group_by_series(comparisons).items():
-        table.add_row(Text(name), *_select_cells(members, SERIES_COLUMNS))
+    rows = [
+        (text(name), *_select_cells(members, SERIES_COLUMNS)) for name, members in group_by_series(comparisons).items()
+    ]
     shares = (mean.step_error, mean.constant_error, mean.memory_error)
     fits = ABSENT if mean.fits_right is None else f"{_percent(mean.fits_right)} %"
-    table.add_row(f"mean of {mean.num_series} series", "", *map(_percent, shares), fits)
-    return table
-
-
-def _table(title: str, first: str, caption: str, columns: Sequence[str] = COLUMNS) -> Table:
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.caption_justify = "left"
-    table.add_column(first, overflow="fold", min_width=LONGEST_WORD)
-    for name in columns:
-        table.add_column(name, justify="left" if name == "worst row" else "right", overflow="fold")
-    return table
+    rows.append(tuple(map(text, (f"mean of {mean.num_series} series", "", *map(_percent, shares), fits))))
+    return Table(
+        ("series", *SERIES_COLUMNS),
+        tuple(rows),
+        frozenset(SERIES_COLUMNS),
+        title="By series",
+        caption="A series is one model on one machine. The mean counts each of them once, however many rows it has.",
+        least_name_width=LONGEST_WORD,
+    )
 
 
 def _cells(score: Score) -> tuple[str, ...]:

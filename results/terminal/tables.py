@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
-from rich import box
-from rich.table import Table
+from dataclasses import replace
 
 from conf.plan.setup import Setup
-from results.report.findings.sought import half_width_text, value_text, words_of
-from results.terminal.layout_names import LayoutCell, OutcomeCell, legend_in_short
-from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, tflops
+from results.report.findings.predictions import by_prediction, predicted_cells
+from results.report.findings.ranking import measured_cells, relations_by_trial, sought_cells
+from results.report.findings.sought import words_of
+from results.scaling import Scaling
+from results.table import Cell, Table, breakable, text
+from results.terminal.layout_names import legend_in_short
+from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_points
-from sweeps.repeats.points import NOISY_RATIO
-from sweeps.repeats.ranking import MEASURED_PEAK
+from sweeps.repeats.points import NOISY_RATIO, MeasuredPoint, machine_noise, measured_points, places
+from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
 from train_core.measurement import Outcome
-
-if TYPE_CHECKING:
-    import pandas  # costs 0.4 s, which printing a plan does not need
 
 DISTURBED = "DISTURBED"
 """Shown in the place of COMPLETED where something disturbed the run, or every run of the point."""
@@ -39,96 +37,105 @@ STYLES: dict[str | None, str] = {
 """The colour of each outcome. None is a trial that was left out; outcomes that are not named ended badly."""
 
 BAD_END = "red"
+RANKED_COLUMNS = {
+    "TFLOPS": "model TFLOPS",
+    "MFU %": "MFU %",
+    "step s": "step s",
+    "+- %": "± %",
+    "n": "runs",
+    "GiB": "peak GiB",
+    "x": "x baseline",
+}
+"""Short heads for a terminal, and what the report calls the same figures."""
+PLAN_COLUMNS = {"devices": "devices", "TFLOPS": "model TFLOPS", "MFU %": "MFU %", "step s": "step s", "GiB": "peak GiB"}
 
 
-def ranked_table(frame: pandas.DataFrame, setups: Iterable[Setup] = (), labels: Labels | None = None) -> Table:
-    """The trials of `collect`, the measured ones first and fastest first; below them the others by outcome.
+def ranked_table(readings: Sequence[TrialReading], labels: Labels | None = None) -> Table:
+    """The points of a sweep, the measured ones first and fastest first; below them the other trials by outcome.
 
     TFLOPS are model FLOPs per device; the step is the slowest rank's median.
 
     Args:
-        setups: those whose names stand in the table, which its caption explains.
-        labels: how the trials are called.
+        labels: how the trials are called; the caption explains the names. None: names are not explained.
     """
-    table = _table(
+    points, relations = measured_points(readings), relations_by_trial(readings)
+    rows = [
+        _ranked_row(place, point, relations[point.middle.trial.trial_id])
+        for place, point in zip(places(points), points, strict=True)
+    ]
+    rows += [_unmeasured_row(reading, len(RANKED_COLUMNS)) for reading in _never_measured(readings, points)]
+    setups = [each.experiment for each in readings if each.experiment] if labels else []
+    return _table(
         "Measured here, ranked by TFLOPS per device",
-        f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(frame)}. GiB: the fullest rank (on a CPU its"
+        f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
-        f" as fast.{_disturbed_words(frame)} *: the baseline.{_names(setups, labels)}",
+        f" as fast.{_disturbed_words(readings, points)} *: the baseline.{_names(setups, labels)}",
         labels.heading if labels else "layout",
+        RANKED_COLUMNS,
+        rows,
     )
-    _numeric(table, "TFLOPS", "MFU %", "step s", "+- %", "n", "GiB", "x")
-    for row in _ranked_rows(frame):
-        table.add_row(
-            _place(row),
-            _layout(str(row["label"]), bool(row["is_baseline"])),
-            _outcome(DISTURBED if _is_disturbed(row) else row["outcome"]),
-            tflops(_rate_of_point(row, "measured_model_flops_per_second_per_device")),
-            share_of_peak(_rate_of_point(row, "measured_model_flops_utilization")),
-            seconds(_number_in(row, "point_step_seconds")),
-            _half_width(row),
-            count(_number_in(row, "num_runs")),
-            gib(_number_in(row, "measured_peak_memory_bytes")),
-            _ratio(_number_in(row, "speed_up")),
-        )
-    return table
 
 
-def _is_disturbed(row: dict[str, Any]) -> bool:
-    """True if no steady run measured the point: such a one has no place."""
-    return _number_in(row, "measured_step_seconds") is not None and not _place(row)
+def _ranked_row(place: str, point: MeasuredPoint, relation: Scaling) -> tuple[Cell, ...]:
+    cells = measured_cells(point, relation)
+    speed_up = relation.speed_up
+    cells["x baseline"] = text(ABSENT if speed_up is None else f"{speed_up:.2f}")
+    return (
+        text(place),
+        _layout(point.label, point.is_baseline),
+        _outcome(DISTURBED if point.disturbed else point.middle.outcome),
+        *(cells[name] for name in RANKED_COLUMNS.values()),
+    )
 
 
-def _place(row: dict[str, Any]) -> str:
-    """Return the place; empty if it has none, whatever pandas has made of None."""
-    return row["place"] if isinstance(row["place"], str) else ""
+def _unmeasured_row(reading: TrialReading, num_figures: int) -> tuple[Cell, ...]:
+    name = _layout(reading.label, reading.trial.is_baseline)
+    return (text(""), name, _outcome(reading.outcome), *[text(ABSENT)] * num_figures)
 
 
-def _disturbed_words(frame: pandas.DataFrame) -> str:
+def _never_measured(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> list[TrialReading]:
+    """The trials whose point no run has measured, by outcome."""
+    measured = {run.experiment.fingerprint for point in points for run in point.runs if run.experiment}
+    others = [each for each in readings if not (each.experiment and each.experiment.fingerprint in measured)]
+    return sorted(others, key=lambda each: str(each.outcome and each.outcome.value))
+
+
+def _disturbed_words(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
     """Return what disturbed the points that are called so; empty if none is."""
-    why = dict.fromkeys(str(row["disturbed"]) for row in _plain_rows(frame) if _is_disturbed(row))
-    return f" DISTURBED, and without a place: {', or '.join(why)}." if why else ""
+    disturbed = disturbances(readings)
+    ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
+    reasons = dict.fromkeys(reason for trial_id, reason in disturbed.items() if trial_id in ids)
+    return f" DISTURBED, and without a place: {', or '.join(reasons)}." if reasons else ""
 
 
-def _rate_of_point(row: dict[str, Any], name: str) -> float | None:
-    """A rate of the middle run at the seconds of its point, which differ where they are the mean of two runs."""
-    value, own, of_point = (_number_in(row, each) for each in (name, "measured_step_seconds", "point_step_seconds"))
-    return value if value is None or own is None or of_point is None else value * own / of_point
-
-
-def _peak_note(frame: pandas.DataFrame) -> str:
+def _peak_note(readings: Sequence[TrialReading]) -> str:
     """Says so where the peaks that were measured beside the trials differ, as on a machine that others use too."""
-    rows = [row for row in _plain_rows(frame) if row["measured_peak_source"] == MEASURED_PEAK]
-    peaks = [_number_in(row, "measured_peak_flops_per_second") or 0.0 for row in rows]
-    if not peaks or max(peaks) <= NOISY_RATIO * min(peaks):
+    noise = machine_noise(each.performance for each in readings)
+    if noise is None or noise <= NOISY_RATIO:
         return ""
-    return f" that was measured beside the run (these vary x{max(peaks) / min(peaks):.2g}: MFUs are not comparable)"
+    return f" that was measured beside the run (these vary x{noise:.2g}: MFUs are not comparable)"
 
 
 def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
     """The points of a sweep that seeks something else than the highest rate, best first; below them what failed."""
-    points = sought_points(record, results)
     words = [words_of(objective) for objective in record.objective]
-    caption = f"+-: half of a 95 % interval. n: runs.{_names((), record.labels)}"
-    table = _table(f"Measured here, ranked by {' and '.join(words)}", caption, "trial")
-    _numeric(table, *words, "+-", "n", "step s")
-    for position, point in enumerate(points, start=1):
-        both = zip(record.objective, point.values, strict=True)
-        half, performance = point.half_width, point.reading.performance
-        table.add_row(
-            str(position),
+    rows = [
+        (
+            text(position),
             _layout(point.name, point.reading.trial.is_baseline),
             _outcome(point.reading.outcome),
-            *(value_text(objective, value) for objective, value in both),
-            half_width_text(record.objective[0], half),
-            str(len(point.runs)),
-            seconds(performance.step_seconds if performance else None),
+            *sought_cells(record, point),
         )
+        for position, point in enumerate(sought_points(record, results), start=1)
+    ]
     for result in results:
         if result.performance is None and result.outcome is not None:
-            table.add_row("", _layout(result.title, result.trial.is_baseline), _outcome(result.outcome))
-    return table
+            name = _layout(result.title, result.trial.is_baseline)
+            rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
+    caption = f"+-: half of a 95 % interval. n: runs.{_names((), record.labels)}"
+    columns = (*words, "+-", "n", "step s")
+    return _table(f"Measured here, ranked by {' and '.join(words)}", caption, "trial", columns, rows)
 
 
 def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
@@ -137,24 +144,22 @@ def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
     capacities = {gib(trial.estimate.memory_capacity_bytes) for trial in trials if trial.estimate}
     of_capacity = f", of {capacities.pop()}" if len(capacities) == 1 else ""
     names = _names((trial.experiment for trial in trials if trial.experiment), record.plan_labels)
-    caption = f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}"
-    table = _table("Predicted, not measured, ranked by TFLOPS per device", caption, record.plan_labels.heading)
     # Seconds of a step compare only on equal devices, so their number is shown where it differs.
     sizes = {trial.experiment.parallel.world_size for trial in trials if trial.experiment}
-    _numeric(table, *(["devices"] if len(sizes) > 1 else []), "TFLOPS", "MFU %", "step s", "GiB")
+    columns = [name for name in PLAN_COLUMNS if name != "devices" or len(sizes) > 1]
+    rows = []
     for position, trial in enumerate(by_prediction(trials), start=1):
-        estimate, size = trial.estimate, trial.experiment.parallel.world_size if trial.experiment else None
-        table.add_row(
-            str(position) if trial.infeasible_reason is None else "",
-            _layout(record.plan_label_of(trial), trial.is_baseline),
-            _fit(trial),
-            *([count(size)] if len(sizes) > 1 else []),
-            tflops(estimate.model_flops_per_second_per_device if estimate else None),
-            percent(estimate.model_flops_utilization if estimate else None),
-            seconds(estimate.step_seconds if estimate else None),
-            gib(estimate.peak_memory_bytes if estimate else None),
-        )
-    return table
+        cells = predicted_cells(trial)
+        place = text(position if trial.infeasible_reason is None else "")
+        name = _layout(record.plan_label_of(trial), trial.is_baseline)
+        rows.append((place, name, _fit(trial), *(cells[PLAN_COLUMNS[column]] for column in columns)))
+    return _table(
+        "Predicted, not measured, ranked by TFLOPS per device",
+        f"TFLOPS: model FLOPs per device. GiB: the worst stage, per device{of_capacity}. *: the baseline.{names}",
+        record.plan_labels.heading,
+        columns,
+        rows,
+    )
 
 
 def _names(setups: Iterable[Setup], labels: Labels | None) -> str:
@@ -165,63 +170,14 @@ def _names(setups: Iterable[Setup], labels: Labels | None) -> str:
     return f" Names: {legend}." if legend else ""
 
 
-def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials in the order of their predictions.
-
-    First those that fit, fastest first; then those that do not, by what they lack; then those that cannot exist.
-    """
-    return sorted(trials, key=_prediction_order)
+def _table(title: str, caption: str, heading: str, columns: Iterable[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
+    """A table of places, names, outcomes and then figures."""
+    numeric = frozenset(("#", *columns))
+    return Table(("#", heading, "outcome", *columns), tuple(rows), numeric, title=title, caption=caption)
 
 
-def _prediction_order(trial: Trial) -> tuple[int, float]:
-    if trial.estimate is None:
-        return (2, 0.0)
-    if trial.infeasible_reason is not None:
-        return (1, float(trial.estimate.shortfall_bytes))
-    return (0, -trial.estimate.model_flops_per_second_per_device)
-
-
-def _table(title: str, caption: str, heading: str) -> Table:
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.caption_justify = "left"
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column(heading)
-    table.add_column("outcome")
-    return table
-
-
-def _numeric(table: Table, *names: str) -> None:
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-
-
-def _ranked_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    """A row for each point, by its middle run; of a point that was not measured, for each trial."""
-    rows = _plain_rows(frame)
-    measured = {row["fingerprint"] for row in rows if row["is_middle_run"] is True}
-    return sorted(
-        (row for row in rows if row["is_middle_run"] is True or row["fingerprint"] not in measured), key=_rank
-    )
-
-
-def _plain_rows(frame: pandas.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
-    rate = _rate_of_point(row, "measured_model_flops_per_second_per_device")
-    return (int(_is_disturbed(row)), -rate, "") if rate is not None else (2, 0.0, str(row["outcome"]))
-
-
-def _number_in(row: dict[str, Any], name: str) -> float | None:
-    """The number in a row, or None: pandas turns None into NaN in a column of numbers."""
-    value = row.get(name)
-    # Only NaN differs from itself.
-    return None if value is None or value != value else float(value)
-
-
-def _layout(label: str, is_baseline: bool) -> LayoutCell:
-    return LayoutCell(f"{label} *" if is_baseline else label, after="- ")
+def _layout(label: str, is_baseline: bool) -> Cell:
+    return breakable(f"{label} *" if is_baseline else label, after="- ")
 
 
 def outcome_style(outcome: str | None) -> str:
@@ -229,28 +185,19 @@ def outcome_style(outcome: str | None) -> str:
     return STYLES.get(outcome, BAD_END)
 
 
-def _outcome(outcome: Any) -> OutcomeCell:
-    named = outcome if isinstance(outcome, str) else None
-    return OutcomeCell((named or "left out").replace("_", " "), outcome_style(named))
+def _outcome(outcome: str | None) -> Cell:
+    return _yielding((outcome or "left out").replace("_", " "), outcome_style(outcome))
 
 
-def _fit(trial: Trial) -> OutcomeCell:
+def _fit(trial: Trial) -> Cell:
     if trial.estimate is None:
-        return OutcomeCell("cannot exist", "dim")
+        return _yielding("cannot exist", "dim")
     if trial.infeasible_reason is None:
-        return OutcomeCell("fits", "green")
+        return _yielding("fits", "green")
     if not trial.estimate.shortfall_bytes:
-        return OutcomeCell("cannot run", "yellow")
-    return OutcomeCell(f"{gib(trial.estimate.shortfall_bytes)} GiB short", "yellow")
+        return _yielding("cannot run", "yellow")
+    return _yielding(f"{gib(trial.estimate.shortfall_bytes)} GiB short", "yellow")
 
 
-def _half_width(row: dict[str, Any]) -> str:
-    """Half of the interval, as a percentage of the seconds that are shown."""
-    low, high, shown = (
-        _number_in(row, name) for name in ("step_seconds_low", "step_seconds_high", "point_step_seconds")
-    )
-    return ABSENT if low is None or high is None or not shown else f"{50 * (high - low) / shown:.0f}"
-
-
-def _ratio(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.2f}"
+def _yielding(words: str, style: str) -> Cell:
+    return replace(text(words), style=style, gives_way=True)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.table import Table
 
 from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
 from calibrate.cluster_file import path_to_write
@@ -16,6 +15,7 @@ from cli.output.console import console, print_unwrapped
 from conf.errors import EXIT_INTERRUPTED
 from conf.overrides import Overrides
 from conf.units import GIGA, TERA
+from results.table import Table
 from train_core.rates.link_fit import fit_patterns
 from train_core.rates.record import DeviceRates
 
@@ -85,21 +85,21 @@ def _show_request(calibration: Calibration) -> None:
 
 
 def _products_table(rates: DeviceRates) -> Table:
-    table = plain_table("Matrix products, measured: TFLOPS of one rank, all ranks at once", "shape", *rates.plan.dtypes)
     by_shape = {(rate.product, rate.dtype): rate.flops_per_second.median / TERA for rate in rates.products}
+    rows = []
     for product in dict.fromkeys(rate.product for rate in rates.products):
         shape = f"{product.rows} x {product.depth} x {product.columns}"
-        table.add_row(shape, *(in_three_digits(by_shape[product, dtype]) for dtype in rates.plan.dtypes))
-    return table
+        rows.append((shape, *(in_three_digits(by_shape[product, dtype]) for dtype in rates.plan.dtypes)))
+    title = "Matrix products, measured: TFLOPS of one rank, all ranks at once"
+    return plain_table(title, ("shape", *rates.plan.dtypes), rows)
 
 
 def _links_table(rates: DeviceRates) -> Table:
     """The fit of each pattern: the file has only one bandwidth and one latency a link, which stand for all of these."""
-    table = plain_table(
-        "Links, measured: fit of each pattern alone", "link", "pattern", "GB/s", "microseconds", "error %"
-    )
+    rows = []
     for link in dict.fromkeys(timed.link for timed in rates.link_times):
         for pattern, fit in fit_patterns([timed for timed in rates.link_times if timed.link == link]).items():
-            row = (fit.bandwidth_bytes_per_second / GIGA, 1e6 * fit.latency_seconds, 100 * fit.error)
-            table.add_row(link, pattern.replace("_", "-"), *map(in_three_digits, row))
-    return table
+            figures = (fit.bandwidth_bytes_per_second / GIGA, 1e6 * fit.latency_seconds, 100 * fit.error)
+            rows.append((link, pattern.replace("_", "-"), *map(in_three_digits, figures)))
+    columns = ("link", "pattern", "GB/s", "microseconds", "error %")
+    return plain_table("Links, measured: fit of each pattern alone", columns, rows)

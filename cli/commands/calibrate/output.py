@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich import box
-from rich.table import Table
 
 from calibrate.calibration import Draft
 from calibrate.cluster_file import dotted_key
 from cli.output.console import console, shown_path
 from conf.folders import options
+from results.table import Table, text
 
 
 def print_changes(new: Draft, how: str) -> None:
     """Print every number as it was and as it is now, `how` (measured or fitted), and the range of the new one."""
-    table = plain_table(f"cluster/{new.output}.yaml", "value", "was", how, "range")
+    rows = []
     for change in new.changes:
         if isinstance(change.after, float | int):
             within = change.lowest is not None and change.highest is not None
             span = f"{in_three_digits(change.lowest)} to {in_three_digits(change.highest)}" if within else ""
-            table.add_row(
-                dotted_key(change.path, new.cluster).removeprefix("cluster."),
-                in_three_digits(change.before),
-                in_three_digits(change.after),
-                span,
-            )
-    console.print(table)
+            name = dotted_key(change.path, new.cluster).removeprefix("cluster.")
+            rows.append((name, in_three_digits(change.before), in_three_digits(change.after), span))
+    console.print(plain_table(f"cluster/{new.output}.yaml", ("value", "was", how, "range"), rows))
     for note in new.notes:
         console.print(f"{note}.")
 
@@ -64,13 +59,10 @@ def changes_document(new: Draft, how: str, written: Path | None) -> dict[str, An
     return {"cluster": new.cluster.name, "changes": changes, "notes": list(new.notes), "written": written}
 
 
-def plain_table(title: str, first: str, *numeric: str) -> Table:
+def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table that has a name and numbers in each row."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.add_column(first, overflow="fold")
-    for name in numeric:
-        table.add_column(name, justify="left" if name in ("pattern", "range") else "right", no_wrap=name != "range")
-    return table
+    numeric = frozenset(columns[1:]) - {"pattern", "range"}
+    return Table(tuple(columns), tuple(tuple(map(text, row)) for row in rows), numeric, title=title)
 
 
 def in_three_digits(value: float | None) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibrate.refit_cluster import FinishedTrial, telling_runs
-from cli.commands.calibrate.output import in_three_digits, plain_table
+from cli.commands.calibrate.output import in_three_digits
 from cli.output.console import console
 from conf.compose.load import Composition
 from conf.errors import UsageError
 from conf.overrides import for_a_shell
-from results.terminal.layout_names import LayoutCell
+from results.table import Table, breakable, text
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 
@@ -51,10 +51,9 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
     Args:
         sweep: the words by which a command names it, with its overrides.
     """
-    table = plain_table("Measure these first", "layout", "predicted s")
-    for _, run in chosen:
-        table.add_row(LayoutCell(run.label), in_three_digits(run.step_seconds))
-    console.print(table)
+    rows = tuple((breakable(found.label), text(in_three_digits(found.step_seconds))) for _, found in chosen)
+    columns = ("layout", "predicted s")
+    console.print(Table(columns, rows, frozenset({"predicted s"}), title="Measure these first"))
     console.print(
         f"Of {num_points} points of sweep {name}, their steps would say most of the constants of"
         f" {chosen[0][1].setup.cluster.name}: each is"

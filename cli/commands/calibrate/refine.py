@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from calibrate.calibration import draft, name_to_write, stamp_of
@@ -17,12 +16,12 @@ from calibrate.measured_changes import source_after
 from calibrate.measured_sweep import measured_sweep
 from calibrate.measured_table import measured_table
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
-from cli.commands.calibrate.output import changes_document, in_three_digits, plain_table, print_changes, write_file
+from cli.commands.calibrate.output import changes_document, in_three_digits, print_changes, write_file
 from cli.output.console import console
 from conf.compose.load import Composition, load_cluster
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
-from results.terminal.layout_names import LayoutCell
+from results.table import Table, breakable, text
 from sweeps.confidence.interval import half_width
 
 
@@ -168,12 +167,12 @@ def _print_errors(fit: Refit, evidence: Evidence) -> None:
 
 def _trials_table(fit: Refit) -> Table:
     """Seconds of a step of each trial; those that the fit did not use are marked."""
-    table = plain_table(
-        "Seconds of a step, predicted before and after the fit", "layout", "measured", "before", "after", "without it"
-    )
+    columns = ("layout", "measured", "before", "after", "without it")
+    rows = []
     for refitted in fit.trials:
         mark = "" if refitted.trial.counts else " (shares devices: not fitted to)"
-        predicted = (refitted.before, refitted.after, refitted.left_out)
-        name = LayoutCell(refitted.trial.label + mark, after="- ")
-        table.add_row(name, in_three_digits(refitted.trial.step_seconds), *map(in_three_digits, predicted))
-    return table
+        figures = (refitted.trial.step_seconds, refitted.before, refitted.after, refitted.left_out)
+        name = breakable(refitted.trial.label + mark, after="- ")
+        rows.append((name, *(text(in_three_digits(figure)) for figure in figures)))
+    title = "Seconds of a step, predicted before and after the fit"
+    return Table(columns, tuple(rows), frozenset(columns[1:]), title=title)

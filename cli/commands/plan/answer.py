@@ -44,7 +44,7 @@ def _numbers(reason: str) -> list[int]:
 
 def print_best(asked: Composition, record: SweepRecord) -> None:
     """The best point once more with its overrides, what a search would find, and the commands that go on from here."""
-    from results.terminal.tables import by_prediction
+    from results.report.findings.predictions import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
     if "loss" in record.objective:

@@ -10,7 +10,7 @@ from conf.plan.experiment import Experiment
 from conf.units import TRILLION
 from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.section import Plot
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import in_three_digits, round_to_digits
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
@@ -85,7 +85,7 @@ def predicted_costs(record: SweepRecord) -> list[CostPoint]:
     ]
 
 
-def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: CostPoint) -> ReportTable:
+def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: CostPoint) -> Table:
     """The points that no other beats with the numbers that they have in the plot, and the fastest others."""
     on_front = set(map(id, best))
     others = sorted((point for point in points if id(point) not in on_front), key=lambda point: point.days)
@@ -93,7 +93,7 @@ def cost_table(points: Sequence[CostPoint], best: Sequence[CostPoint], chosen: C
     shown += [chosen] if not any(point is chosen for point in shown) else []
     rows = tuple(_row(position, point, id(point) in on_front) for position, point in enumerate(shown, start=1))
     marked = frozenset(position for position, point in enumerate(shown) if point is chosen)
-    table = ReportTable(COLUMNS, rows, frozenset(NUMERIC), marked).without_empty_columns()
+    table = Table(COLUMNS, rows, frozenset(NUMERIC), marked).without_empty_columns()
     # One point that none beats is the marked one.
     return table if len(best) > 1 else table.only([name for name in table.columns if name != "beaten by none"])
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.units import TERA
-from results.report.table import Cell, ReportTable, number, text
-from results.terminal.tables import by_prediction
-from results.units import count, gib, percent, seconds, significant, tflops
+from results.report.findings.predictions import by_prediction, predicted_cells
+from results.table import Cell, Table, number, text
+from results.units import count, gib, percent, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import Estimate
 
@@ -38,9 +38,9 @@ class PredictedPart:
 
     subject: str
     verdict: str
-    fitting: ReportTable | None
-    lacking: ReportTable | None
-    impossible: ReportTable | None
+    fitting: Table | None
+    lacking: Table | None
+    impossible: Table | None
 
 
 def predicted_part(record: SweepRecord) -> PredictedPart:
@@ -91,37 +91,33 @@ def _name(record: SweepRecord, trial: Trial) -> str:
     return record.plan_label_of(trial) + (" (baseline)" if trial.is_baseline else "")
 
 
-def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> ReportTable | None:
+def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> Table | None:
     rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
     numeric = frozenset(FITTING_COLUMNS) - {"layout"}
-    table = ReportTable(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
+    table = Table(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
     return _drop_equal_stages(table) if rows else None
 
 
-def _drop_equal_stages(table: ReportTable) -> ReportTable:
+def _drop_equal_stages(table: Table) -> Table:
     """Without the column of the worst stage where that is the same one for all points."""
     differ = len(table.texts_of("worst stage")) > 1
     return table if differ else table.only([name for name in table.columns if name != "worst stage"])
 
 
 def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> tuple[Cell, ...]:
-    estimate, experiment = _estimate(trial), trial.experiment
-    assert experiment is not None
-    return (
-        number(str(position), position),
-        text(_name(record, trial)),
-        number(count(experiment.parallel.world_size), experiment.parallel.world_size),
-        number(seconds(estimate.step_seconds), estimate.step_seconds),
-        number(count(estimate.tokens_per_second), estimate.tokens_per_second),
-        _rate_cell(estimate.model_flops_per_second_per_device),
-        _rate_cell(estimate.hardware_flops_per_second_per_device),
-        number(percent(estimate.model_flops_utilization), estimate.model_flops_utilization),
-        number(str(estimate.worst_stage), estimate.worst_stage),
-        number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
-    )
+    estimate = _estimate(trial)
+    hardware = estimate.hardware_flops_per_second_per_device
+    cells = predicted_cells(trial) | {
+        "#": number(str(position), position),
+        "layout": text(_name(record, trial)),
+        "tokens/s": number(count(estimate.tokens_per_second), estimate.tokens_per_second),
+        "hardware TFLOPS": number(tflops(hardware), hardware),
+        "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
+    }
+    return tuple(cells[name] for name in FITTING_COLUMNS)
 
 
-def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> ReportTable | None:
+def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> Table | None:
     rows = [
         (
             text(_name(record, trial)),
@@ -133,17 +129,13 @@ def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> ReportTable
         for trial in lacking
         for estimate in [_estimate(trial)]  # gives the estimate a name in here
     ]
-    table = ReportTable(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
+    table = Table(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
     return _drop_equal_stages(table) if rows else None
 
 
-def _impossible_table(record: SweepRecord, impossible: Sequence[Trial]) -> ReportTable | None:
+def _impossible_table(record: SweepRecord, impossible: Sequence[Trial]) -> Table | None:
     rows = [(text(_name(record, trial)), text(trial.infeasible_reason or "")) for trial in impossible]
-    return ReportTable(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
-
-
-def _rate_cell(rate: float) -> Cell:
-    return number(tflops(rate), rate)
+    return Table(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
 
 
 def _estimate(trial: Trial) -> Estimate:

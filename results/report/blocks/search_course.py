@@ -15,7 +15,7 @@ from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
 from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import ReportTable, number, text
+from results.table import Table, number, text
 from results.units import ABSENT, round_to_digits
 from sweeps.folder.history import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
@@ -230,7 +230,7 @@ def _front_value(point: SeenPoint, objectives: Sequence[Objective], *, is_best: 
     }
 
 
-def _table(course: Sequence[ProposedTrial]) -> ReportTable:
+def _table(course: Sequence[ProposedTrial]) -> Table:
     rows = tuple(
         (
             number(str(position), position),
@@ -242,7 +242,7 @@ def _table(course: Sequence[ProposedTrial]) -> ReportTable:
         )
         for position, each in enumerate(course, start=1)
     )
-    return ReportTable(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
+    return Table(COLUMNS, rows, frozenset({"#", "expected gain %", "found gain %"}))
 
 
 def _signed_percent(share: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from results.report.findings.comparable import display_name, measured_terms, pairs, predicted_terms, timed_pairs
 from results.report.section import Plot
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import round_to_digits, seconds
 from sweeps.reading import TrialReading
 from train_core.measurement import Breakdown
@@ -22,10 +22,10 @@ TERM_COLUMNS = ("compute s", "tensor s", "pipeline s", "data s", "all ranks s", 
 STEP_COLUMNS = ("layout", "seconds are", "of", *TERM_COLUMNS, "sum s")
 
 
-def step_table(breakdowns: Sequence[TrialReading]) -> ReportTable:
+def step_table(breakdowns: Sequence[TrialReading]) -> Table:
     """Two rows for a trial; ranks that shared a device have no predicted one."""
     rows = tuple(row for result in breakdowns for row in _step_rows(result))
-    return ReportTable(STEP_COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"}))
+    return Table(STEP_COLUMNS, rows, frozenset({*TERM_COLUMNS, "sum s"}))
 
 
 def _step_rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:

@@ -1,1 +1,1 @@
-"""The findings of a sweep: its verdict, its best plan, and which of its numbers may be compared."""
+"""The findings of a sweep: its verdict, its best plan, which numbers may be compared, and the cells of its points."""

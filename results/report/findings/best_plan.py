@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from results.report.findings.predictions import by_prediction
 from results.report.section import ReportSubject
-from results.terminal.tables import by_prediction
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
 from sweeps.trial import SweepRecord, Trial

@@ -19,7 +19,7 @@ from results.report.findings.comparable import (
     timed_pairs,
 )
 from results.report.section import Block, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import ABSENT, error_percent, gib, percent, round_to_digits, seconds, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
@@ -162,7 +162,7 @@ def _agreement_sentence(agreement: RankCorrelation) -> str:
     )
 
 
-def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
+def _statistics_table(compared: Sequence[Pair]) -> Table:
     """The step, each of its terms where it was broken down, and memory."""
     with_times = timed_pairs(compared)
     quantities: list[tuple[str, list[tuple[float, float]]]] = [("step", _seconds(with_times))]
@@ -170,7 +170,7 @@ def _statistics_table(compared: Sequence[Pair]) -> ReportTable:
     quantities.append((MEMORY, _memory(compared)))
     statistics = [(name, error_statistics(values), _share(name, with_times)) for name, values in quantities]
     rows = tuple(_statistics_row(name, errors, share) for name, errors, share in statistics if errors is not None)
-    return ReportTable(
+    return Table(
         STATISTICS_COLUMNS, rows, frozenset(STATISTICS_COLUMNS) - {"quantity"}, frozenset({0})
     ).without_empty_columns()
 
@@ -196,9 +196,9 @@ def _share(name: str, compared: Sequence[Pair]) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _trial_table(compared: Sequence[Pair]) -> ReportTable:
+def _trial_table(compared: Sequence[Pair]) -> Table:
     rows = tuple(_trial_row(pair) for pair in compared)
-    return ReportTable(TRIAL_COLUMNS, rows, frozenset(TRIAL_COLUMNS) - {"layout", "80 % interval s", "inside"})
+    return Table(TRIAL_COLUMNS, rows, frozenset(TRIAL_COLUMNS) - {"layout", "80 % interval s", "inside"})
 
 
 def _trial_row(pair: Pair) -> tuple[Cell, ...]:

@@ -10,7 +10,7 @@ from results.footprint import declared_footprint
 from results.report.blocks.cost_points import MOST_ROWS, CostPoint, cost_table, measured_costs, predicted_costs, scatter
 from results.report.findings.best_plan import best_on_paper
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import in_three_digits
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
@@ -135,11 +135,11 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
     return f"{value:g}{unit} ({source or 'as given'})"
 
 
-def counted_table(results: Sequence[TrialReading]) -> ReportTable | None:
+def counted_table(results: Sequence[TrialReading]) -> Table | None:
     """Return what counters said of each trial, beside what its declared watts would be."""
     rows = [_counted_row(result) for result in ranking_of(list(results))[:MOST_COUNTED]]
     shown = tuple(row for row in rows if row is not None)
-    return ReportTable(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None
+    return Table(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None
 
 
 def _counted_row(result: TrialReading) -> tuple[Cell, ...] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from conf.plan.knobs import layers_in_short
 from results.report.findings.comparable import display_name, has_device_per_rank
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import gib, percent, tflops
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
@@ -31,13 +31,13 @@ def section(subject: ReportSubject) -> Section | None:
     return Section("device-types", "By type of devices", "measured and predicted", finding, blocks)
 
 
-def blocks_table(results: Sequence[TrialReading]) -> ReportTable | None:
+def blocks_table(results: Sequence[TrialReading]) -> Table | None:
     """A row for each block of every measured mixed trial, fastest trial first; None when no trial is mixed.
 
     Ranks that shared a device have no predicted row, because the cost model gives each a device of its own.
     """
     rows = tuple(row for result in ranking_of(list(results)) for row in _rows(result))
-    return ReportTable(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
+    return Table(COLUMNS, rows, frozenset(NUMBERS)) if rows else None
 
 
 def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from conf.types.stage_spec import TRAIN, StageSpec
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import ABSENT, significant
 from sweeps.chains import by_predecessor, chain_metrics, chain_of
 from sweeps.reading import TrialReading
@@ -32,7 +32,7 @@ def section(subject: ReportSubject) -> Section | None:
         for each in tried
     ]
     columns = (subject.sweep.record.labels.heading, *stages, *names)
-    table = ReportTable(columns, tuple(rows), frozenset(names), choices=tuple(stages))
+    table = Table(columns, tuple(rows), frozenset(names), choices=tuple(stages))
     blocks = (NamedTable("followed", table), Paragraph(FIGURES, is_note=True))
     return Section("followed", "What followed", "measured", _finding(stages, subject.later), blocks)
 

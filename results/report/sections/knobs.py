@@ -18,7 +18,7 @@ from results.knobs.table import (
 )
 from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import ABSENT, gib, percent, seconds
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.plans.strategy import Strategy
@@ -106,7 +106,7 @@ def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
     )
 
 
-def _shares_table(sensitivity: Sensitivity) -> ReportTable:
+def _shares_table(sensitivity: Sensitivity) -> Table:
     rows = [
         (
             text(effect.column.words),
@@ -123,10 +123,10 @@ def _shares_table(sensitivity: Sensitivity) -> ReportTable:
         for number, effect in enumerate(sensitivity.effects)
         if sensitivity.is_told and effect in sensitivity.leaders
     }
-    return ReportTable(SHARE_COLUMNS, tuple(rows), frozenset(NUMERIC), frozenset(marked))
+    return Table(SHARE_COLUMNS, tuple(rows), frozenset(NUMERIC), frozenset(marked))
 
 
-def _memory_table(table: KnobTable) -> ReportTable | None:
+def _memory_table(table: KnobTable) -> Table | None:
     counts = memory_counts(table)
     if not counts:
         return None
@@ -142,7 +142,7 @@ def _memory_table(table: KnobTable) -> ReportTable | None:
     ]
     out = "ran out" if table.rates_are == "measured" else "do not fit"
     columns = ("knob", "value", "trials", out, "of them %")
-    return ReportTable(columns, tuple(rows), frozenset(columns[2:]))
+    return Table(columns, tuple(rows), frozenset(columns[2:]))
 
 
 def _decides(table: KnobTable) -> str:
@@ -195,7 +195,7 @@ def _neighbours(explained: Explanation) -> Iterator[Block]:
         for each in explained.alternatives[:MOST_NEIGHBOURS]
     ]
     columns = ("knob", "value", "predicted step s", "slower %", "predicted GiB", "why not")
-    table = ReportTable(columns, tuple(rows), frozenset(columns[2:5]))
+    table = Table(columns, tuple(rows), frozenset(columns[2:5]))
     shown_columns = columns if any(each.reason for each in explained.alternatives[:MOST_NEIGHBOURS]) else columns[:5]
     yield NamedTable("knobs-neighbours", table.only(shown_columns))
 
@@ -228,7 +228,7 @@ def _published_blocks(
         for place in places
     ]
     heads = ("knob", "published place", *ours)
-    yield NamedTable("knobs-published", ReportTable(heads, tuple(rows), frozenset(heads[1:])))
+    yield NamedTable("knobs-published", Table(heads, tuple(rows), frozenset(heads[1:])))
 
 
 def _place_among(columns: Sequence[KnobColumn], knob: str) -> Cell:

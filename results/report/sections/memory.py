@@ -8,7 +8,7 @@ from typing import Any
 from conf.units import GIBIBYTE
 from results.report.findings.best_plan import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import ReportTable, number
+from results.table import Table, number
 from results.units import gib, percent, round_to_digits
 from train_core.costs import MEMORY_KINDS, Estimate
 
@@ -166,7 +166,7 @@ def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
                 yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(size), "order": order}
 
 
-def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> ReportTable:
+def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Table:
     kinds = [name for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
     heads = ["stage", *(f"{KINDS[name]} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
     columns = (*heads, "measured GiB") if measured else tuple(heads)
@@ -184,7 +184,7 @@ def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Repo
         if measured:
             cells.append(number(gib(measured[index]), measured[index]))
         rows.append(tuple(cells))
-    return ReportTable(columns, tuple(rows), frozenset(columns), frozenset({predicted.worst_stage}))
+    return Table(columns, tuple(rows), frozenset(columns), frozenset({predicted.worst_stage}))
 
 
 def _gibibytes(num_bytes: int) -> float:

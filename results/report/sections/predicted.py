@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from conf.units import GIBIBYTE
 from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
 from results.report.blocks.plan_tables import predicted_part
+from results.report.findings.predictions import by_prediction
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import ReportTable
-from results.terminal.tables import by_prediction
+from results.table import Table
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 
@@ -59,7 +59,7 @@ def section(subject: ReportSubject) -> Section | None:
     return Section("predicted", "Predicted on paper", "predicted", part.verdict, tuple(blocks))
 
 
-def _fold_line(table: ReportTable, what: str) -> str:
+def _fold_line(table: Table, what: str) -> str:
     """The line that opens the table of points of which that is true."""
     return f"Points that {what}: {len(table.rows)}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from conf.overrides import Override
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
-from results.report.table import ReportTable, text
+from results.table import Table, text
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.trial import SweepFolder
@@ -148,7 +148,7 @@ def _facts(last: GivenCommand) -> Iterator[tuple[str, str]]:
     return ((name, value) for name, value in recorded if value)
 
 
-def _commands_table(given: Sequence[GivenCommand]) -> ReportTable:
+def _commands_table(given: Sequence[GivenCommand]) -> Table:
     rows = tuple(
         (
             text(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.seconds))),
@@ -158,10 +158,10 @@ def _commands_table(given: Sequence[GivenCommand]) -> ReportTable:
         )
         for each in given
     )
-    return ReportTable(COMMAND_COLUMNS, rows, frozenset())
+    return Table(COMMAND_COLUMNS, rows, frozenset())
 
 
-def _trials_table(results: Sequence[TrialReading]) -> ReportTable | None:
+def _trials_table(results: Sequence[TrialReading]) -> Table | None:
     """The trials that left something, with the code that each ran."""
     rows = tuple(
         (
@@ -173,7 +173,7 @@ def _trials_table(results: Sequence[TrialReading]) -> ReportTable | None:
         for result in results
         if result.experiment and result.measurement
     )
-    return ReportTable(TRIAL_COLUMNS, rows, frozenset()) if rows else None
+    return Table(TRIAL_COLUMNS, rows, frozenset()) if rows else None
 
 
 def _code(command: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from results.published import PublishedFigure, chosen_figures
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
+from results.table import Cell, Table, number, text
 from results.units import ABSENT, count, tflops
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepRecord, Trial
@@ -48,7 +48,7 @@ def _counts_hardware(figures: Sequence[PublishedFigure]) -> bool:
     return any(figure.flops_kind == "hardware" for figure in figures)
 
 
-def _finding(figures: Sequence[PublishedFigure], table: ReportTable) -> str:
+def _finding(figures: Sequence[PublishedFigure], table: Table) -> str:
     """Return how many figures there are, and the first for which there is one of ours."""
     counted = f"{len(figures)} published figure{'s' if len(figures) > 1 else ''}, as printed by the sources."
     shown = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
@@ -63,10 +63,10 @@ def _finding(figures: Sequence[PublishedFigure], table: ReportTable) -> str:
 
 def published_table(
     figures: Sequence[PublishedFigure], record: SweepRecord | None = None, results: Sequence[TrialReading] = ()
-) -> ReportTable:
+) -> Table:
     """The figures as their sources print them; beside them ours, where the sweep has the same point."""
     rows = tuple(_row(figure, record, results) for figure in figures)
-    return ReportTable(COLUMNS, rows, frozenset(NUMERIC)).without_empty_columns()
+    return Table(COLUMNS, rows, frozenset(NUMERIC)).without_empty_columns()
 
 
 def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[TrialReading]) -> tuple[Cell, ...]:

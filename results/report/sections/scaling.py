@@ -9,8 +9,8 @@ from results.published import PublishedFigure, chosen_figures
 from results.report.blocks.charts import Spec, Values, quantity
 from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
 from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study
+from results.table import Cell, Table, number, text
 from results.units import count, percent, seconds, significant
 from sweeps.repeats.points import measured_points
 from sweeps.trial import SweepRecord
@@ -152,8 +152,8 @@ def _law(study: ScalingStudy) -> str:
     )
 
 
-def _table(study: ScalingStudy) -> ReportTable:
-    return ReportTable(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
+def _table(study: ScalingStudy) -> Table:
+    return Table(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
 
 
 def _row(point: StudyPoint) -> tuple[Cell, ...]:

@@ -12,10 +12,11 @@ from conf.types.sweep_spec import Objective
 from results.knobs.sensitivity import FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, quantity
-from results.report.findings.sought import half_width_text, value_text, words_of
+from results.report.findings.ranking import sought_cells
+from results.report.findings.sought import words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
-from results.units import percent, seconds
+from results.table import Cell, Table, number, text
+from results.units import percent
 from sweeps.labels import value_of
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
@@ -54,28 +55,16 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
             yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
 
 
-def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> ReportTable:
+def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
     names = [words_of(objective) for objective in record.objective]
     columns = ("#", "point", *names, HALF, "runs", "step s")
     rows = tuple(_row(record, position, point) for position, point in enumerate(points, start=1))
     marked = frozenset(position for position, point in enumerate(points) if point.on_front)
-    return ReportTable(columns, rows, frozenset(columns) - {"point"}, marked).without_empty_columns()
+    return Table(columns, rows, frozenset(columns) - {"point"}, marked).without_empty_columns()
 
 
 def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
-    both = zip(record.objective, point.values, strict=True)
-    values = (number(value_text(objective, value), value) for objective, value in both)
-    half, performance = point.half_width, point.reading.performance
-    sure = number(half_width_text(record.objective[0], half), half)
-    runs, step = len(point.runs), performance.step_seconds if performance else None
-    return (
-        number(str(position), -position),
-        text(point.name),
-        *values,
-        sure,
-        number(str(runs), runs),
-        number(seconds(step), step),
-    )
+    return (number(str(position), -position), text(point.name), *sought_cells(record, point))
 
 
 def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from conf.plan.experiment import Experiment
 from results.report.findings.best_plan import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, Paragraph, ReportSubject, Section
-from results.report.table import ReportTable, number, text
 from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
 from results.report.timeline.pipeline_spans import KINDS, PipelineStep, predicted_step
 from results.report.timeline.recorded_steps import RecordedBlocks, recorded_blocks
+from results.table import Table, number, text
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
 
@@ -139,4 +139,4 @@ def _seconds(plan: PredictedPlan) -> Iterator[Block]:
         )
         for stage in shown
     )
-    yield NamedTable("timeline-stages", ReportTable(columns, rows, frozenset(columns) - frozenset(of_types)))
+    yield NamedTable("timeline-stages", Table(columns, rows, frozenset(columns) - frozenset(of_types)))

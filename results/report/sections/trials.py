@@ -11,10 +11,11 @@ from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, 
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
 from results.report.findings.comparable import display_name
+from results.report.findings.ranking import measured_cells, relations_by_trial
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import Cell, ReportTable, number, text
-from results.scaling import Scaling, scalings
-from results.units import ABSENT, count, gib, percent, round_to_digits, seconds, share_of_peak, significant, tflops
+from results.scaling import Scaling
+from results.table import Cell, Table, number, text
+from results.units import ABSENT, round_to_digits
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import SweepRecord
@@ -53,7 +54,7 @@ def section(subject: ReportSubject) -> Section | None:
     if not results:
         return None
     points = measured_points(results)
-    relations = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
+    relations = relations_by_trial(results)
     blocks: tuple[Block, ...] = (
         *_cautions(record, results),
         *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
@@ -103,7 +104,7 @@ def _ranking(
     rows = [_measured_row(place, position, point, relations) for position, (place, point) in enumerate(placed, start=1)]
     rows += [_row({"layout": _name_cell(result), "outcome": text(_outcome(result))}) for result in others]
     marked = frozenset({0}) if points else frozenset()
-    whole = ReportTable(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
+    whole = Table(COLUMNS, tuple(rows), NUMERIC, marked, choices=("outcome",))
     table = NamedTable("trials", _drop_idle_columns(whole, record))
     if not points:
         return (table,)
@@ -129,7 +130,7 @@ def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) 
     yield from (f"No efficiency for {line}." for line in incomparable([point.middle for point in points], relations))
 
 
-def _drop_idle_columns(table: ReportTable, record: SweepRecord) -> ReportTable:
+def _drop_idle_columns(table: Table, record: SweepRecord) -> Table:
     """The table without columns that say nothing here, its first named after what the labels say."""
     idle = {"scaling"} if len(set(table.texts_of("scaling")) - {ABSENT}) < 2 else set()
     if table.texts_of("outcome") == ["completed"]:
@@ -157,26 +158,10 @@ def _name_cell(result: TrialReading) -> Cell:
 
 
 def _measured_row(place: str, position: int, point: MeasuredPoint, relations: dict[str, Scaling]) -> tuple[Cell, ...]:
-    performance, relation = point.performance, relations[point.middle.trial.trial_id]
-    memory = max(performance.peak_memory_bytes, default=None)
-    half = (point.seconds.high - point.seconds.low) / 2 / performance.step_seconds
-    hardware = performance.hardware_flops_per_second_per_device
-    cells = {
+    cells = measured_cells(point, relations[point.middle.trial.trial_id]) | {
         "#": number(place or ABSENT, -position),
         "layout": Cell(_name_of(point), note=point.disturbed or _sharing_note(point.middle) or point.middle.cause),
         "outcome": text("disturbed" if point.disturbed else _outcome(point.middle)),
-        "devices": number(count(performance.num_devices), performance.num_devices),
-        "model TFLOPS": number(tflops(point.rate), point.rate),
-        "± %": number(f"{100 * half:.0f}", half),
-        "runs": number(str(len(point.runs)), len(point.runs)),
-        "MFU %": number(share_of_peak(performance.model_flops_utilization), performance.model_flops_utilization),
-        "step s": number(seconds(performance.step_seconds), performance.step_seconds),
-        "tokens/s": number(count(performance.tokens_per_second), performance.tokens_per_second),
-        "x baseline": number(significant(relation.speed_up), relation.speed_up),
-        "scaling": text(relation.kind if relation.held_constant else ABSENT),
-        "efficiency %": number(percent(relation.efficiency), relation.efficiency),
-        "hardware TFLOPS": number(tflops(hardware), hardware),
-        "peak GiB": number(gib(memory), memory),
     }
     return _row(cells)
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
 from results.report.section import ReportSubject
-from results.report.table import Cell, ReportTable, number, text
 from results.report.timeline.gantt import devices_of_stages, stages_to_draw
 from results.report.timeline.pipeline_spans import WAITS, WORK, Kind, PipelineStep, predicted_step
 from results.report.timeline.recorded_spans import recorded_step
+from results.table import Cell, Table, number, text
 from results.units import percent
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of
@@ -38,7 +38,7 @@ def compared_step(subject: ReportSubject) -> ComparedStep | None:
     return ComparedStep(trial, predicted_step(trial.experiment, implementation), recorded_step(trial.stages))
 
 
-def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> ReportTable:
+def shares_table(experiment: Experiment, predicted: PipelineStep, measured: PipelineStep) -> Table:
     """Tabulate the shares in percent, of each stage that is shown, and of all in the mean."""
     of_types = ("devices",) if experiment.mixed else ()
     devices, stages = devices_of_stages(experiment), stages_to_draw(measured.num_stages)
@@ -54,7 +54,7 @@ def shares_table(experiment: Experiment, predicted: PipelineStep, measured: Pipe
             for what, step in (("predicted", predicted), ("measured", measured))
         ]
     shares = tuple(f"{name} %" for name in SHARES)
-    return ReportTable(("stage", *of_types, "numbers are", *shares), tuple(rows), frozenset(("stage", *shares)))
+    return Table(("stage", *of_types, "numbers are", *shares), tuple(rows), frozenset(("stage", *shares)))
 
 
 def _cells(step: PipelineStep, stages: Sequence[int]) -> Iterator[Cell]:

@@ -16,7 +16,7 @@ from results.report.findings.verdict import verdict
 from results.report.page import plot_library
 from results.report.report import ReportPaths
 from results.report.section import head_of
-from results.report.table import Cell, ReportTable
+from results.table import Cell, Table
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
@@ -252,7 +252,7 @@ def test_a_diverged_trial_does_not_break_the_plots(write_sweep: WriteSweep) -> N
 
 
 def test_markdown_tables_line_up_as_plain_text() -> None:
-    table = ReportTable(
+    table = Table(
         ("name", "value"), ((Cell("a|b"), Cell("1")), (Cell("long name"), Cell("1,000"))), frozenset({"value"})
     )
     assert table.markdown().splitlines() == [

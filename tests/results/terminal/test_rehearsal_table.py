@@ -7,8 +7,8 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
+from results.table import Table
 from results.terminal.rehearsal_table import Prediction, comparison, memory_table, predict, work_table
 from tests.results.conftest import experiment
 from train_core.costs import estimate

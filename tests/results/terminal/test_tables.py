@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cli.output.state_table import state_table
 from results.knobs.table import measured_table
-from results.terminal.tables import by_prediction, plan_table, ranked_table
-from results.trial_rows import collect, repeat_columns
+from results.report.findings.predictions import by_prediction
+from results.terminal.tables import plan_table, ranked_table
+from results.trial_rows import repeat_columns
 from sweeps.repeats.ranking import TWO_SPEEDS
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep
@@ -20,7 +20,7 @@ from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
 from tests.sweeps.repeats.test_disturbed_runs import QUIET, stepped
 
 
-def shown(table: Table, width: int) -> str:
+def shown(table: RenderableType, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table)
     output = console.file
@@ -32,7 +32,7 @@ def shown(table: Table, width: int) -> str:
 def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int) -> None:
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
     for table, numbers in (
-        (ranked_table(collect(Sweep.stored_in(folder).read())), ("0.100", "0.0950", "2.56", "1.50")),
+        (ranked_table(Sweep.stored_in(folder).read()), ("0.100", "0.0950", "2.56", "1.50")),
         (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("128.0 GiB", "short", "1.56", "192.0")),
     ):
         text = shown(table, width)
@@ -44,7 +44,7 @@ def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int)
 
 def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
-    lines = shown(ranked_table(collect(Sweep.stored_in(folder).read())), 140).splitlines()
+    lines = shown(ranked_table(Sweep.stored_in(folder).read()), 140).splitlines()
     ranked = [line.split() for line in lines if "COMPLETED" in line]
     assert [line[0] for line in ranked] == ["1=", "1=", "3", "4"]
     assert "*" in ranked[0]
@@ -59,7 +59,7 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
         stepped(4, QUIET, 0, model_flops_utilization=4.32, peak_source="data sheet"),
         slow,
     ]
-    table = ranked_table(collect(trials))
+    table = ranked_table(trials)
     lines = shown(table, 140).splitlines()
     places = {line.split()[0] for line in lines if "COMPLETED" in line}
     (disturbed,) = [line for line in lines if line.lstrip().startswith("tp1") and "DISTURBED" in line]
@@ -75,7 +75,7 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
 
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
     folder, record = write_sweep([])
-    assert "Measured here" in shown(ranked_table(collect(Sweep.stored_in(folder).read())), 80)
+    assert "Measured here" in shown(ranked_table(Sweep.stored_in(folder).read()), 80)
     assert "Predicted" in shown(plan_table(record, []), 80)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import vl_convert
 
 from results.report.section import NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.report.table import ReportTable
+from results.table import Table
 from sweeps.sweep import Sweep
 
 
@@ -23,7 +23,7 @@ def drawn(plot: Plot, width: int = 700) -> str:
     return svg
 
 
-def table_of(section: Section, name: str) -> ReportTable:
+def table_of(section: Section, name: str) -> Table:
     (found,) = (block.table for block in section.blocks if isinstance(block, NamedTable) and block.name == name)
     return found
 

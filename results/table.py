@@ -1,11 +1,18 @@
-"""A table of a report: cells that know how they read and how they sort, and their Markdown."""
+"""A table, whoever shows it: cells that know how they read and how they sort.
+
+It is set as Markdown here, by `results/report/page.py` in the page, and by `results/terminal/drawing.py` in a terminal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from results.units import ABSENT
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 LONGEST_CELL = 400
 """A cell with more characters is cut, because every row of a Markdown table is as wide as its widest."""
@@ -19,21 +26,31 @@ class Cell:
     Attributes:
         sort: the value that a click on the column's head sorts by; the text itself when None.
         note: a remark that the page sets below the text, and Markdown into a last column.
+        style: its colour in a terminal.
+        breaks_after: characters after which a terminal may break the text; empty: at spaces.
+        gives_way: in a narrow terminal it stands on several lines, and leaves its room to names.
     """
 
     text: str
     sort: float | None = None
     note: str = ""
+    style: str = ""
+    breaks_after: str = ""
+    gives_way: bool = False
 
 
 @dataclass(frozen=True)
-class ReportTable:
+class Table:
     """Rows under named columns.
 
     Attributes:
         numeric: names of the columns that are set to the right.
         marked: positions of rows to stress, such as the best and the baseline.
         choices: names of the columns with few different texts, by which the page offers to filter, such as the outcome.
+        title: the line above it in a terminal, where `caption` stands below; in a report sections say both.
+        num_totals: so many rows at the end sum up the others, and are set off from them in a terminal.
+        is_dense: in a terminal, its columns stand closer than those of others.
+        least_name_width: in a terminal, the characters that the first column has at least.
     """
 
     columns: tuple[str, ...]
@@ -41,6 +58,11 @@ class ReportTable:
     numeric: frozenset[str]
     marked: frozenset[int] = frozenset()
     choices: tuple[str, ...] = ()
+    title: str = ""
+    caption: str = ""
+    num_totals: int = 0
+    is_dense: bool = False
+    least_name_width: int = 0
 
     @property
     def key(self) -> str:
@@ -56,7 +78,7 @@ class ReportTable:
     def has_notes(self) -> bool:
         return any(cell.note for row in self.rows for cell in row)
 
-    def only(self, columns: Collection[str]) -> ReportTable:
+    def only(self, columns: Collection[str]) -> Table:
         """The table with these of its columns."""
         kept = [position for position, name in enumerate(self.columns) if name in columns]
         return replace(
@@ -67,9 +89,15 @@ class ReportTable:
             choices=tuple(name for name in self.choices if name in columns),
         )
 
-    def without_empty_columns(self) -> ReportTable:
+    def without_empty_columns(self) -> Table:
         """The table without the columns of numbers in which no row has any."""
         return self.only([name for name in self.columns if name not in self.numeric or self.texts_of(name) != [ABSENT]])
+
+    def __rich__(self) -> RenderableType:
+        """The table as a console of rich prints it, which asks for it by this name."""
+        from results.terminal.drawing import drawing_of  # rich is not needed to write a report
+
+        return drawing_of(self)
 
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""
@@ -86,8 +114,13 @@ class ReportTable:
         return "\n".join(lines)
 
 
-def text(value: object) -> Cell:
-    return Cell(str(value))
+def text(value: object, style: str = "") -> Cell:
+    return Cell(str(value), style=style)
+
+
+def breakable(name: str, after: str = "-") -> Cell:
+    """A name such as `tp4-pp8-dp32`, which a terminal breaks between its parts alone."""
+    return Cell(name, breaks_after=after)
 
 
 def number(shown: str, value: float | None) -> Cell:

@@ -1,0 +1,54 @@
+"""The figures of a point that was measured, as cells that are the same in the report and in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from results.report.findings.sought import half_width_text, value_text
+from results.scaling import Scaling, scalings
+from results.table import Cell, number, text
+from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, significant, tflops
+from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import SoughtPoint
+from sweeps.repeats.points import MeasuredPoint
+from sweeps.trial import SweepRecord
+
+
+def relations_by_trial(readings: Sequence[TrialReading]) -> dict[str, Scaling]:
+    """The scaling of each trial against the baseline, by the trial's id."""
+    return dict(zip((each.trial.trial_id for each in readings), scalings(readings), strict=True))
+
+
+def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
+    """The figures of a point by their names; the half interval is a share of the seconds that stand beside it."""
+    performance = point.performance
+    memory = max(performance.peak_memory_bytes, default=None)
+    half = (point.seconds.high - point.seconds.low) / 2 / performance.step_seconds
+    hardware = performance.hardware_flops_per_second_per_device
+    return {
+        "devices": number(count(performance.num_devices), performance.num_devices),
+        "model TFLOPS": number(tflops(point.rate), point.rate),
+        "± %": number(f"{100 * half:.0f}", half),
+        "runs": number(str(len(point.runs)), len(point.runs)),
+        "MFU %": number(share_of_peak(performance.model_flops_utilization), performance.model_flops_utilization),
+        "step s": number(seconds(performance.step_seconds), performance.step_seconds),
+        "tokens/s": number(count(performance.tokens_per_second), performance.tokens_per_second),
+        "x baseline": number(significant(relation.speed_up), relation.speed_up),
+        "scaling": text(relation.kind if relation.held_constant else ABSENT),
+        "efficiency %": number(percent(relation.efficiency), relation.efficiency),
+        "hardware TFLOPS": number(tflops(hardware), hardware),
+        "peak GiB": number(gib(memory), memory),
+    }
+
+
+def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
+    """The value of each objective, half the interval of the first, the number of runs, and the seconds of a step."""
+    both = zip(record.objective, point.values, strict=True)
+    half, performance, runs = point.half_width, point.reading.performance, len(point.runs)
+    step = performance.step_seconds if performance else None
+    return [
+        *(number(value_text(objective, value), value) for objective, value in both),
+        number(half_width_text(record.objective[0], half), half),
+        number(str(runs), runs),
+        number(seconds(step), step),
+    ]
