@@ -78,7 +78,7 @@ class AllocationJob:
         with lock_folder(sweep.folder):
             conductor = Conductor(sweep, room, self._rules(sweep))
             try:
-                step = go_on(conductor, Printed(), POLL_SECONDS, is_over=leaves_nothing_to_do)
+                step = go_on(conductor, LogLines(), POLL_SECONDS, is_over=leaves_nothing_to_do)
             except KeyboardInterrupt as stop:
                 room.interrupt_all(conductor.sweep, ENDED)
                 print(f"Stopped by signal {stop.args[0]}.")
@@ -152,7 +152,7 @@ def _wait_for_slurm() -> None:
             return
 
 
-class Printed(ProgressDisplay):
+class LogLines(ProgressDisplay):
     """A line of the job's output for each trial that starts or ends."""
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
 NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm allocation) .*)")
 NOT_STARTED = re.compile(r"srun: error: (Unable to create step.*|.*Invalid .*specification.*)")
 TASK_ENDED = re.compile(r"srun: error: \S+: tasks? \d")
+# Slurm names its own reasons after DUE TO; a line without one tells of a person, or of srun itself.
 STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT (?!.* DUE TO )")
 
 OUTCOME_OF_ALLOCATION = {"NODE_FAIL": Outcome.NODE_FAILED, "CANCELLED": Outcome.CANCELLED}

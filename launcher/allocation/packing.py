@@ -123,6 +123,7 @@ def choose(
         closed = reserved if each.seconds > begins else frozenset[str]()
         if placement := room.place(each.shape, closed):
             room.take(each.trial_id, placement)
+            # A reservation further down has to know for how long this one holds its devices.
             remaining[each.trial_id] = each.seconds
             chosen.append((each, placement))
         # Only the first that waits gets nodes reserved; with more of them hardly anything could pass.

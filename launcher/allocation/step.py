@@ -84,6 +84,7 @@ class StepExecutor:
         assert submission.job_name is not None
         self.logs.mkdir(parents=True, exist_ok=True)
         task = self._write_task(submission.job_name, function, work)
+        # Before the step starts, whose ranks look there whether they are the ones that are meant.
         write_submission(work.folder, submission)
         command = self.command(submission, placement, task)
         # srun's own words about the step's end belong beside those of the tasks, as in a job of its own.
@@ -115,6 +116,7 @@ class StepExecutor:
             f"--mem={self.slurm.extra_sbatch.get('mem', f'{memory}M')}",
             f"--time={self.slurm.time_limit_minutes}",
             *self._gpu_request(shape),
+            # Said outright, as steps of an allocation that was submitted with --export=NONE would inherit that.
             *("--export=ALL", "--unbuffered", "--open-mode=append", f"--job-name={submission.job_name}"),
             *(f"--output={submission.output}", f"--error={submission.error}"),
         ]

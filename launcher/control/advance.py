@@ -125,6 +125,7 @@ class Conductor:
     def begin(self, overrides: Sequence[str], *, on_slurm: bool) -> None:
         """A person gave the command: what was cancelled until now is tried again, and failures count from now on."""
         self._read_trials()
+        # After the trials were read, so that ends which nobody had seen yet count to the time before this command.
         folders = tuple(map(str, own_folders()))
         self._write(Begun(overrides=overrides_for_records(overrides), on_slurm=on_slurm, config_dirs=folders))
 
@@ -150,6 +151,7 @@ class Conductor:
         self._news = []
         self._follow_journal()
         readings = self._read_trials()
+        # A person's order comes before all that the rules would do.
         if self.history.is_cancelled:
             self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
             return self._summary(readings, finished="it was cancelled")
@@ -219,6 +221,7 @@ class Conductor:
         due = [(each.trial, name) for each in found for name in stages.after(each.trial, best=True)]
         places = {each.name: place for place, each in enumerate(found, start=1)}
         due = [(trial, name) for trial, name in due if places[trial.trial_id] <= (stages.specs[name].best or 0)]
+        # Only what is new counts, or a sweep whose stages were asked for long ago would never end.
         known = {trial.trial_id for trial in record.trials if trial.role == "asked"}
         return [each for each in self._add_stages(readings, due) if each.name not in known]
 
@@ -263,6 +266,7 @@ class Conductor:
         for each in readings:
             course = self.history.course_of(each.name)
             why = course.pruned.get(submission_time_of(each), "")
+            # A trial whose job was ended for this reason looks cancelled until its end is written as pruned.
             if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
                 self._end([each], Outcome.PRUNED, why)
                 ended.add(each.name)
@@ -285,6 +289,7 @@ class Conductor:
 
     def _has_failed(self, reading: TrialReading) -> bool:
         course = self.history.course_of(reading.name)
+        # Neither what failed before the command was given, nor what was ordered to run again.
         return (
             reading.outcome in FAILURES
             and not course.ended_earlier
@@ -336,6 +341,7 @@ class Conductor:
         """Ask the search for so many points, as far as the sweep may still have more."""
         first = _first_runs(readings)
         if self.rules.max_trials is not None:
+            # Repeats do not count, as the limit is one of points.
             count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
         if count <= 0:
             return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
@@ -347,6 +353,8 @@ class Conductor:
         taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
+            # Under its own name first: whether a point was tried is asked of the trial that an earlier command made of
+            # it.
             trial = self._rename_trial(self.rules.draft(proposal), trials)
             if trial.identity in trials and self._is_tried(trials[trial.identity]):
                 continue

@@ -72,8 +72,10 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
         entries.append(Started(trial_id=reading.name, submitted=key))
     if has_news_of_an_end(reading, history) and not is_charged_still(reading, charged):
         if charged is None:
+            # All that is seen here is the training, which begins after its job and ends before it.
             took = budget.device_seconds(reading.trial, _seconds(reading), num_runs(reading))
         else:
+            # Slurm counts from the job's start to its end, in all of its runs, and that is what is paid for.
             took = budget.num_devices(reading.trial) * charged.seconds
         outcome = reading.measurement.outcome if reading.measurement else None
         entries.append(Ended(trial_id=reading.name, submitted=key, outcome=outcome, device_seconds=took))
@@ -184,6 +186,7 @@ class RetryRule:
 
     def _tries(self, reading: Reading, why: Fault) -> int:
         """Return how often the trial was run again for such an end, in all its attempts before the last."""
+        # Ends of one kind count together: a trial that is preempted and then loses a node has had two tries.
         alike = RETRIED_ANYWHERE if why in RETRIED_ANYWHERE else RETRIED_ELSEWHERE
         return sum(attempt.fault in alike for attempt in reading.earlier_attempts)
 

@@ -70,6 +70,7 @@ class Budget:
     def num_devices(self, trial: Trial) -> int:
         """Devices that the trial keeps from others."""
         assert trial.experiment is not None
+        # A site may charge whole nodes; on this machine nobody else is kept from anything.
         return devices_charged(trial.experiment, self.slurm) if self.slurm else trial.experiment.parallel.world_size
 
     def most_seconds(self, trial: Trial) -> float:
@@ -101,6 +102,7 @@ class Budget:
     def why_too_late(self, begun: float, now: float, seconds: float) -> str:
         """Return why it is too late to start anything that may take so many seconds; empty if it is not."""
         hours = self.limits.deadline_hours
+        # Nobody knows when a trial ends, so that all the time which it may take has to lie before the deadline.
         if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
             return ""
         remaining = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60

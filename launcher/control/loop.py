@@ -45,6 +45,8 @@ def go_on(
             if is_over(step) or conductor.workplace.is_over():
                 return step
             until = time.monotonic() + poll_seconds
+            # An end that is seen early frees its devices early; a whole step so often would read all folders again and
+            # again.
             while time.monotonic() < until and not conductor.workplace.has_news():
                 if noted.wait(min(NEWS_SECONDS, poll_seconds)):
                     raise KeyboardInterrupt(noted.number)

@@ -125,6 +125,7 @@ def _post(url: str, body: dict[str, Any]) -> str:
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
             return ""
     except urllib.error.HTTPError as error:
+        # The error is also the answer, whose connection would stay open.
         error.close()
         return f"it answered {error.code}"
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -196,8 +197,10 @@ def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, s
     """Return the record of what people have been told, as it will be once this step has been reported."""
     best, last = best_measured(record, step.readings), before.best_cost
     now = None if best is None else cost(record.objective[0], best[1][0])
+    # Relative to the size, because a cost is below zero where more is better.
     is_better = now is not None and (last is None or now < last - spec.min_gain * abs(last))
     failures = len(_failed_trials(step.readings))
+    # At every doubling, so that a sweep in which all trials fail does not send a message for each.
     is_often = failures >= max(spec.after_failures, 2 * before.failures)
     return LastNotice(
         best_cost=now if is_better else last,

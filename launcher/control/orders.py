@@ -124,6 +124,7 @@ def find_trial(sweep: Sweep, abbreviated: str) -> Trial:
     trials = {trial.trial_id: trial for trial in sweep.record.trials}
     if abbreviated in trials:
         return trials[abbreviated]
+    # From the most exact to the least, so that what names one trial outright is never ambiguous.
     matches = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
     matches = matches or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
     matches = matches or [trial_id for trial_id in trials if abbreviated in trial_id]

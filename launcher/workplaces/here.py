@@ -173,6 +173,7 @@ class ThisMachine(Workplace):
         submissions = [read_submission(self._sweep.folder.trial(trial_id)) for trial_id in trial_ids]
         end_trees(controller for each in submissions if each and (controller := controller_of(each)))
         for trial_id in trial_ids:
+            # Waited for, or it would stay a zombie for as long as this process lives.
             process = self.running[trial_id][1] if trial_id in self.running else None
             if process is not None:
                 process.wait()

@@ -130,6 +130,7 @@ class AllocationRoom(Workplace):
         # `_collect` has just asked about these. Ended ones count as running until their results must have appeared.
         own = [replace(each, job=RUNNING) for each in read if self._is_own(each)]
         readings = {each.name: each for each in [*own, *reconcile(each for each in read if not self._is_own(each))]}
+        # A result may be there while its step still ends, and until then the step holds its devices.
         self._ended |= {name: each for name, each in readings.items() if each.measurement and name not in self.running}
         return [readings.get(trial.trial_id) or self._ended[trial.trial_id] for trial in sweep.record.trials]
 
@@ -227,6 +228,7 @@ class AllocationRoom(Workplace):
             submission = reading.submission
             if reading.measurement is not None or submission is None or not self._is_inside(submission):
                 continue
+            # By the name, which no other step has; a number is known only to the srun that got it.
             if nodes := alive.get(submission.job_name or ""):
                 self._adopt(reading.trial, submission, nodes)
             else:

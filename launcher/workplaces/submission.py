@@ -90,6 +90,8 @@ def submit_trials(
     while waiting:
         array = waiting.popleft()
         try:
+            # Prepared only now, array by array: what Slurm refuses before this one leaves the later trials as they
+            # were.
             work = [FolderWork(sweep.prepare(trial), attempts[trial.trial_id]) for trial in array.trials]
             job_id = _executor_for(executor, array).submit(job, work, array.shape)
         except TooManyJobs as refusal:

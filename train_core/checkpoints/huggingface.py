@@ -126,6 +126,7 @@ def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
     blocks = [
         part.view(number, count * width, *rest) for part, (count, width, number) in zip(split, parts, strict=True)
     ]
+    # Side by side in each block, and block below block, so that the parts take turns.
     return torch.cat(blocks, dim=1).flatten(0, 1)
 
 
@@ -155,6 +156,7 @@ def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None
         size = gate_block_size(spec, spec.ffn_hidden_size)
         return [(1, size, spec.ffn_hidden_size // size)] * 2
     groups, size = spec.num_query_groups, spec.query_size // spec.num_attention_heads
+    # A group has its query heads, one key head and one value head.
     return [(count, size, groups) for count in (spec.num_attention_heads // groups, 1, 1)]
 
 

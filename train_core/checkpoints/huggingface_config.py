@@ -230,6 +230,7 @@ def _require_positions(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -
     if spec.family == "gpt":
         return
     rotary = config.rope_parameters or config.rope_scaling or RopeParameters()
+    # Newer files have it among `rope_parameters`, and older ones beside the other keys.
     base, ours = config.rope_theta or rotary.rope_theta or ROTARY_BASE, spec.rotary_base or ROTARY_BASE
     if base != ours:
         problem = f"is not the {base:g} that {path} names as rope_theta"

@@ -148,6 +148,7 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
     instead = f"or use {RESUME}=false to begin with step 1"
     saved = facts.training
     differing = _differing(ORDER, saved, wanted)
+    # How the text was named matters only where its tokens differ: the same content may lie elsewhere by now.
     if _differing((TOKENS,), saved, wanted):
         differing += _differing(TEXT, saved, wanted)
         if not differing:
