@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from conf.plan.knobs import KNOB
 from conf.units import GIBIBYTE
 from results.table import Table, text
 from results.units import gib, seconds
@@ -74,7 +75,14 @@ def _alternatives(explanation: Explanation) -> Table:
         )
         rows.append(tuple(map(text, row)))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")
-    return Table(columns, tuple(rows), frozenset({"step s", "slower", "GiB"}), title="One knob changed, predicted")
+    return Table(
+        columns,
+        tuple(rows),
+        frozenset({"step s", "slower", "GiB"}),
+        title="One knob changed, predicted",
+        # A knob is a key that a person types again, so its name stands whole however narrow the terminal is.
+        least_name_width=max(map(len, KNOB)),
+    )
 
 
 def explanation_document(explanation: Explanation) -> dict[str, object]:

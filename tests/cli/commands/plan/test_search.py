@@ -31,8 +31,8 @@ Plan = Callable[..., str]
 def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
     """Runs `trisweep plan` with the arguments and returns its output."""
 
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(console, "width", 100)
+    def run(*arguments: str, columns: int = 100) -> str:
+        monkeypatch.setattr(console, "width", columns)
         monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -154,6 +154,12 @@ def test_pinned_knobs_stay(plan: Plan) -> None:
 
 
 @pytest.mark.slow
+def test_every_knob_of_an_explanation_stands_whole_in_80_columns(plan: Plan) -> None:
+    knobs = plan(*GPT_22B, "--explain", "parallel.zero_stage=1", columns=80).split("why not")[1].splitlines()
+    names = [line.split()[0] for line in knobs if line.startswith(" ") and len(line.split()) > 1 and line[1] != " "]
+    assert "pipeline_parallel_size" in names
+
+
 def test_a_named_plan_is_explained_with_its_neighbours(plan: Plan) -> None:
     named = "parallel.tensor_parallel_size=8 parallel.sequence_parallel=true parallel.zero_stage=1"
     (explained,) = json.loads(plan(*GPT_22B, "--explain", named, "--json"))["explanations"]
