@@ -20,7 +20,10 @@ CHECKED = ConfigDict(extra="forbid", strict=True)  # as `conf.types.schema.Froze
 
 @dataclass(frozen=True)
 class SecondsByTerm(Generic[Number]):
-    """Seconds of one step on the slowest stage. The terms add up to the step.
+    """Seconds of one step. The terms add up to it.
+
+    Micro-batches go at the pace of the slowest stage; reduction and update after them are those of the first stage,
+    whose last backward pass is the last of all.
 
     Attributes:
         compute_seconds: matrix products and memory-bound operations, recomputation included.

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conf.plan.knobs import RECOMPUTES
 from conf.units import FLOAT32_BYTES
 from train_core.costs.counts.parameters import (
     dense_layer_parameters,
@@ -80,12 +79,11 @@ def work_of(setting: Setting, plans: Plans) -> Work:
 
 def _distinct(plans: Plans) -> tuple[Shard, Integers]:
     """The different shards among the plans, and for each plan the index of its own."""
-    # The choices are packed into one integer, since `np.unique` is much faster on integers than on rows.
-    bound = int(plans.micro_batch_size.max()) + 1
-    flags = plans.sequence_parallel * len(RECOMPUTES) + plans.recompute
-    keys = (plans.tensor_parallel_size * bound + plans.micro_batch_size) * (2 * len(RECOMPUTES)) + flags
-    # Each factor is above every value of the choice that is added, so that no two shards have the same key.
-    for column in (plans.context_parallel_size, plans.expert_parallel_size):
+    # The choices are packed into one integer, since `np.unique` is much faster on integers than on rows. Each factor is
+    # above every value of the choice that is added, so that no two shards have the same key; and every field of `Shard`
+    # is in it, as plans of different work would else get one price.
+    keys: Integers = np.zeros((), dtype=np.int64)
+    for column in (getattr(plans, name) for name in Shard.__slots__):
         keys = keys * (int(column.max()) + 1) + column
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
     shard = Shard(*(np.broadcast_to(getattr(plans, name), keys.shape).ravel()[first] for name in Shard.__slots__))

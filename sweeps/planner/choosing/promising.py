@@ -9,7 +9,8 @@ a micro-batch on all p stages together and s on the slowest, m micro-batches and
 `train_core.costs.step.schedule` gives at least
 
     interleaved    (w - s) / v + m s, with fewer micro-batches than stages w + (m - 1) s / v
-    1F1B           w + (m - 1) s - (min(m, p) - 1) s / 2, the least of its two chains
+    1F1B           w + (m - 1) s - (min(m, p) - 1) s / 2, hence the half: the longer of its two chains is no shorter
+                   than their mean
     zero-bubble    k (w - s) + m s, where every stage waits for at least the share k of what it takes
 
 All grow with w and with s. The slowest of the stages takes at least w / p, and has at least ceil(layers / p) layers.

@@ -93,7 +93,7 @@ class Placing(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes that all plans of a family have."""
+    """The sizes that all plans of a family have, on one number of devices of one cluster."""
 
     tensor: int
     context: int

@@ -1,4 +1,7 @@
-"""The bytes that a rank of this trainer holds under ZeRO-3, which torch's FSDP2 carries out layer by layer.
+"""The bytes that a rank holds under ZeRO-3 where torch's FSDP2 carries it out, layer by layer.
+
+That is so for this trainer, torchtitan and plain FSDP (`shards_masters`). There is no pipeline then
+(`conf.plan.plan_checks`): the stage is first and last at once, with one micro-batch in flight.
 
 Tests hold these bytes against rehearsals. A rank keeps nothing of the weights but fp32 shards, which are gathered in
 the width of activations: embedding, last norm and head for the whole pass, a layer for its own passes, and the next
@@ -29,7 +32,7 @@ class Moment(NamedTuple):
 
 
 def is_fully_sharded(stage: PricedStage) -> Booleans:
-    """The plans that this trainer runs with ZeRO-3. Other trainers are left out: when they hold what is not known."""
+    """The plans with ZeRO-3 of trainers whose ZeRO-3 is FSDP's; when others hold what is not known."""
     sharded: Booleans = (stage.plans.zero_stage >= 3) & (num_shards(stage.setting, stage.plans) > 1)
     return sharded & stage.setting.implementation.shards_masters
 

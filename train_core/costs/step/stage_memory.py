@@ -4,6 +4,10 @@ State (weights, gradients, optimizer) is there all the time. The peak is one mom
 are kept beside it: a stage has done every forward pass that comes before its first backward pass, and is at work on the
 latter. The last stage's other moments (the loss, the head's gradient) are compared in `layer.end_bytes`.
 
+Of p stages with m micro-batches of v chunks, stage r (from 0) has in flight, all of them m v at most,
+
+    GPipe m      1F1B p - r      interleaved 2 (p - r - 1) + (v - 1) G + 1      ZB-H1 p
+
     activations = chunks in flight x (what the layers of a chunk keep + the chunk's output)
                 + on the last stage: inputs of the final norm and the head, and losses that wait for backward passes
                 + under interleaving: what chunks with a layer more keep
@@ -69,7 +73,7 @@ def _held_from(stage: PricedStage, *, zero_stage: int) -> Integers:
 
 
 def _fully_sharded(stage: PricedStage, memory: GroupMemory, is_sharded: Booleans) -> GroupMemory:
-    """Return `memory`, with what FSDP2 holds in the plans of this trainer's ZeRO-3."""
+    """Return `memory`, with what FSDP2 holds in the plans that it carries out."""
     masters = stage.owned_parameters * FLOAT32_BYTES
     states = np.zeros_like(masters) if stage.setting.offload_optimizer else ADAM_STATES * masters
     held = fullest_moment(stage)._asdict() | {"weights_bytes": masters, "optimizer_bytes": states}

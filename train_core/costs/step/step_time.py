@@ -24,7 +24,12 @@ from train_core.costs.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Seconds of one micro-batch on a stage, in parts: computation, tensor-parallel collectives, and those of ZeRO."""
+    """Seconds of one micro-batch on a stage, in parts: computation, tensor-parallel collectives, and those of ZeRO.
+
+    A further cost of every micro-batch is a field here, and counts in `with_hop`, in a term of `run_pipeline` and in
+    `pass_seconds`. In a field of computation it would also hide collectives. What costs once a chunk is multiplied by
+    the virtual pipeline size, as a hop is.
+    """
 
     forward: Floats
     input_gradient: Floats
@@ -184,7 +189,10 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
 
 
 def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
-    """Seconds of collectives after the last backward pass, which is the first stage's, or beside the last ones.
+    """Seconds that show of the collectives of the first stage, whose last backward pass ends the pipeline.
+
+    They run beside the computation of `_overlapped_micro_batches`; adding up a tied embedding hides behind nothing.
+    Jobs over several types of devices have a rule of their own (`costs.mixed`).
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
