@@ -88,7 +88,7 @@ def test_a_terminal_says_why_a_trial_failed(read: Read) -> None:
 def test_a_line_that_is_no_state_of_a_trial_is_shown_whole(read: Read, is_terminal: bool) -> None:
     stream, line = io.StringIO(), f"A step failed: [bold] {'x' * 100}"
     console = Console(file=stream, force_terminal=is_terminal, width=80, height=30, color_system=None)
-    with progress_on(console) as progress:
+    with LiveProgress(console) if is_terminal else PlainProgress(console) as progress:
         progress.show([read("runs")])
         progress.say(line)
     assert line in stream.getvalue()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -138,10 +139,11 @@ def test_a_search_gets_slot_after_slot_until_it_has_finished_and_every_reader_se
 
 def test_a_step_that_fails_later_on_is_tried_again_and_the_display_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class FailsOnce:
-        is_under_way, answers = (
-            True,
-            [UsageError("Slurm does not answer", "Wait."), SweepStep(readings=(), finished="over")],
-        )
+        is_under_way = True
+        answers: ClassVar[list[UsageError | SweepStep]] = [
+            UsageError("Slurm does not answer", "Wait."),
+            SweepStep(readings=(), finished="over"),
+        ]
 
         def advance(self) -> SweepStep:
             answer = self.answers.pop(0)
