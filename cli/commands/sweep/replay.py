@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from cli.output.console import console, headed, print_json
+from cli.output.console import console, heading, print_json
 
 if TYPE_CHECKING:
     from conf.types.sweep_spec import ReplaySpec
@@ -30,30 +30,30 @@ def print_replay(place: SweepPlace, *, as_json: bool) -> None:
     record = plan_sweep(place.composition, proxy=False, git_sha="")
     spec = record.spec.replay
     assert spec is not None
-    console.print(headed(record.name, f": {record.spec.question}"))
+    console.print(heading(record.name, f": {record.spec.question}"))
     with console.status("Replaying ..."):
-        found = contest(place.composition, record, spec)
+        result = contest(place.composition, record, spec)
     if as_json:
-        print_json("replay", _document(record.name, found, spec))
+        print_json("replay", _document(record.name, result, spec))
         return
     cluster = place.settings.cluster.name
     console.print(
         f"Replayed against the cost model as the machine; nothing was measured. {spec.num_machines} made-up machines"
         " differ from the cost model in their constants, in effects that it does not know, and by noise."
     )
-    exist, fit = _num_points(found)
+    exist, fit = _num_points(result)
     console.print(f"{exist:,} points of the axes can exist, {fit:,} of them fit on paper.")
-    console.print(_table(found, spec.most_jobs))
+    console.print(_table(result, spec.most_jobs))
     console.print(f"As jobs on the cluster: trisweep sweep {record.name} cluster={cluster}")
 
 
-def _num_points(found: Contest) -> tuple[int, int]:
+def _num_points(result: Contest) -> tuple[int, int]:
     """Points that can exist, and those of them that fit on paper."""
-    return int(found.study.is_searched.sum()), int(found.study.fits_on_paper.sum())
+    return int(result.study.is_searched.sum()), int(result.study.fits_on_paper.sum())
 
 
-def _document(name: str, found: Contest, spec: ReplaySpec) -> dict[str, Any]:
-    exist, fit = _num_points(found)
+def _document(name: str, result: Contest, spec: ReplaySpec) -> dict[str, Any]:
+    exist, fit = _num_points(result)
     searches = [
         {
             "search": each.name,
@@ -62,13 +62,13 @@ def _document(name: str, found: Contest, spec: ReplaySpec) -> dict[str, Any]:
             "out_of_memory_share": each.share_lost,
             "worst_share_of_best": each.worst_share,
         }
-        for each in found.standings
+        for each in result.standings
     ]
     limits = {"num_machines": spec.num_machines, "most_jobs": spec.most_jobs}
     return {"sweep": name, **limits, "points_that_exist": exist, "points_that_fit": fit, "searches": searches}
 
 
-def _table(found: Contest, most_jobs: int) -> Table:
+def _table(result: Contest, most_jobs: int) -> Table:
     caption = (
         "jobs: until one reaches 98 % of the best point's rate, the baseline included; the median and the worst over"
         f" the machines. none: no job did, before the search ended itself or within {most_jobs} jobs. best: what the"
@@ -80,7 +80,7 @@ def _table(found: Contest, most_jobs: int) -> Table:
     table.add_column("search", overflow="fold")
     for name in ("jobs, median", "jobs, worst", "out of memory %", "best %"):
         table.add_column(name, justify="right")
-    for each in found.standings:
+    for each in result.standings:
         jobs = ["none" if isinf(number) else f"{number:g}" for number in (each.median_jobs, each.most_jobs)]
         table.add_row(each.name, *jobs, f"{each.share_lost:.0%}".rstrip("%"), f"{100 * each.worst_share:.1f}")
     return table
