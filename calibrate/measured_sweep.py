@@ -24,15 +24,15 @@ class MeasuredSweep:
     cluster: str
 
 
-def measured_sweep(request: Composition) -> MeasuredSweep:
+def measured_sweep(composition: Composition) -> MeasuredSweep:
     """The sweep whose trials ran on the chosen cluster, else the one that was planned last.
 
     Raises:
         UsageError: there is none.
     """
-    settings, chosen = request.settings, request.overrides.value_of("cluster")
+    settings, chosen = composition.settings, composition.overrides.value_of("cluster")
     if chosen is None:
-        return _measured_sweep_in(existing_folder(request))
+        return _measured_sweep_in(existing_folder(composition))
     assert settings.sweep is not None
     root, name = Path(settings.output_dir).absolute(), settings.sweep.name
     # Folders are named for people: of a proxy only the record says on which cluster it ran.

@@ -39,7 +39,7 @@ from cli.commands.init import command as init
 from cli.commands.plan import command as plan
 from cli.commands.status import command as status
 from cli.commands.sweep import command as sweep
-from cli.output.console import complaints, headed
+from cli.output.console import complaints, heading
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import keep_private
@@ -125,7 +125,7 @@ def _stdout_is_written() -> bool:
 def _complain(message: str) -> NoReturn:
     if not message:  # help was printed in its place
         sys.exit(EXIT_USAGE)
-    line = headed("trisweep:", f" {hide_credentials(message)}")
+    line = heading("trisweep:", f" {hide_credentials(message)}")
     line.stylize("red", 0, len("trisweep:"))
     complaints.print(line)
     sys.exit(EXIT_USAGE)

@@ -25,16 +25,16 @@ TRAINERS = "trisweep, megatron-lm, megatron-deepspeed, megatron-core, fsdp, torc
 
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
-    return [name for name in _known(context, "sweep") if name.startswith(incomplete)]
+    return [name for name in _option_names(context, "sweep") if name.startswith(incomplete)]
 
 
 def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     # Whoever has typed `cluster=` is offered its files; before that, the names of groups are offered.
-    group, known = Override.parse(incomplete).key, groups()
-    if group in known and incomplete != group:
-        offered = [f"{group}={option}" for option in _known(context, group)]
+    group, names = Override.parse(incomplete).key, groups()
+    if group in names and incomplete != group:
+        offered = [f"{group}={option}" for option in _option_names(context, group)]
     else:
-        offered = [f"{name}=" for name in (*known, KEY) if name != "sweep"]
+        offered = [f"{name}=" for name in (*names, KEY) if name != "sweep"]
     return [text for text in offered if text.startswith(incomplete)]
 
 
@@ -42,7 +42,7 @@ def complete_either(context: typer.Context, incomplete: str) -> list[str]:
     return [*complete_sweep(context, incomplete), *complete_override(context, incomplete)]
 
 
-def _known(context: typer.Context, group: str) -> list[str]:
+def _option_names(context: typer.Context, group: str) -> list[str]:
     """Options of a group, also in folders that the line names; none where one is wrong, because a shell asks."""
     try:
         with further_folders(context.params.get("config_dir") or ()):
@@ -70,14 +70,14 @@ def overrides_of(sweep: str | None, texts: Sequence[str] | None) -> Overrides:
     return chosen + Overrides.parse(expand_model_from(texts or ()))
 
 
-def composed(sweep: str | None, texts: Sequence[str] | None) -> Composition:
-    """The configuration of a command that needs to know no more than what was asked for."""
+def composition_of(sweep: str | None, texts: Sequence[str] | None) -> Composition:
+    """The configuration that the words of a command come to, with a warning for every figure that is unusual."""
     from conf.compose.load import compose
 
-    asked = compose(overrides_of(sweep, texts))
-    for doubt in asked.doubts:
+    composition = compose(overrides_of(sweep, texts))
+    for doubt in composition.doubts:
         _warn(doubt)
-    return asked
+    return composition
 
 
 @lru_cache  # a command that composes twice warns once
@@ -85,7 +85,7 @@ def _warn(doubt: str) -> None:
     complaints.print(Text(f"Warning: {doubt}", style="yellow"))
 
 
-def print_config(asked: Composition) -> None:
-    """The composed configuration, once it is known to be valid; passwords are left out."""
-    assert asked.settings  # reading them validates the configuration
-    typer.echo(hide_credentials(yaml.safe_dump(shown_tree(asked.tree), sort_keys=False)), nl=False)
+def print_config(composition: Composition) -> None:
+    """Print the composed configuration, once it is valid; passwords are left out."""
+    assert composition.settings  # reading them validates the configuration
+    typer.echo(hide_credentials(yaml.safe_dump(shown_tree(composition.tree), sort_keys=False)), nl=False)

@@ -23,6 +23,7 @@ SCALAR = re.compile(r"[\w.+-]+")
 
 def answer_bash() -> bool:
     """Answer if the word under the cursor is an override; else leave to Typer a line whose words are whole again."""
+    # bash takes `=` and `:` for ends of words, so that one override arrives as three.
     split = os.environ.get(WORDS, "").split("\n")
     current = int(os.environ.get(CURRENT, "0"))
     words, index = whole_words(split, current)
@@ -39,8 +40,8 @@ def answer_bash() -> bool:
         return False
     # What bash holds for words before the one under the cursor, it keeps by itself.
     was_split = current < len(split) and split[current] != word
-    kept = len(word[: word.rfind("=") + 1]) if was_split else 0
-    print("\n".join(text[kept:] for text in offered))
+    num_kept = len(word[: word.rfind("=") + 1]) if was_split else 0
+    print("\n".join(text[num_kept:] for text in offered))
     return True
 
 
@@ -67,45 +68,47 @@ def offers(word: str) -> Iterator[str]:
     if not equals and "." not in key:
         meant = [group for group in groups() if key and group.startswith(key)]
         if len(meant) == 1 and not any(name.startswith(key) for name in options("sweep")):
-            yield from _chosen(meant[0], "")
+            yield from _choices(meant[0], "")
     elif not equals:
         group, _, name = key.partition(".")
         names = [each for each in _values(group) if each.startswith(name)]
         if len(names) == 1:
-            yield from _set(group, names[0], "")
+            yield from _assignments(group, names[0], "")
         else:
             yield from (f"{group}.{each}=" for each in names)
     elif "." in key:
         group, _, name = key.partition(".")
-        yield from _set(group, name, value)
+        yield from _assignments(group, name, value)
     else:
-        yield from _chosen(key, value)
+        yield from _choices(key, value)
 
 
-def _chosen(group: str, begun: str) -> Iterator[str]:
+def _choices(group: str, begun: str) -> Iterator[str]:
+    """The overrides that choose an option of the group which begins so."""
     if group in groups():
         yield from (f"{group}={option}" for option in options(group) if option.startswith(begun))
 
 
-def _set(group: str, name: str, begun: str) -> Iterator[str]:
-    known = sorted(_values(group).get(name, ()))
-    fitting = [value for value in known if value.startswith(begun)]
+def _assignments(group: str, name: str, begun: str) -> Iterator[str]:
+    """The overrides that give a key a value which begins so; the key alone where no file states a plain value."""
+    values = sorted(_values(group).get(name, ()))
+    fitting = [value for value in values if value.startswith(begun)]
     yield from (f"{group}.{name}={value}" for value in fitting)
-    if not (known or begun) and name in _values(group):
+    if not (values or begun) and name in _values(group):
         yield f"{group}.{name}="
 
 
 def _values(group: str) -> dict[str, set[str]]:
     """The keys of a group's files with the plain values that these give them; of one that may be true, both."""
-    found: dict[str, set[str]] = {}
+    values_by_key: dict[str, set[str]] = {}
     for folder in folders():
         for path in (folder / group).glob("*.yaml"):
             for name, value in ENTRY.findall(path.read_text(errors="replace")):
-                found.setdefault(name, set()).update([value] if SCALAR.fullmatch(value) else [])
-    for values in found.values():
+                values_by_key.setdefault(name, set()).update([value] if SCALAR.fullmatch(value) else [])
+    for values in values_by_key.values():
         if values & {"true", "false"}:
             values |= {"true", "false"}
-    return {name: values for name, values in found.items() if name not in ("defaults", "name")}
+    return {name: values for name, values in values_by_key.items() if name not in ("defaults", "name")}
 
 
 def _own_folders(words: Sequence[str]) -> list[str]:

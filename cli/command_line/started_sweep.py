@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.command_line.arguments import composed
-from cli.output.console import counted
+from cli.command_line.arguments import composition_of
+from cli.output.console import count_of
 from conf.errors import UsageError
 from conf.folders import options
 
@@ -31,17 +31,17 @@ def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFold
     from launcher.where import existing_folder
 
     if (folder := _folder_at(Path(name))) is None and name in options("sweep"):
-        asked = composed(name, overrides)
-        return existing_folder(asked), asked
+        composition = composition_of(name, overrides)
+        return existing_folder(composition), composition
     _require_no_output_dir(name)
-    asked = composed(None, overrides)
-    folder = folder or _folder_in(Path(asked.settings.output_dir), name)
+    composition = composition_of(None, overrides)
+    folder = folder or _folder_in(Path(composition.settings.output_dir), name)
     if folder is None and "/" not in name and name not in (".", ".."):
-        return existing_folder(composed(name, overrides)), asked  # says which names there are
+        return existing_folder(composition_of(name, overrides)), composition  # says which names there are
     if folder is None:
         raise UsageError(f"{name} holds no sweep", "Name a folder with a sweep.json, or a sweep that was started.")
     known = folder.read_record().name
-    return folder, composed(known, overrides) if known in options("sweep") else asked
+    return folder, composition_of(known, overrides) if known in options("sweep") else composition
 
 
 def _folder_at(path: Path) -> SweepFolder | None:
@@ -66,4 +66,4 @@ def _require_no_output_dir(name: str) -> None:
     if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
         more = f" ({len(inside) - MOST_NAMED} more)" if len(inside) > MOST_NAMED else ""
         which = inside[0] if len(inside) == 1 else f"one of them: {', '.join(inside[:MOST_NAMED])}{more}"
-        raise UsageError(f"{name} is no sweep, but holds {counted(len(inside), 'sweep')}", f"Name {which}.")
+        raise UsageError(f"{name} is no sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")

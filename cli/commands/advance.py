@@ -28,11 +28,11 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     if as_json:
         leave_stdout_to_json()
     folder = started_sweep(name, overrides)[0]
-    given = overrides_of(name, overrides)
+    own = overrides_of(name, overrides)
     with lock_folder(folder):
-        step = take_up(folder, given.without(RECORDED)).conductor.advance()
-    said = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
-    print_unwrapped(f"{', '.join(said)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
+        step = take_up(folder, own.without(RECORDED)).conductor.advance()
+    phrases = [f"{len(step.started)} started", f"{step.num_in_flight} queued or running", f"{step.num_waiting} waiting"]
+    print_unwrapped(f"{', '.join(phrases)}. {_how_it_goes_on(step.finished, step.held)} {shown_path(folder.path)}")
     if as_json:
         counts = {"num_in_flight": step.num_in_flight, "num_waiting": step.num_waiting, "held": step.held or None}
         print_state("advance", folder, started=step.started, **counts)

@@ -9,7 +9,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, counted, leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.output.state_document import print_state
 
@@ -44,7 +44,7 @@ def cancel(
     if trial:
         ended = cancel_trials(sweep, [find_trial(sweep, each) for each in trial])
         again = next_command("retry", sweep, "--trial", "ID")
-        print_unwrapped(f"{counted(len(ended), 'trial')} cancelled, run again only by `{again}`:")
+        print_unwrapped(f"{count_of(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:
             console.print(f"  {trial_id}")
         if as_json:
@@ -52,7 +52,7 @@ def cancel(
         return
     number = cancel_sweep(sweep)
     console.print(
-        f"{counted(number, 'trial')} cancelled in {shown_path(folder.path)}; finished points keep their results."
+        f"{count_of(number, 'trial')} cancelled in {shown_path(folder.path)}; finished points keep their results."
     )
     if as_json:
         print_state("cancel", folder, training=None, job_id=None, num_cancelled=number)

@@ -41,21 +41,22 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
 
     if as_json:
         leave_stdout_to_json()
-    asked = Examination.of(overrides_of(None, overrides), with_job=not no_job)
-    about = {"cluster": asked.cluster.name, "user": getpass.getuser(), "hostname": socket.gethostname()}
+    examination = Examination.of(overrides_of(None, overrides), with_job=not no_job)
+    about = {"cluster": examination.cluster.name, "user": getpass.getuser(), "hostname": socket.gethostname()}
     console.print(f"Is {about['hostname']} ready for sweeps on {about['cluster']}? Numbers are measured now.")
-    findings = list(_shown(examine(asked, _tell)))
+    findings = list(_print_each(examine(examination, _tell)))
     counts = Counter(str(finding.status) for finding in findings)
     console.print(_verdict(counts))
     if as_json:
-        told = {"counts": counts, "findings": [asdict(each) for each in findings], "nodes": _nodes(asked, findings)}
-        print_json("doctor", about | _versions() | told)
+        nodes = _nodes(examination, findings)
+        results = {"counts": counts, "findings": [asdict(each) for each in findings], "nodes": nodes}
+        print_json("doctor", about | _versions() | results)
     if counts["problem"]:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _shown(findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
-    """Print each as it is found, under the name of its part."""
+def _print_each(findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
+    """Print each finding as soon as it is there, under the name of its part, and pass it on."""
     part = ""
     for finding in findings:
         if finding.part != part:
@@ -77,18 +78,18 @@ def _row(finding: CheckResult) -> Table:
 
 
 def _verdict(counts: Counter[str]) -> Text:
-    said = [f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in ("problem", "warning")]
-    found = [words for words, status in zip(said, ("problem", "warning"), strict=True) if counts[status]]
-    if not found:
+    phrases = [f"{counts[status]} {status}{'s' * (counts[status] > 1)}" for status in ("problem", "warning")]
+    worth_saying = [words for words, status in zip(phrases, ("problem", "warning"), strict=True) if counts[status]]
+    if not worth_saying:
         return Text("\nReady.", style="bold green")
     ready = "Not ready" if counts["problem"] else "Ready"
-    return Text(f"\n{ready}: {', '.join(found)}.", style="bold red" if counts["problem"] else "bold yellow")
+    return Text(f"\n{ready}: {', '.join(worth_saying)}.", style="bold red" if counts["problem"] else "bold yellow")
 
 
-def _nodes(asked: Examination, findings: Sequence[CheckResult]) -> list[dict[str, Any]]:
+def _nodes(examination: Examination, findings: Sequence[CheckResult]) -> list[dict[str, Any]]:
     """The findings of the ranks of this look's job; none where it had no job."""
     had_job = any(finding.name == "job" and finding.status != "skipped" for finding in findings)
-    return [report.model_dump() for report in asked.job.folder.read_reports()] if had_job else []
+    return [report.model_dump() for report in examination.job.folder.read_reports()] if had_job else []
 
 
 def _tell(line: str) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.progress import track
 
 from cli.command_line.arguments import TRAINERS, AsJson
-from cli.output.console import complaints, console, counted, leave_stdout_to_json, print_json
+from cli.output.console import complaints, console, count_of, leave_stdout_to_json, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def estimate(
     from train_core.costs import IMPLEMENTATIONS
 
     if implementation is not None and implementation not in IMPLEMENTATIONS:
-        known = f"Known: {', '.join(IMPLEMENTATIONS)}."
-        raise ConfigError("implementation", implementation, "is not a trainer known here", known)
+        remedy = f"Known: {', '.join(IMPLEMENTATIONS)}."
+        raise ConfigError("implementation", implementation, "is not a trainer known here", remedy)
     if as_json:
         leave_stdout_to_json()
     read = read_table(_the_one(table, csv))
-    rows = price(_told(read.records), implementation)
+    rows = price(_with_progress(read.records), implementation)
     if out is not None:
         write_table(out, read.columns, [row.cells() for row in rows])
     elif not as_json:
@@ -76,31 +76,31 @@ def _the_one(table: Path | None, csv: Path | None) -> Path:
     Raises:
         UsageError: none is named, or two are.
     """
-    if (found := table or csv) is None:
+    if (path := table or csv) is None:
         raise UsageError("No table was named", "Name a CSV file: trisweep estimate TABLE.csv (docs/estimate.md).")
     if table and csv:
         raise UsageError("Two tables were named", "Leave out --csv.")
-    return found
+    return path
 
 
-def _told(records: Sequence[Record]) -> Iterable[Record]:
-    """The rows; a terminal is shown how many are priced, as thousands take a minute."""
-    shown = complaints.is_terminal and len(records) > MANY_ROWS
-    return track(records, "Pricing rows", console=complaints, transient=True, disable=not shown)
+def _with_progress(records: Sequence[Record]) -> Iterable[Record]:
+    """The rows, whose number a terminal shows while they are priced, as thousands take a minute."""
+    is_slow = complaints.is_terminal and len(records) > MANY_ROWS
+    return track(records, "Pricing rows", console=complaints, transient=True, disable=not is_slow)
 
 
 def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[RowComparison] | None) -> dict[str, Any]:
     from results.documents import score_document
     from sweeps.table.file import FIRST_LINE
 
-    refused = [{"line": line, "reason": reason} for line, reason in _refused(rows)]
+    refused = [{"line": line, "reason": reason} for line, reason in _unpriced_lines(rows)]
     counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
-    priced = [_priced(line, row) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
+    priced = [_row_document(line, row) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
     files = {"predictions": None if out is None else str(out), "rows": priced}
     return counts | files | {"score": None if compared is None else score_document(compared)}
 
 
-def _priced(line: int, row: PricedRow) -> dict[str, Any]:
+def _row_document(line: int, row: PricedRow) -> dict[str, Any]:
     prediction = row.prediction
     assert prediction is not None
     interval, models_memory = prediction.interval, prediction.configuration.models_memory
@@ -124,15 +124,15 @@ def _summary(rows: Sequence[PricedRow], out: Path | None) -> str:
 def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:
     """Say why rows were not priced, those with one reason together. An editor's line 1 is the header."""
     lines: dict[str, list[int]] = {}
-    for line, reason in _refused(rows):
+    for line, reason in _unpriced_lines(rows):
         lines.setdefault(reason, []).append(line)
     for reason, (first, *others) in list(lines.items())[:most]:
         console.print(f"  line {first}{f' and {len(others)} more' if others else ''}: {reason}")
-    if left := sum(len(found) for found in list(lines.values())[most:]):
-        console.print(f"  ... and {counted(left, 'row')} for other reasons.")
+    if num_others := sum(len(numbers) for numbers in list(lines.values())[most:]):
+        console.print(f"  ... and {count_of(num_others, 'row')} for other reasons.")
 
 
-def _refused(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
+def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
     from sweeps.table.file import FIRST_LINE
 
     return [(line, row.reason) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction is None]
@@ -144,7 +144,7 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]
-    compared, unreadable = _compared(confirmed)
+    compared, unreadable = _comparisons(confirmed)
     console.print(score_table(compared, console.width) if compared else "No row that was priced holds a measurement.")
     by_series = series_table(compared)
     if by_series is not None:
@@ -160,7 +160,7 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     return compared
 
 
-def _compared(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
+def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
     """Rows beside their measurements, and what is wrong with measurements that cannot be read."""
     from results.score import comparison
 
@@ -168,10 +168,10 @@ def _compared(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]
     unreadable: list[str] = []
     for row in rows:
         try:
-            found = comparison(row)
+            beside = comparison(row)
         except ConfigError as error:
             # One cell that is not a number must not cost the score of a table with thousands of rows.
             unreadable.append(str(error))
             continue
-        compared += [found] if found else []
+        compared += [beside] if beside else []
     return compared, unreadable

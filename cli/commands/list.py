@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.command_line.arguments import AsJson
-from cli.output.console import console, counted, print_json, print_unwrapped, shown_path
+from cli.output.console import console, count_of, print_json, print_unwrapped, shown_path
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, Option, folders, groups, is_own, options_of, own_folders, unknown_folders
 
@@ -26,8 +26,8 @@ Group = Annotated[
 
 def list_options(group: Group = None, as_json: AsJson = False) -> None:
     """List what can be chosen: all groups, or the options of one, with the folder that each comes from."""
-    if group is not None and group not in (known := groups()):
-        raise ConfigError("GROUP", group, "is not a group of the configuration", f"Known: {', '.join(known)}.")
+    if group is not None and group not in (names := groups()):
+        raise ConfigError("GROUP", group, "is not a group of the configuration", f"Known: {', '.join(names)}.")
     chosen = {name: options_of(name) for name in ([group] if group else groups())}
     if as_json:
         print_json("list", _document(chosen))
@@ -41,16 +41,16 @@ def list_options(group: Group = None, as_json: AsJson = False) -> None:
 
 def _print_groups(chosen: dict[str, list[Option]]) -> None:
     table = _table("group", "options")
-    for group, found in chosen.items():
-        names = Text(", ").join(Text(option.name, style="bold" if option.is_own else "") for option in found)
+    for group, options in chosen.items():
+        names = Text(", ").join(Text(option.name, style="bold" if option.is_own else "") for option in options)
         table.add_row(group, names)
     console.print(table)
     console.print("`trisweep list GROUP` says what each is; GROUP=OPTION chooses it.")
 
 
-def _print_options(group: str, found: list[Option]) -> None:
+def _print_options(group: str, options: list[Option]) -> None:
     table = _table(group, "from", "is")
-    for option in found:
+    for option in options:
         whose = "yours" if option.is_own else "package"
         note = " (in place of the package's)" if option.hides_ours else ""
         table.add_row(Text(option.name, style="bold" if option.is_own else ""), whose, f"{option.says}{note}")
@@ -73,7 +73,7 @@ def _print_folders() -> None:
     else:
         console.print("\nAll of the package. `trisweep init` makes a folder for files of your own.")
     for path in unknown_folders():
-        holds = counted(len(list(path.glob("*.yaml"))), "file")
+        holds = count_of(len(list(path.glob("*.yaml"))), "file")
         print_unwrapped(f"Not read: {shown_path(path)} ({holds}), because {path.name} is no group.")
 
 
@@ -81,7 +81,7 @@ def _document(chosen: dict[str, list[Option]]) -> dict[str, Any]:
     return {
         "folders": [str(folder) for folder in folders()],
         "not_read": [str(path) for path in unknown_folders()],
-        "groups": {group: [_row(option) for option in found] for group, found in chosen.items()},
+        "groups": {group: [_row(option) for option in options] for group, options in chosen.items()},
     }
 
 

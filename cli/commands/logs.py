@@ -10,7 +10,7 @@ import typer
 
 from cli.command_line.arguments import SweepName, complete_override
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import complaints, console, counted
+from cli.output.console import complaints, console, count_of
 from conf.errors import UsageError
 from conf.folders import groups
 from conf.overrides import Override
@@ -46,7 +46,7 @@ def logs(name: SweepName, words: Words = None, follow: Follow = False, rank: Ran
     others = [each for each in readings if each.log is not None and each is not chosen]
     if trial is None and others and console.is_terminal:
         command = shlex.join(("trisweep", "logs", name, "TRIAL", *overrides))
-        complaints.print(f"Logs of {counted(len(others), 'other trial')}: {command}. Status names them.")
+        complaints.print(f"Logs of {count_of(len(others), 'other trial')}: {command}. Status names them.")
 
 
 def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import OverrideTexts, composed
+from cli.command_line.arguments import OverrideTexts, composition_of
 from cli.output.console import complaints
 from conf.credentials import hide_credentials
 from conf.errors import TrisweepError, UsageError
@@ -35,7 +35,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
         raise UsageError(f"--out = '{out}': node_exporter reads only files that end in .prom", f"Give {out.stem}.prom.")
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"--out = '{out}': there is no folder {out.parent}", "Name the one that node_exporter reads.")
-    settings = composed(None, overrides).settings
+    settings = composition_of(None, overrides).settings
     patience = Patience(settings.slurm.poll_seconds)
     folders = SweepFolder.started_in(Path(settings.output_dir).absolute(), "*")
     states = [state for folder in sorted(folders, key=lambda each: each.path) if (state := _state(folder, patience))]
@@ -49,7 +49,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
 
 
 def _state(folder: SweepFolder, patience: Patience) -> SweepState | None:
-    """How the sweep stands; of one that cannot be read, nothing but a word on stderr, as the others must be seen."""
+    """The state of the sweep; None and a word on stderr where it cannot be read, as the others must be seen."""
     from launcher.state import reconcile
     from results.prometheus import SweepState
     from sweeps.folder.history import History

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, composed, print_config
+from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, composition_of, print_config
 from cli.commands.plan.command import Name, sweep_and_overrides
-from cli.output.console import complaints, console, counted, print_json
+from cli.output.console import complaints, console, count_of, print_json
 
 
 def rehearse(
@@ -24,44 +24,45 @@ def rehearse(
     Says what one rank of each stage holds at its fullest moment, computes, sends and receives, as counted, beside what
     the cost model predicts.
     """
-    asked = composed(*sweep_and_overrides(name, overrides or []))
+    composition = composition_of(*sweep_and_overrides(name, overrides or []))
     if cfg:
-        print_config(asked)
+        print_config(composition)
         return
     from results.terminal.rehearsal_table import comparison, memory_table, predict, work_table
     from train_core.rehearsal.rehearse import rehearse as rehearse_all
 
-    experiment = asked.settings.experiment()
+    experiment = composition.settings.experiment()
     predicted = predict(experiment)
     with _progress() as on_stage:
-        found = rehearse_all(experiment, on_stage)
+        counts = rehearse_all(experiment, on_stage)
     if as_json:
-        print_json("rehearsal", comparison(found, predicted))
+        print_json("rehearsal", comparison(counts, predicted))
         return
-    console.print(memory_table(found, predicted))
-    console.print(work_table(found, predicted))
-    ratio = found.flops / predicted.flops
-    rest = "; the others do exactly the same" if found.num_rehearsed < len(found.stages) else ""
+    console.print(memory_table(counts, predicted))
+    console.print(work_table(counts, predicted))
+    ratio = counts.flops / predicted.flops
+    rest = "; the others do exactly the same" if counts.num_rehearsed < len(counts.stages) else ""
     console.print(
-        f"{found.label} on {found.world_size:,} ranks, {found.num_micro_batches:,} micro-batches: {found.flops:.4e}"
-        f" FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g}). {found.num_rehearsed} of {len(found.stages)}"
-        f" stages rehearsed{rest}. Nothing was run on devices."
+        f"{counts.label} on {counts.world_size:,} ranks, {counts.num_micro_batches:,} micro-batches:"
+        f" {counts.flops:.4e} FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g})."
+        f" {counts.num_rehearsed} of {len(counts.stages)} stages rehearsed{rest}. Nothing was run on devices."
     )
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """Give a function that tells on stderr how far a rehearsal is: a live line on a terminal, else a line a stage."""
+    # On stderr, since stdout may be a JSON document that a program reads.
     begun = time.monotonic()
 
-    def told(done: int, total: int) -> str:
+    def message(done: int, total: int) -> str:
         after = f", {time.monotonic() - begun:.0f} s" if done else ""
-        return f"Rehearsed {done} of {counted(total, 'different stage')}{after}"
+        return f"Rehearsed {done} of {count_of(total, 'different stage')}{after}"
 
     if not complaints.is_terminal:
-        yield lambda done, total: complaints.print(told(done, total))
+        yield lambda done, total: complaints.print(message(done, total))
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=complaints, transient=True) as progress:
         task = progress.add_task("Rehearsing", total=None)
-        yield lambda done, total: progress.update(task, description=told(done, total))
+        yield lambda done, total: progress.update(task, description=message(done, total))

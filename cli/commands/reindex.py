@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import OverrideTexts, complete_sweep, composed
-from cli.output.console import counted, print_unwrapped, shown_path
+from cli.command_line.arguments import OverrideTexts, complete_sweep, composition_of
+from cli.output.console import count_of, print_unwrapped, shown_path
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
     if name is not None and "=" in name:  # an override in the place of a sweep
         texts.insert(0, name)
         name = None
-    asked = composed(name, texts)
-    tracking, root = asked.settings.tracking, Path(asked.settings.output_dir).absolute()
-    chosen = tracking if asked.overrides.of({"tracking"}).texts else None
+    composition = composition_of(name, texts)
+    tracking, root = composition.settings.tracking, Path(composition.settings.output_dir).absolute()
+    chosen = tracking if composition.overrides.of({"tracking"}).texts else None
     if name is not None:
-        _write_anew(Sweep.stored_in(existing_folder(asked)), tracking, chosen, root)
+        _write_anew(Sweep.stored_in(existing_folder(composition)), tracking, chosen, root)
         return
     if not SweepFolder.started_in(root, "*"):
         raise UsageError(f"There is no sweep in {root}", "Name the folder of sweeps with output_dir=PATH.")
@@ -84,7 +84,7 @@ def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | N
 
     tracking = chosen or sweep.record.tracking.signed_in_as(configured)
     done = import_sweep(sweep, tracking, root, lambda sweep: reconcile(sweep.read()), anew=True)
-    print_unwrapped(f"{sweep.folder.path.name}: {counted(done.created, 'run')} written")
+    print_unwrapped(f"{sweep.folder.path.name}: {count_of(done.created, 'run')} written")
     return _write_trainings(_trainings(sweep, root), sweep, tracking, root)
 
 
@@ -101,5 +101,5 @@ def _trainings(sweep: Sweep, root: Path) -> list[LongRun]:
     """Those whose plan is of a trial of this very sweep; sweeps of one name may stand in several folders."""
     from launcher.trainings import trainings_of
 
-    known = {trial.trial_id for trial in sweep.record.trials}
-    return [run for run in trainings_of(root, sweep.record.name) if run.source in known]
+    trial_ids = {trial.trial_id for trial in sweep.record.trials}
+    return [run for run in trainings_of(root, sweep.record.name) if run.source in trial_ids]

@@ -13,7 +13,7 @@ from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.commands.reindex import write_all_anew
 from cli.commands.ui import print_way_in
-from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from cli.output.console import console, count_of, leave_stdout_to_json, print_json, print_unwrapped, shown_path
 from cli.output.next_command import folder_words, ui_command
 from conf.errors import UsageError
 
@@ -64,40 +64,40 @@ def report(
     if second is not None:
         _compare(name, second, overrides, out, as_json=as_json)
         return
-    folder, asked = started_sweep(name, overrides)
+    folder, composition = started_sweep(name, overrides)
     if as_json:
         leave_stdout_to_json()
     if live:
-        _serve_live(folder, lambda sweep: _asked_part(sweep, asked), port)
+        _serve_live(folder, lambda sweep: _asked_part(sweep, composition), port)
         return
     sweep = Sweep.stored_in(folder)
-    tracking = asked.settings.tracking
-    content = report_on(sweep, tracking, asked) if out is None else report_elsewhere(sweep, out, asked)
+    tracking = composition.settings.tracking
+    content = report_on(sweep, tracking, composition) if out is None else report_elsewhere(sweep, out, composition)
     if as_json:
         print_json("report", content)
 
 
-def report_elsewhere(sweep: Sweep, out: Path, asked: Composition) -> dict[str, Any]:
+def report_elsewhere(sweep: Sweep, out: Path, composition: Composition) -> dict[str, Any]:
     """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
     from launcher.state import reconcile
 
-    shown = _asked_part(sweep, asked)
-    return _report_into(out, shown, reconcile(shown.read()))
+    part = _asked_part(sweep, composition)
+    return _report_into(out, part, reconcile(part.read()))
 
 
-def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None = None) -> dict[str, Any]:
+def report_on(sweep: Sweep, configured: TrackingSpec, composition: Composition | None = None) -> dict[str, Any]:
     """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
 
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
-        asked: where it names a part of the sweep, the report is of that part, and that of the whole stays.
+        composition: where it names a part of the sweep, the report is of that part, and that of the whole stays.
     """
     from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconcile
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
 
-    whole, sweep = sweep, _asked_part(sweep, asked)
+    whole, sweep = sweep, _asked_part(sweep, composition)
     readings = reconcile(sweep.read())
     keep_job_records(readings)
     content = _report_into(None, sweep, readings)
@@ -109,16 +109,16 @@ def report_on(sweep: Sweep, configured: TrackingSpec, asked: Composition | None 
         write_all_anew(tracking, None, root)
         imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
     changed = imported.created + imported.updated
-    console.print(f"MLflow: {counted(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
+    console.print(f"MLflow: {count_of(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")
     return content | {"mlflow": asdict(imported)}
 
 
-def _asked_part(sweep: Sweep, asked: Composition | None) -> Sweep:
+def _asked_part(sweep: Sweep, composition: Composition | None) -> Sweep:
     """The sweep, or the part of it that the overrides restrict it to."""
     from sweeps.later_command import restriction_of
 
-    restriction = restriction_of(asked, proxy=sweep.record.mode == "proxy") if asked else None
+    restriction = restriction_of(composition, proxy=sweep.record.mode == "proxy") if composition else None
     return restriction.part(sweep) if restriction else sweep
 
 

@@ -44,10 +44,10 @@ def rerun(
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
-    folder, asked = started_sweep(name, overrides)
+    folder, composition = started_sweep(name, overrides)
     sweep = Sweep.stored_in(folder)
     chosen = reading_called(sweep.read(), trial)
-    planned = plan_rerun(sweep, chosen, _slurm(sweep, asked, print_only=print_only))
+    planned = plan_rerun(sweep, chosen, _slurm(sweep, composition, print_only=print_only))
     if print_only:
         for line in planned.commands():
             print_unwrapped(line)
@@ -64,7 +64,7 @@ def rerun(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec | None:
+def _slurm(sweep: Sweep, composition: Composition, *, print_only: bool) -> SlurmSpec | None:
     """The settings with which the sweep was begun, changed as was asked now; None where no Slurm answers."""
     from conf.overrides import Overrides
     from launcher.control.private_overrides import overrides_at_begin
@@ -76,19 +76,19 @@ def _slurm(sweep: Sweep, asked: Composition, *, print_only: bool) -> SlurmSpec |
     begun = History.kept_in(sweep.folder).begun
     before = overrides_at_begin(sweep.folder, begun) if begun else Overrides.parse(sweep.record.overrides)
     # The sweep's own overrides may name the sweep, as those with which it was begun do; it is chosen once.
-    return compose_for_slurm(before.without({"sweep"}) + asked.overrides).settings.slurm
+    return compose_for_slurm(before.without({"sweep"}) + composition.overrides).settings.slurm
 
 
 def _run(planned: Rerun) -> Reading:
     console.print(f"Running {planned.trial.title} again, with {shown_path(planned.code)}")
-    told = ""
+    last_line = ""
 
     def tell(reading: Reading) -> None:
-        nonlocal told
+        nonlocal last_line
         step = f", step {reading.num_steps_done}/{reading.num_steps}" if reading.num_steps_done else ""
         line = f"  {reading.outcome}{step}"
-        if line != told and (console.is_terminal or not step):
-            told = line
+        if line != last_line and (console.is_terminal or not step):
+            last_line = line
             console.print(line, end="\r" if console.is_terminal else "\n")
 
     try:
@@ -134,8 +134,8 @@ def _table(document: dict[str, Any]) -> Table:
     for name, heading, unit in COMPARED:
         numbers = document["numbers"][name]
         cells = [numbers["measured_before"], numbers["measured_again"]]
-        shown = ["" if value is None else f"{value / unit:.4g}" for value in cells]
-        table.add_row(heading, *shown, "" if numbers["ratio"] is None else f"{numbers['ratio']:.3f}")
+        entries = ["" if value is None else f"{value / unit:.4g}" for value in cells]
+        table.add_row(heading, *entries, "" if numbers["ratio"] is None else f"{numbers['ratio']:.3f}")
     same = {True: "every loss is the same", False: "losses differ", None: ""}[document["same_losses"]]
     table.caption = document["cause_again"] or same
     table.caption_justify = "left"

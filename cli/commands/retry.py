@@ -10,7 +10,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, counted, leave_stdout_to_json, print_unwrapped
+from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped
 from cli.output.state_document import print_state
 from conf.errors import UsageError
 
@@ -45,7 +45,7 @@ def retry(
     if not again:
         console.print("No trial has failed.")
     elif (step := start_now(sweep)) is not None:
-        console.print(f"{_to_run(again)}; {counted(len(step.started), 'job')} submitted.")
+        console.print(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted.")
     else:
         words = shlex.join(("trisweep", "sweep", name, *(overrides or ())))
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
@@ -54,4 +54,4 @@ def retry(
 
 
 def _to_run(trial_ids: Sequence[str]) -> str:
-    return f"{counted(len(trial_ids), 'trial')} to run again"
+    return f"{count_of(len(trial_ids), 'trial')} to run again"

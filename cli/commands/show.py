@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from cli.command_line.arguments import AsJson, OverrideTexts, composed
+from cli.command_line.arguments import AsJson, OverrideTexts, composition_of
 from cli.output.console import print_json, print_unwrapped
 from conf.compose.model_from import KEY
 from conf.credentials import hide_credentials, shown_tree
@@ -23,14 +23,14 @@ All = Annotated[bool, typer.Option("--all", help="Show every group, not just tho
 
 def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJson = False) -> None:
     """Show the values of the named groups, or of all, and the file that each was taken from."""
-    asked = composed(None, overrides)
-    assert asked.settings  # reading them validates the configuration
-    given = Overrides.parse(overrides or ())
-    sources = _sources(asked)
-    if (file := given.value_of(KEY)) is not None:
+    composition = composition_of(None, overrides)
+    assert composition.settings  # reading them validates the configuration
+    own = Overrides.parse(overrides or ())
+    sources = _sources(composition)
+    if (file := own.value_of(KEY)) is not None:
         sources["model"] = {KEY: str(Path(file).absolute())}
-    named = {_place_of(override.group, sources) for override in asked.overrides}
-    tree = shown_tree(asked.tree)
+    named = {_place_of(override.group, sources) for override in composition.overrides}
+    tree = shown_tree(composition.tree)
     parts = {name: tree[name] for name in tree if everything or not named or name in named}
     if as_json:
         print_json("show", {"groups": {name: _document(name, parts[name], sources) for name in parts}})
@@ -38,7 +38,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     for name, values in parts.items():
         for key, path in sources.get(name, {}).items():
             print_unwrapped(f"# {key}: {path}")
-        for override in (each for each in given if each.group == name and each.pins):
+        for override in (each for each in own if each.group == name and each.pins):
             print_unwrapped(f"# {hide_credentials(override.text)} from the command line")
         print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
 
@@ -53,14 +53,14 @@ def _document(name: str, values: Any, sources: dict[str, dict[str, str]]) -> dic
     return {"sources": sources.get(name, {}), "values": values}
 
 
-def _sources(asked: Composition) -> dict[str, dict[str, str]]:
+def _sources(composition: Composition) -> dict[str, dict[str, str]]:
     """The files of each group: its own, then those that it takes parts from, by what was chosen."""
     from conf.compose.load import choices
 
-    found: dict[str, dict[str, str]] = {}
-    for key, option in choices(asked.overrides).items():
+    files: dict[str, dict[str, str]] = {}
+    for key, option in choices(composition.overrides).items():
         group, _, package = key.partition("@")
         if option in options(group):
             place = (package or group).partition(".")[0]
-            found.setdefault(place, {})[f"{group}={option}"] = shown_source(option_called(group, option).path)
-    return found
+            files.setdefault(place, {})[f"{group}={option}"] = shown_source(option_called(group, option).path)
+    return files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import complete_sweep, composed, overrides_of
+from cli.command_line.arguments import complete_sweep, composition_of, overrides_of
 from cli.output.console import print_unwrapped
 from cli.output.next_command import ui_command
 from conf.compose.model_from import expand_model_from
@@ -43,23 +43,23 @@ def train(overrides: Arguments = None, from_best: FromBest = None, name: RunName
     With --from-best SWEEP the sweep's best plan, as a Slurm job with cluster=NAME, else here. The same command goes on
     where a training stopped, and shows how far it is.
     """
-    given = overrides or []
+    texts = overrides or []
     if from_best is not None:
-        _train_best(overrides_of(from_best, given), name, here=here)
+        _train_best(overrides_of(from_best, texts), name, here=here)
         return
     if name is not None or here:
         raise UsageError(
             "--name and --here apply only to a training from a sweep", "Give --from-best SWEEP, or leave them out."
         )
     # With options of Hydra's own, such as --cfg, nothing is trained, and only Hydra can say what they mean.
-    if not any(argument.startswith("-") for argument in given):
+    if not any(argument.startswith("-") for argument in texts):
         from train_core.costs import estimate
 
-        require_memory(estimate(composed(None, given).settings.experiment()))
+        require_memory(estimate(composition_of(None, texts).settings.experiment()))
     from train_core.__main__ import main
 
     # Hydra reads the arguments of the process itself.
-    sys.argv = ["train_core", *expand_model_from(given)]
+    sys.argv = ["train_core", *expand_model_from(texts)]
     main()
 
 
@@ -148,10 +148,10 @@ def _step_line(metrics: StepMetrics) -> str:
     from cli.output.state_table import duration
 
     held_out = "" if metrics.held_out_loss is None else f", held out {metrics.held_out_loss:.4f}"
-    left = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)
+    remaining = duration((metrics.num_steps - metrics.step) * metrics.step_seconds)
     return (
         f"step {metrics.step} of {metrics.num_steps}, loss {metrics.loss:.4f}{held_out},"
-        f" {metrics.tokens_per_second:,.0f} tokens/s, {left} left"
+        f" {metrics.tokens_per_second:,.0f} tokens/s, {remaining} left"
     )
 
 
@@ -176,11 +176,11 @@ def on_this_machine(run: LongRun) -> None:
         with keep_others_out(run.folder) as job:
             if job is not None:
                 raise job.in_the_way(run.folder)
-            measurement = _trained_here(run)
+            measurement = _train_here(run)
     _conclude(measurement)
 
 
-def _trained_here(run: LongRun) -> Measurement:
+def _train_here(run: LongRun) -> Measurement:
     from launcher.this_machine.capacity import this_machine, why_impossible
     from train_core.costs import estimate
     from train_core.job.trial import run_trial_here

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import OverrideTexts, composed
+from cli.command_line.arguments import OverrideTexts, composition_of
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, shown_path
 from conf.credentials import hide_credentials
@@ -25,7 +25,7 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
     from results.mlflow.ui import Links, serve_ui
     from results.mlflow.unfinished import UnfinishedSweeps
 
-    settings = composed(None, overrides).settings
+    settings = composition_of(None, overrides).settings
     output_dir = Path(settings.output_dir).absolute()
 
     def show(links: Links) -> None:

@@ -40,11 +40,11 @@ def print_json(name: str, content: Mapping[str, Any]) -> None:
 
 
 def leave_stdout_to_json() -> None:
-    """From now on the console writes to stderr, so that a document has stdout to itself."""
+    """Let the console write to stderr from now on, so that a document has stdout to itself."""
     console.stderr = True
 
 
-def headed(head: str, rest: str) -> Text:
+def heading(head: str, rest: str) -> Text:
     """A line that begins with a name in bold."""
     return Text.assemble((head, "bold"), rest)
 
@@ -54,6 +54,6 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """`1 trial`, `1,000 trials`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -58,10 +58,10 @@ class LiveProgress:
         # A table that is taller than the terminal could not be drawn again in place.
         room, width = max(3, self._console.height - MARGIN_LINES), self._console.width
         causes = [state for state in worth_showing(states, room) if is_troubled(state)][: min(MOST_CAUSES, room // 3)]
-        shown = worth_showing(states, room - len(causes))
-        left_out = sum(state.outcome is not None for state in states) - len(shown)
+        rows = worth_showing(states, room - len(causes))
+        left_out = sum(state.outcome is not None for state in states) - len(rows)
         lines = [_cause_line(state, width) for state in causes]
-        return Group(state_table(shown, width), *lines, *_footer(states, left_out, self._hint))
+        return Group(state_table(rows, width), *lines, *_footer(states, left_out, self._hint))
 
 
 class PlainProgress:
@@ -83,8 +83,9 @@ class PlainProgress:
         """Tell what has changed. The first call only remembers what had ended before the sweep went on."""
         before, self._seen = self._seen, {state.name: state.outcome for state in states}
         for state in states:
-            known = state.outcome if not before and state.outcome is not Outcome.RUNNING else before.get(state.name)
-            if state.outcome is not known:
+            is_first_look = not before and state.outcome is not Outcome.RUNNING
+            earlier = state.outcome if is_first_look else before.get(state.name)
+            if state.outcome is not earlier:
                 self._tell(state, states)
 
     def say(self, text: str) -> None:
@@ -97,10 +98,11 @@ class PlainProgress:
             took = (
                 f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
             )
-            told = f"{_counted(states)}{_about_left(states)}"
-            self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{told}]")
+            summary = f"{_share_ended(states)}{_about_left(states)}"
+            self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
 
     def _line(self, text: str) -> None:
+        # Titles may hold brackets and colons, which rich would take for markup and emoji; logs are not wrapped.
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
@@ -127,11 +129,12 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
 
 
 def _about_left(states: Sequence[Reading]) -> str:
-    left = sweep_seconds_left(states, time.time())
-    return "" if left is None else f", about {duration(left)} left"
+    remaining = sweep_seconds_left(states, time.time())
+    return "" if remaining is None else f", about {duration(remaining)} left"
 
 
 def _cause_line(state: Reading, width: int) -> Text:
+    # One line each: the live picture counts lines, and one that wrapped would push the table out of its place.
     line = Text.assemble((f"{state.title}: ", "bold"), state.cause.replace("\n", " "), no_wrap=True)
     line.truncate(width, overflow="ellipsis")
     return line
@@ -141,17 +144,18 @@ def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, 
     unseen = f"; {left_out} more are not shown" if left_out else ""
     return (
         Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(f"{_counted(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(f"{_share_ended(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
     )
 
 
 def outcome_counts(states: Sequence[Reading]) -> str:
     """`3 RUNNING, 2 COMPLETED`, the most frequent first."""
-    counted = Counter(state.outcome.value if state.outcome else "left out" for state in states)
-    return ", ".join(f"{number} {name}" for name, number in counted.most_common())
+    counts = Counter(state.outcome.value if state.outcome else "left out" for state in states)
+    return ", ".join(f"{number} {name}" for name, number in counts.most_common())
 
 
-def _counted(states: Sequence[Reading]) -> str:
+def _share_ended(states: Sequence[Reading]) -> str:
+    """`5 of 20 trials ended`."""
     # Points that cannot run are no work, neither done nor to do.
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
     ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
@@ -170,7 +174,7 @@ GOOD_ENDS = (Outcome.COMPLETED, Outcome.PRUNED, Outcome.INFEASIBLE)
 
 
 def worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
-    """As many as there are rows: the best, the last that failed, those that run, the last that ended, those that wait.
+    """As many trials as rows: the best, the last that failed, those that run, the last that ended, those that wait.
 
     A quarter of the rows is kept for failures, which would otherwise be lost behind hundreds that run.
     """
@@ -179,13 +183,14 @@ def worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
         return relevant
     newest = sorted(relevant, key=lambda state: -(state.end_time or 0.0))
     troubled = [state for state in newest if is_troubled(state)]
+    # The order is that of importance: whatever comes after the rows are full is not seen.
     order = [*_best(relevant), *troubled[: rows // 4]]
     order += [state for state in relevant if state.outcome is Outcome.RUNNING]
     order += [state for state in newest if state.end_time]
     order += sorted(relevant, key=lambda state: state.outcome is not Outcome.PENDING)
-    kept = set(list(dict.fromkeys(state.name for state in order))[:rows])
+    names = set(list(dict.fromkeys(state.name for state in order))[:rows])
     # What is shown keeps the order of the sweep, so that lines do not jump about when a trial ends.
-    return [state for state in relevant if state.name in kept]
+    return [state for state in relevant if state.name in names]
 
 
 def is_troubled(state: Reading) -> bool:

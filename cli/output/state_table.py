@@ -60,6 +60,7 @@ def state_table(states: Sequence[Reading], width: int, *, by_loss: bool = False)
     for state in states:
         why = disturbed.get(state.name, "")
         outcome = DISTURBED if why else (state.outcome or Outcome.PENDING).value
+        # `Text` and not strings: rich would read brackets in causes and log lines as markup.
         texts = [Text(outcome, style=outcome_style(outcome))]
         texts += [Text(column.cell(state, now)) for column in columns]
         texts += [Text(state.cause or why or state.last_log_line)] if wide else []
@@ -109,7 +110,7 @@ def _rate(state: Reading, now: float) -> str:
     return _tera(state.model_flops_per_second_per_device)
 
 
-def _predicted(state: Reading, now: float) -> str:
+def _predicted_rate(state: Reading, now: float) -> str:
     return _tera(predicted_flops(state))
 
 
@@ -120,9 +121,9 @@ def _loss(state: Reading, now: float) -> str:
     return "" if loss is None else f"{loss:.4g}"
 
 
-def _left(state: Reading, now: float) -> str:
-    left = trial_seconds_left(state)
-    return "" if left is None else duration(left)
+def _time_left(state: Reading, now: float) -> str:
+    remaining = trial_seconds_left(state)
+    return "" if remaining is None else duration(remaining)
 
 
 def _tera(flops_per_second: float | None) -> str:
@@ -134,7 +135,7 @@ COLUMNS = (
     Column("nodes", 0, _nodes),
     Column("step", 0, _step),
     Column("TFLOPS", 0, _rate),
-    Column("predicted", 0, _predicted),
+    Column("predicted", 0, _predicted_rate),
     Column("loss", 100, _loss),
-    Column("left", 100, _left),
+    Column("left", 100, _time_left),
 )

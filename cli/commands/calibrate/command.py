@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson, complete_override, complete_sweep, composed, overrides_of
+from cli.command_line.arguments import AsJson, complete_override, complete_sweep, composition_of, overrides_of
 from cli.output.console import leave_stdout_to_json, print_json
 from conf.errors import UsageError
 
@@ -52,11 +52,11 @@ def calibrate(
     if propose is not None:
         from cli.commands.calibrate.propose import propose as propose_runs
 
-        content = propose_runs(composed(propose, overrides))
+        content = propose_runs(composition_of(propose, overrides))
     elif from_results is not None:
         from cli.commands.calibrate.refine import refine_on_sweep
 
-        content = refine_on_sweep(composed(from_results, overrides), output, dry_run=dry_run)
+        content = refine_on_sweep(composition_of(from_results, overrides), output, dry_run=dry_run)
     elif from_csv is not None:
         from cli.commands.calibrate.refine import refine_on_table
 

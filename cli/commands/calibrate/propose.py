@@ -17,20 +17,20 @@ from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 
 
-def propose(request: Composition) -> dict[str, Any]:
+def propose(composition: Composition) -> dict[str, Any]:
     """Print the points to measure first, the most telling one first, and return them.
 
     Raises:
         UsageError: no point of the sweep can run.
     """
-    record = plan_sweep(request, proxy=False, git_sha="")
+    record = plan_sweep(composition, proxy=False, git_sha="")
     points = [(trial, run) for trial in record.trials if (run := _as_predicted(trial)) is not None]
     if not points:
         problem = f"No point of sweep {record.name} can run on its cluster"
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
     chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
-    _print(record.name, shlex.join([record.name, *request.overrides.without({"sweep"}).texts]), chosen, len(points))
+    _print(record.name, shlex.join([record.name, *composition.overrides.without({"sweep"}).texts]), chosen, len(points))
     return {
         "cluster": cluster.name,
         "proposed": [_as_document(trial, run) for trial, run in chosen],

@@ -54,7 +54,7 @@ class Evidence:
         return f"{self.of_kind} of {self.origin}"
 
 
-def refine_on_sweep(request: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
+def refine_on_sweep(composition: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Fit the constants to the trials of a sweep, write the cluster's file, and return what was changed.
 
     Args:
@@ -63,7 +63,7 @@ def refine_on_sweep(request: Composition, output: str | None, *, dry_run: bool) 
     Raises:
         UsageError: there is no such sweep, no trial has ended, or no constant makes predictions better.
     """
-    measured, name = measured_sweep(request), str(request.overrides.value_of("sweep"))
+    measured, name = measured_sweep(composition), str(composition.overrides.value_of("sweep"))
     cluster = load_cluster(measured.cluster)
     trials = finished_trials(measured.sweep, cluster)
     evidence = Evidence(cluster, trials, "trials", f"sweep {name}", _machines(trials))

@@ -38,18 +38,19 @@ def init(
     if name is not None and not is_name(name):
         remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
         raise ConfigError("--name", name, "is not a name for a cluster", remedy)
-    if partition is not None and partition not in (known := partitions()):
-        remedy = f"Use one of {', '.join(known)}." if known else "Leave it out, or run this where Slurm answers."
+    if partition is not None and partition not in (names := partitions()):
+        remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
         raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
-    found = machine(name, partition)
-    site = read_site() if found.offer else None
-    written, kept = _write(folder.expanduser(), texts(found, site))
+    described = machine(name, partition)
+    site = read_site() if described.offer else None
+    written, kept = _write(folder.expanduser(), texts(described, site))
     with further_folders([folder.expanduser() / FOLDER]):
-        load_cluster(found.name)  # what was written, or was there, composes
+        load_cluster(described.name)  # what was written, or was there, composes
     if as_json:
-        print_json("init", {"cluster": found.name, "written": written, "kept": kept, "asked_slurm": bool(found.offer)})
+        paths = {"written": written, "kept": kept}
+        print_json("init", {"cluster": described.name, **paths, "asked_slurm": bool(described.offer)})
         return
-    _print(folder.expanduser(), found, written, kept)
+    _print(folder.expanduser(), described, written, kept)
 
 
 def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -72,34 +73,35 @@ def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
     return written, kept
 
 
-def _print(folder: Path, found: DescribedMachine, written: list[str], kept: list[str]) -> None:
+def _print(folder: Path, described: DescribedMachine, written: list[str], kept: list[str]) -> None:
     for path in written:
         print_unwrapped(f"Written: {shown_path(Path(path))}")
     for path in kept:
         print_unwrapped(f"Kept:    {shown_path(Path(path))}, which was there")
-    offer = found.offer
+    offer = described.offer
     if offer is None:
         console.print("No Slurm answered, so all numbers of the cluster are an example: correct them.")
     else:
-        of = f"{found.num_nodes} nodes of {found.devices_per_node} x {found.device}"
+        of = f"{described.num_nodes} nodes of {described.devices_per_node} x {described.device}"
         console.print(f"Slurm told of partition {offer.partition}: {of}. Correct the links and the rest.")
     console.print("Next:")
-    for command in _next(folder, found):
+    for command in _next(folder, described):
         print_unwrapped(f"  {command}")
 
 
-def _next(folder: Path, found: DescribedMachine) -> list[str]:
+def _next(folder: Path, described: DescribedMachine) -> list[str]:
     """Commands that work now, one after another."""
     from cli.commands.init.files import MODEL, SWEEP, precision_of
 
-    cluster = f"cluster={found.name}"
+    cluster = f"cluster={described.name}"
     inside = [] if folder.absolute() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
-    asked = [f"trisweep doctor {cluster}", f"trisweep calibrate {cluster}"] if found.offer else []
+    through_slurm = [f"trisweep doctor {cluster}", f"trisweep calibrate {cluster}"] if described.offer else []
+    sizes = f"precision={precision_of(described)} batch.global_batch_size=256"
     return [
         *inside,
         f"trisweep show {cluster}",
         f"trisweep plan {SWEEP}",
-        f"trisweep plan --search model={MODEL} {cluster} precision={precision_of(found)} batch.global_batch_size=256",
-        *asked,
+        f"trisweep plan --search model={MODEL} {cluster} {sizes}",
+        *through_slurm,
         f"trisweep sweep {SWEEP} {cluster} --dry-run",
     ]

@@ -166,15 +166,15 @@ def _cluster(machine: DescribedMachine) -> str:
 
 
 def _device_source(machine: DescribedMachine) -> str:
-    told = machine.offer.gpu_type if machine.offer else None
+    gpu_type = machine.offer.gpu_type if machine.offer else None
     if machine.offer is None:
         return "an example; `trisweep list device` has all"
     if not machine.has_gpus:
         return "Slurm knows of no GPU there"
     others = ", ".join(machine.device_candidates[:4])
-    if told is None:
+    if gpu_type is None:
         return "Slurm does not say which it is: choose one of `trisweep list device`"
-    return f"Slurm calls it {told}" + (f", which may also be {others}: check its memory" if others else "")
+    return f"Slurm calls it {gpu_type}" + (f", which may also be {others}: check its memory" if others else "")
 
 
 def _efficiency_default(machine: DescribedMachine) -> str:
@@ -184,12 +184,12 @@ def _efficiency_default(machine: DescribedMachine) -> str:
 
 def _efficiency(machine: DescribedMachine) -> str:
     """The values that the similar cluster's file has of its own; a chip's file has the others."""
-    found = machine.similar.efficiency
+    efficiency = machine.similar.efficiency
     source = f"as in cluster {machine.similar.name}"
     if efficiency_of(machine.similar.name):
-        return f"  link: {found.link}\n  link_source: {source}"
+        return f"  link: {efficiency.link}\n  link_source: {source}"
     names = ("matmul", "attention", "memory", "link", "kernel_seconds")
-    return "\n".join([*(f"  {name}: {getattr(found, name)}" for name in names), f"  source: {source}"])
+    return "\n".join([*(f"  {name}: {getattr(efficiency, name)}" for name in names), f"  source: {source}"])
 
 
 def _links(machine: DescribedMachine) -> list[str]:

@@ -103,18 +103,18 @@ def _devices(offer: NodeKind) -> list[str]:
     """Options of group `device` that Slurm's name of a type may mean, those first whose memory it names too."""
     if not offer.num_gpus:
         return [CPU_DEVICE]
-    told = re.sub(r"[^a-z0-9]", "", (offer.gpu_type or "").lower())
+    name_of_type = re.sub(r"[^a-z0-9]", "", (offer.gpu_type or "").lower())
     chips = {name: name.split("-")[0] for name in options("device")}
-    found = [name for name, chip in chips.items() if told and (chip in told or told in chip)]
-    closest = max((len(chips[name]) for name in found), default=0)
+    fitting = [name for name, chip in chips.items() if name_of_type and (chip in name_of_type or name_of_type in chip)]
+    closest = max((len(chips[name]) for name in fitting), default=0)
     # Without a memory in its name, the larger device of two comes first.
-    found = [name for name in found if len(chips[name]) == closest]
-    return sorted(found, key=lambda name: (name.split("-")[-1] not in told, -_gigabytes(name), name))
+    fitting = [name for name in fitting if len(chips[name]) == closest]
+    return sorted(fitting, key=lambda name: (name.split("-")[-1] not in name_of_type, -_gigabytes(name), name))
 
 
 def _gigabytes(device: str) -> int:
-    found = re.search(r"(\d+)gb", device)
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+)gb", device)
+    return int(match[1]) if match else 0
 
 
 def _similar(device: str, per_node: int) -> ClusterSpec:
@@ -130,8 +130,8 @@ def _device_of(cluster: str) -> str | None:
     """The device that a cluster's file takes, without composing it."""
     path = path_of("cluster", cluster)
     assert path is not None  # the name is an option
-    found = re.search(r"^\s*- /device@device: (\S+)", path.read_text(), re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^\s*- /device@device: (\S+)", path.read_text(), re.MULTILINE)
+    return match[1] if match else None
 
 
 def efficiency_of(similar: str) -> str | None:

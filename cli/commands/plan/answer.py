@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from cli.output.console import console, counted, print_unwrapped
+from cli.output.console import console, count_of, print_unwrapped
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError
 from conf.overrides import for_a_shell
@@ -33,23 +33,23 @@ def print_impossible(record: SweepRecord) -> None:
         # Numbers in reasons grow with what is lacking, so the last in their order asks for most.
         asks_most = max((trial.infeasible_reason or "" for trial in alike), key=_numbers)
         such = "" if len(alike) == 1 else "; of these, one says"
-        console.print(f"{counted(len(alike), 'point')} cannot exist{such}: {asks_most}")
-    if left := sum(map(len, in_order[MOST_REASONS:])):
-        console.print(f"{counted(left, 'more point')} cannot exist for other reasons (--json has them all).")
+        console.print(f"{count_of(len(alike), 'point')} cannot exist{such}: {asks_most}")
+    if num_others := sum(map(len, in_order[MOST_REASONS:])):
+        console.print(f"{count_of(num_others, 'more point')} cannot exist for other reasons (--json has them all).")
 
 
 def _numbers(reason: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", reason)][::-1]
 
 
-def print_best(asked: Composition, record: SweepRecord) -> None:
+def print_best(composition: Composition, record: SweepRecord) -> None:
     """The best point once more with its overrides, what a search would find, and the commands that go on from here."""
     from results.report.findings.predictions import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
     if "loss" in record.objective:
         console.print("The sweep seeks a loss, which is measured and never predicted.")
-        _print_next(asked, measurable=any(trial.infeasible_reason is None for trial in ranked))
+        _print_next(composition, measurable=any(trial.infeasible_reason is None for trial in ranked))
         return
     best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
     if best is not None:
@@ -57,15 +57,15 @@ def print_best(asked: Composition, record: SweepRecord) -> None:
     elif ranked:
         label = record.plan_label_of(ranked[0])
         console.print(f"Nothing fits. The point that lacks least: {label}: {ranked[0].infeasible_reason}.")
-    if asked.settings.search.kind == "grid" and asked.settings.mixed is None:
-        console.print(_what_a_search_finds(asked, best or next(iter(ranked), None), fits=best is not None))
-    _print_next(asked, measurable=best is not None)
+    if composition.settings.search.kind == "grid" and composition.settings.mixed is None:
+        console.print(_what_a_search_finds(composition, best or next(iter(ranked), None), fits=best is not None))
+    _print_next(composition, measurable=best is not None)
 
 
 def _print_point(best: Trial, label: str) -> None:
     assert best.experiment is not None
     assert best.estimate is not None
-    devices = counted(best.experiment.parallel.world_size, "device")
+    devices = count_of(best.experiment.parallel.world_size, "device")
     console.print(f"Best: {label} on {devices}: {_rates(best.estimate)}.")
     if best.point:
         print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
@@ -79,44 +79,44 @@ def _rates(predicted: Estimate) -> str:
     return f"{rate} TFLOPS a device, {seconds(predicted.step_seconds)} s a step, {memory}"
 
 
-def _what_a_search_finds(asked: Composition, trial: Trial | None, *, fits: bool) -> str:
+def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits: bool) -> str:
     """One line on the best of all plans for this point's batch and number of devices, or for those of the sweep."""
     from results.search.rows import layout
     from results.units import tflops
 
     try:
-        found = _searched(asked, trial)
+        best = _best_of_a_search(composition, trial)
     except TrisweepError as reason:
         return f"--search finds nothing either: {reason}"
-    if found is None:
+    if best is None:
         return "--search finds no plan that fits either."
-    rate, predicted = found.model_flops_per_second_per_device, trial.estimate if trial else None
+    rate, predicted = best.model_flops_per_second_per_device, trial.estimate if trial else None
     gain = rate / predicted.model_flops_per_second_per_device - 1 if predicted and fits else None
     if gain is not None and gain < LEAST_GAIN:
         return "--search, which goes through every plan, finds none that is faster."
-    than = f" on {counted(found.space.world_size, 'device')}" if gain is None else f", {gain:.0%} faster"
-    return f"--search finds {layout(found)}: {tflops(rate)} TFLOPS a device{than}."
+    than = f" on {count_of(best.space.world_size, 'device')}" if gain is None else f", {gain:.0%} faster"
+    return f"--search finds {layout(best)}: {tflops(rate)} TFLOPS a device{than}."
 
 
-def _searched(asked: Composition, trial: Trial | None) -> Candidate | None:
+def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidate | None:
     from conf.compose.load import Composition
     from sweeps.planner.choosing.choice import best_of
     from sweeps.planner.request import KNOB_KEYS, request
 
     if trial is None or trial.experiment is None:
-        return best_of(request(asked).spaces)[0]
-    given = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS}
-    like = Composition(asked.overrides, with_values(asked.tree, given))
+        return best_of(request(composition).spaces)[0]
+    fixed = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS}
+    like = Composition(composition.overrides, with_values(composition.tree, fixed))
     return best_of(request(like, devices=str(trial.experiment.parallel.world_size)).spaces)[0]
 
 
-def _print_next(asked: Composition, *, measurable: bool) -> None:
-    sweep, own = str(asked.overrides.value_of("sweep")), asked.overrides.without({"sweep"}).texts
+def _print_next(composition: Composition, *, measurable: bool) -> None:
+    sweep, own = str(composition.overrides.value_of("sweep")), composition.overrides.without({"sweep"}).texts
     console.print("Every plan, and where the best one's step goes:")
     print_unwrapped(f"  {shlex.join(['trisweep', 'plan', sweep, *own, '--search', '--explain', 'best'])}")
     if not measurable:
         return
-    if asked.overrides.value_of("cluster") is None:
+    if composition.overrides.value_of("cluster") is None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
         print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep, *own])}")
     else:

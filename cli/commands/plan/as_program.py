@@ -54,22 +54,22 @@ class ChosenPlan:
     notes: tuple[str, ...] = ()
 
 
-def choosing(program: str, overrides: Sequence[str]) -> list[str]:
+def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
     """The overrides with the choice of a program in front.
 
     Raises:
         ConfigError: there is no such program.
     """
-    known = [name for name in options("trainer") if name != "trisweep"]
-    if program not in known:
-        remedy = f"Use one of {', '.join(known)}."
+    programs = [name for name in options("trainer") if name != "trisweep"]
+    if program not in programs:
+        remedy = f"Use one of {', '.join(programs)}."
         if program in IMPLEMENTATIONS:
             remedy += f" With --implementation {program} it takes that trainer's costs."
         raise ConfigError("--as", program, "is no program that is known", remedy)
     return [f"trainer={program}", *(text for text in overrides if Override.parse(text).key != "trainer")]
 
 
-def print_as(asked: Composition, choices: SearchOptions) -> None:
+def print_as(composition: Composition, choices: SearchOptions) -> None:
     """Print a plan as the command of the configured program: the best of a search, or of a sweep's points.
 
     Raises:
@@ -78,8 +78,8 @@ def print_as(asked: Composition, choices: SearchOptions) -> None:
         UsageError: an option asks for a table.
     """
     _require_no_tables(choices)
-    is_sweep = asked.overrides.value_of("sweep") is not None and not choices.ask_for_a_search
-    chosen = _best_of_sweep(asked) if is_sweep else _best_of_search(asked, choices)
+    is_sweep = composition.overrides.value_of("sweep") is not None and not choices.ask_for_a_search
+    chosen = _best_of_sweep(composition) if is_sweep else _best_of_search(composition, choices)
     for line in _lines(chosen):
         typer.echo(line)  # by no rich console, which would wrap its lines
 
@@ -91,9 +91,9 @@ def _require_no_tables(choices: SearchOptions) -> None:
         raise UsageError("--as prints one command, and no table", remedy)
 
 
-def _best_of_search(asked: Composition, choices: SearchOptions) -> ChosenPlan:
+def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenPlan:
     wanted = request(
-        asked,
+        composition,
         devices=choices.devices,
         clusters=choices.clusters,
         implementation=choices.implementation,
@@ -123,9 +123,9 @@ def _refusal(strategy: Strategy, parts: ExperimentParts) -> str:
     return ""
 
 
-def _best_of_sweep(asked: Composition) -> ChosenPlan:
+def _best_of_sweep(composition: Composition) -> ChosenPlan:
     """The point with the best prediction, of those that fit and that the program can carry out."""
-    record = plan_sweep(asked, proxy=False, git_sha="")
+    record = plan_sweep(composition, proxy=False, git_sha="")
     fitting = [trial for trial in record.plan if trial.infeasible_reason is None]
     if not fitting:
         reasons = [trial.infeasible_reason for trial in record.plan if trial.infeasible_reason]
@@ -162,8 +162,8 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
         yield from content.splitlines()
         yield "END"
     for name, value in call.environment.items():
-        yield f"export {name}={_quoted(value)}"
-    yield " \\\n".join(_grouped((*trainer.prefix, *_starting(experiment, job)), call.words))
+        yield f"export {name}={_shell_word(value)}"
+    yield " \\\n".join(_command_lines((*trainer.prefix, *_starting(experiment, job)), call.words))
 
 
 def _starting(experiment: Experiment, job: Mapping[str, str]) -> tuple[str, ...]:
@@ -179,18 +179,19 @@ def _starting(experiment: Experiment, job: Mapping[str, str]) -> tuple[str, ...]
     return ("torchrun", *words[3:])
 
 
-def _grouped(starting: Sequence[str], words: Sequence[str]) -> list[str]:
+def _command_lines(starting: Sequence[str], words: Sequence[str]) -> list[str]:
     """The lines of the command: what starts the program, the program, and every flag with its values."""
     lines: list[list[str]] = [[]]
     for index, word in enumerate((*starting, *words)):
+        # A negative number begins like a flag and is a value.
         is_flag = word.startswith("-") and not NUMBER.match(word)
         if lines[-1] and (is_flag or index == len(starting)):
             lines.append([])
-        lines[-1].append(_quoted(word))
+        lines[-1].append(_shell_word(word))
     return [f"{'' if index == 0 else '  '}{' '.join(line)}" for index, line in enumerate(lines)]
 
 
-def _quoted(word: str) -> str:
+def _shell_word(word: str) -> str:
     """The word for a shell, which puts in the variables that stand for what only a job knows."""
     if not MARKED.search(word):
         return shlex.quote(word)

@@ -14,12 +14,12 @@ from cli.command_line.arguments import (
     OverrideTexts,
     ShowConfig,
     complete_either,
-    composed,
+    composition_of,
     print_config,
 )
 from cli.commands.plan.answer import print_best, print_impossible
 from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
-from cli.output.console import complaints, console, counted, headed, print_json
+from cli.output.console import complaints, console, count_of, heading, print_json
 from conf.compose.tree import part_at
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Override
@@ -78,10 +78,10 @@ def plan(
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
     from sweeps.planner.choosing.objectives import OBJECTIVES, SCALING_KINDS
 
-    asked = _asked(name, overrides or [], as_program, as_json)
+    composition = _composition(name, overrides or [], as_program, as_json)
     options = SearchOptions(
         search=search,
-        objective=_known("objective", objective, OBJECTIVES),
+        objective=_choice_of("objective", objective, OBJECTIVES),
         budget=budget,
         deadline=deadline,
         num_tokens=_count("--tokens", tokens),
@@ -92,18 +92,18 @@ def plan(
         implementation=implementation,
         pareto=pareto,
         explain=tuple(explain or ()),
-        scaling=_known("scaling", scaling, SCALING_KINDS),
+        scaling=_choice_of("scaling", scaling, SCALING_KINDS),
         exhaustive_knobs=exhaustive_knobs,
         top=top,
         flat=flat,
         headroom=headroom,
-        output_format=_known("format", output_format, FORMATS),
+        output_format=_choice_of("format", output_format, FORMATS),
     )
-    asked = _with_usual_values(asked, options)
+    composition = _with_usual_values(composition, options)
     if cfg:
-        print_config(asked)
+        print_config(composition)
         return
-    _answer(asked, options, as_json, as_program)
+    _answer(composition, options, as_json, as_program)
 
 
 def _count(option: str, text: str | None) -> int | None:
@@ -119,56 +119,56 @@ def _count(option: str, text: str | None) -> int | None:
     return round(number)
 
 
-def _asked(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
-    """The configuration that is asked for, with the trainer of `--as` in it."""
+def _composition(name: str | None, overrides: Sequence[str], as_program: str | None, as_json: bool) -> Composition:
+    """The configuration of the command, with the trainer of `--as` in it."""
     sweep, texts = sweep_and_overrides(name, overrides)
     if as_program is None:
-        return composed(sweep, texts)
+        return composition_of(sweep, texts)
     if as_json:
         raise UsageError("--as prints a command, which --json has no document for", "Leave one of them out.")
-    from cli.commands.plan.as_program import choosing
+    from cli.commands.plan.as_program import with_trainer
 
-    return composed(sweep, choosing(as_program, texts))
+    return composition_of(sweep, with_trainer(as_program, texts))
 
 
-def _with_usual_values(asked: Composition, options: SearchOptions) -> Composition:
+def _with_usual_values(composition: Composition, options: SearchOptions) -> Composition:
     """The configuration with what nobody gave of batch and precision, which is said: both decide what is best."""
     from sweeps.planner.request import offers, usual_overrides
 
     clusters = [cluster for cluster, _ in offers(options.mixed)] if options.mixed else options.clusters
-    added = usual_overrides(asked, clusters)
+    added = usual_overrides(composition, clusters)
     if not added:
-        return asked
+        return composition
     complaints.print(f"Nobody gave these, so that a usual training's are taken: {' '.join(added)}")
-    return composed(None, [*asked.overrides.texts, *added])
+    return composition_of(None, [*composition.overrides.texts, *added])
 
 
-def _answer(asked: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:
+def _answer(composition: Composition, options: SearchOptions, as_json: bool, as_program: str | None) -> None:
     if as_program is not None:
         from cli.commands.plan.as_program import print_as
 
-        print_as(asked, options)
-    elif options.ask_for_a_search or asked.overrides.value_of("sweep") is None:
+        print_as(composition, options)
+    elif options.ask_for_a_search or composition.overrides.value_of("sweep") is None:
         from cli.commands.plan.search import run_search
 
-        run_search(asked, options.as_json() if as_json else options)
+        run_search(composition, options.as_json() if as_json else options)
     else:
-        _predict(asked, as_json)
+        _predict(composition, as_json)
 
 
-def _predict(asked: Composition, as_json: bool) -> None:
+def _predict(composition: Composition, as_json: bool) -> None:
     """Every point of the sweep, on paper."""
     from sweeps.points.plan import plan_sweep
 
-    record = plan_sweep(asked, proxy=False, git_sha="")
+    record = plan_sweep(composition, proxy=False, git_sha="")
     if as_json:
         from results.documents import plan_document
 
         print_json("plan", plan_document(record))
     else:
-        print_plan(record, asked)
-        print_space(asked, record)
-        print_best(asked, record)
+        print_plan(record, composition)
+        print_space(composition, record)
+        print_best(composition, record)
     if record.plan and not any(trial.experiment for trial in record.plan):
         raise typer.Exit(EXIT_FAILED)  # a script must not take an empty plan for one
 
@@ -188,64 +188,64 @@ def sweep_and_overrides(name: str | None, overrides: Sequence[str]) -> tuple[str
     return (None, [name, *overrides]) if is_override else (name, list(overrides))
 
 
-def _known(option: str, value: str | None, known: Sequence[Word]) -> Word | None:
+def _choice_of(option: str, value: str | None, words: Sequence[Word]) -> Word | None:
     if value is None:
         return None
-    for word in known:
+    for word in words:
         if word == value:
             return word
-    raise ConfigError(option, value, "is not known", f"Use one of {', '.join(known)}.")
+    raise ConfigError(option, value, "is not known", f"Use one of {', '.join(words)}.")
 
 
-def print_plan(record: SweepRecord, asked: Composition) -> None:
+def print_plan(record: SweepRecord, composition: Composition) -> None:
     """Print every point of a sweep as predicted, and below them what to make of it."""
     from results.terminal.tables import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
-    print_question(record, asked)
+    print_question(record, composition)
     if possible := [trial for trial in record.plan if trial.experiment]:
         console.print(plan_table(record, possible))
     print_impossible(record)
     for trial in record.plan:
         if trial.chosen_because:
             console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
-    console.print(f"{counted(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
+    console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
 
 
-def print_space(asked: Composition, record: SweepRecord) -> None:
+def print_space(composition: Composition, record: SweepRecord) -> None:
     """Print the size of the space that a search chooses from; nothing where all points are listed."""
     from sweeps.points.plan import chooses_layouts, part_of
     from sweeps.search.axes.draws import space_size
 
-    search, part = asked.settings.search, part_of(asked, record.spec, proxy=False)
+    search, part = composition.settings.search, part_of(composition, record.spec, proxy=False)
     if not search.proposes:
         return
-    if search.space == "plans" and chooses_layouts(asked.settings, part.points):
+    if search.space == "plans" and chooses_layouts(composition.settings, part.points):
         console.print("Further points come from the search, out of all plans that fit on paper.")
         return
     console.print(f"Further points come from the search. {space_size(part)}")
 
 
-def print_question(record: SweepRecord, asked: Composition) -> None:
+def print_question(record: SweepRecord, composition: Composition) -> None:
     """Print the sweep's question, its model and its devices."""
-    console.print(headed(record.name, f": {record.spec.question}"))
+    console.print(heading(record.name, f": {record.spec.question}"))
     sizes = [trial.experiment for trial in record.plan if trial.experiment]
     if not sizes:
         return
     size = sizes[0]
     cluster, numbers = size.cluster, [each.parallel.world_size for each in sizes]
-    shown = f"{max(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
-    of = f"{size.place}." if size.mixed else f"{shown} x {cluster.device.name} of {cluster.name}."
+    num_devices = f"{max(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
+    of = f"{size.place}." if size.mixed else f"{num_devices} x {cluster.device.name} of {cluster.name}."
     console.print(f"On paper: {size.model.name} in {size.precision.in_words} on {of}")
-    _print_suiting_devices(record, asked, size)
+    _print_suiting_devices(record, composition, size)
 
 
-def _print_suiting_devices(record: SweepRecord, asked: Composition, size: Experiment) -> None:
+def _print_suiting_devices(record: SweepRecord, composition: Composition, size: Experiment) -> None:
     """Print the reason for taking fewer devices than there are, where nobody said how many."""
     from sweeps.points.suiting_devices import on_suiting_devices
 
-    suiting = on_suiting_devices(asked, record.spec, whole_grid=asked.settings.search.kind == "grid")
-    if suiting is not asked:
+    suiting = on_suiting_devices(composition, record.spec, whole_grid=composition.settings.search.kind == "grid")
+    if suiting is not composition:
         number, whole = part_at(suiting.tree, "parallel.world_size"), f"{size.cluster.num_devices:,}"
         console.print(
             f"{size.cluster.name} has {whole}; {number:,} is the largest number that layouts and batch divide on most"

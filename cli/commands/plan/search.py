@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BEST = "best"
 
 
-def run_search(asked: Composition, options: SearchOptions) -> None:
+def run_search(composition: Composition, options: SearchOptions) -> None:
     """Search and print.
 
     Raises:
@@ -35,10 +35,10 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         InfeasiblePlan: no plan fits, or none keeps the limits; plans that were named are explained all the same.
     """
     if options.mixed is not None:
-        _run_mixed(asked, options)
+        _run_mixed(composition, options)
         return
     wanted = request(
-        asked,
+        composition,
         devices=options.devices,
         clusters=options.clusters,
         implementation=options.implementation,
@@ -50,7 +50,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
             choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto)
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
-        named = [_named(plan, asked, wanted.spaces[0]) for plan in options.explain if plan != BEST]
+        named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain if plan != BEST]
         print_explanations(named, options.chosen_format)
         raise
     answer = SearchOutput(
@@ -61,7 +61,7 @@ def run_search(asked: Composition, options: SearchOptions) -> None:
         shown=judge(choice.best if options.flat else choice.families, wanted.settings),
         flat=options.flat,
         front=pareto_front(choice.best_of_each) if options.pareto else None,
-        explanations=_explanations(asked, options, wanted, choice.best[0]),
+        explanations=_explanations(composition, options, wanted, choice.best[0]),
         scaling=None if options.scaling is None else (options.scaling, _curve(options.scaling, wanted.spaces)),
         knobs=searched_values(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
@@ -75,7 +75,7 @@ def _waiting(num_spaces: int) -> AbstractContextManager[object]:
     return complaints.status(f"Searching all plans on {num_spaces:,} numbers of devices, 2 to 10 s ...")
 
 
-def _run_mixed(asked: Composition, options: SearchOptions) -> None:
+def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     """Search plans for one job over several types of devices, and print the best."""
     from sweeps.planner.mixed import choose_mixed
 
@@ -89,10 +89,10 @@ def _run_mixed(asked: Composition, options: SearchOptions) -> None:
             " and --objective."
         )
         raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
-    wanted = mixed_request(asked, options.mixed, options.implementation)
+    wanted = mixed_request(composition, options.mixed, options.implementation)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
-    print_mixed(choice, wanted, asked.overrides, training, options.chosen_format)
+    print_mixed(choice, wanted, composition.overrides, training, options.chosen_format)
 
 
 def training_of(wanted: Request, options: SearchOptions) -> Training:
@@ -122,10 +122,13 @@ def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
 
 
 def _explanations(
-    asked: Composition, options: SearchOptions, wanted: Request, best: Candidate
+    composition: Composition, options: SearchOptions, wanted: Request, best: Candidate
 ) -> tuple[Explanation, ...]:
-    """Explanations of the winner, if it was asked for, and of named plans on the devices that won."""
-    return tuple(_winner(best, wanted) if plan == BEST else _named(plan, asked, best.space) for plan in options.explain)
+    """Explanations of the winner, where `best` is among the plans to explain, and of the others on its devices."""
+    return tuple(
+        _winner(best, wanted) if plan == BEST else _explanation_of(plan, composition, best.space)
+        for plan in options.explain
+    )
 
 
 def _winner(best: Candidate, wanted: Request) -> Explanation:
@@ -136,17 +139,18 @@ def _winner(best: Candidate, wanted: Request) -> Explanation:
     return explain(best.strategy, parts, setting.implementation)
 
 
-def _named(plan: str, asked: Composition, space: Space) -> Explanation:
-    """Explain the configured plan with the overrides that name it, on the devices of `space` unless they differ."""
+def _explanation_of(plan: str, composition: Composition, space: Space) -> Explanation:
+    """The explanation of the configured plan with overrides, on the devices of `space` unless they state a number."""
     from sweeps.planner.choosing.explain import explain
 
     if "=" not in plan:
         remedy = "Write --explain best, or overrides such as 'batch.micro_batch_size=2'."
         raise ConfigError("--explain", plan, "names no plan", remedy)
     own, cluster = Overrides.parse(plan.split()), space.setting.cluster
-    settings = compose(asked.overrides + Overrides.choosing("cluster", cluster.name) + own).settings
+    settings = compose(composition.overrides + Overrides.choosing("cluster", cluster.name) + own).settings
     if not own.of({"cluster"}).entries:
         settings = settings.model_copy(update={"cluster": cluster})
-    given = "parallel.world_size" in own.pinned_keys()
-    world_size = settings.parallel.world_size if given else space.world_size
+    # A null of the configuration has become all devices by now, so the overrides tell if a number was stated.
+    states_devices = "parallel.world_size" in own.pinned_keys()
+    world_size = settings.parallel.world_size if states_devices else space.world_size
     return explain(configured_strategy(settings, world_size), settings, space.setting.implementation)

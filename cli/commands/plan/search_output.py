@@ -83,7 +83,9 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str) 
         _print_explanations(explanations)
 
 
-def print_mixed(choice: MixedChoice, asked: Request, given: Overrides, training: Training, output_format: str) -> None:
+def print_mixed(
+    choice: MixedChoice, request: Request, given: Overrides, training: Training, output_format: str
+) -> None:
     """Print the answer for one job over several types of devices.
 
     Args:
@@ -94,16 +96,16 @@ def print_mixed(choice: MixedChoice, asked: Request, given: Overrides, training:
     from results.search.rows import as_csv
 
     if output_format == "json":
-        print_json("mixed_search", mixed_document(choice, asked.spaces, training, asked.padding_overrides))
+        print_json("mixed_search", mixed_document(choice, request.spaces, training, request.padding_overrides))
     elif output_format == "csv":
-        typer.echo(as_csv([mixed_row(found, asked.spaces, training) for found in choice.best]), nl=False)
+        typer.echo(as_csv([mixed_row(found, request.spaces, training) for found in choice.best]), nl=False)
     else:
-        console.print(_question(asked))
-        console.print(mixed_table(choice.best, asked.spaces, training))
+        console.print(_question(request))
+        console.print(mixed_table(choice.best, request.spaces, training))
         console.print(f"{choice.num_strategies:,} assignments; searched in {choice.search_seconds:.2f} s.")
-        if asked.padding:
-            console.print(padded_vocabulary_sentence(asked.vocab_size, asked.settings.model.vocab_size))
-        own = [*asked.padding_overrides, *choice.best[0].overrides()]
+        if request.padding:
+            console.print(padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size))
+        own = [*request.padding_overrides, *choice.best[0].overrides()]
         print_unwrapped(f"Measure the first: {_command(own, given)}")
 
 
@@ -187,14 +189,14 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
                 console.print(line)
 
 
-def _question(asked: Request) -> str:
-    settings = asked.settings
+def _question(request: Request) -> str:
+    settings = request.settings
     places: dict[str, list[int]] = {}
-    for space in asked.spaces:
+    for space in request.spaces:
         places.setdefault(space.setting.cluster.name, []).append(space.world_size)
-    shown = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
+    devices = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
     return (
-        f"{settings.model.name} in {settings.precision.in_words} on {shown}; a step is"
+        f"{settings.model.name} in {settings.precision.in_words} on {devices}; a step is"
         f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
     )
 

@@ -10,7 +10,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, headed, print_json, shown_path
+from cli.output.console import console, heading, print_json, shown_path
 from cli.output.state_document import state_document
 from conf.errors import UsageError
 
@@ -29,7 +29,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     from launcher.slurm.answers import Patience
     from sweeps.sweep import Sweep
 
-    folder, asked = started_sweep(name, overrides)
+    folder, composition = started_sweep(name, overrides)
     if watch:
         from cli.commands.status.watch import watch as watch_sweep
 
@@ -37,12 +37,12 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         watch_sweep(folder, folder.read_record().name, console)
         return
     stored = Sweep.stored_in(folder)
-    trials, trainings = _readings(stored, Patience(asked.settings.slurm.poll_seconds))
+    trials, trainings = _readings(stored, Patience(composition.settings.slurm.poll_seconds))
     if as_json:
         print_json("status", state_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
-    _print_allocation(folder, Patience(asked.settings.slurm.poll_seconds))
+    _print_allocation(folder, Patience(composition.settings.slurm.poll_seconds))
 
 
 def _require_no_json(as_json: bool) -> None:
@@ -74,7 +74,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     from cli.commands.status.table import state_lines, status_table
     from launcher.control.attempts import bad_nodes
 
-    console.print(headed(stored.record.name, f" in {shown_path(stored.folder.path)}"))
+    console.print(heading(stored.record.name, f" in {shown_path(stored.folder.path)}"))
     console.print(status_table(trials, console.width, by_loss="loss" in stored.record.objective))
     if keys := ", ".join(f"{name}: {key}" for name, key in stored.record.labels.legend):
         console.print(f"Names: {keys}.", style="dim", markup=False)
@@ -85,7 +85,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         console.print(line)
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)
-        console.print(headed(f"\nTrainings from {stored.record.name}", f" in {where}"))
+        console.print(heading(f"\nTrainings from {stored.record.name}", f" in {where}"))
         console.print(status_table(trainings, console.width, by_loss=True))
 
 

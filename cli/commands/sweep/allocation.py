@@ -30,13 +30,13 @@ def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     settings = place.settings
     require_time(settings.slurm, settings.launcher)
     print_plan(record, place.composition)
-    asked = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
-    print_verbatim(asked.sbatch)
-    unit = "GPU-hours" if asked.shape.uses_gpus else "core-hours"
+    allocation = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
+    print_verbatim(allocation.sbatch)
+    unit = "GPU-hours" if allocation.shape.uses_gpus else "core-hours"
     chosen = sum(trial.selected for trial in record.trials)
     console.print(
-        f"{chosen} trials as steps of one allocation of {asked.shape.num_nodes} nodes"
-        f" ({asked.device_hours:,.0f} {unit} at most each time it runs). Nothing was submitted."
+        f"{chosen} trials as steps of one allocation of {allocation.shape.num_nodes} nodes"
+        f" ({allocation.device_hours:,.0f} {unit} at most each time it runs). Nothing was submitted."
     )
 
 
@@ -99,8 +99,8 @@ def _run_inside(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepO
     if step.finished:
         print_why_it_ended(stored, rules)
     else:
-        left = f"The allocation ends with {step.num_waiting} trials left."
-        console.print(f"{step.held or left} The same command continues in another.")
+        remaining = f"The allocation ends with {step.num_waiting} trials left."
+        console.print(f"{step.held or remaining} The same command continues in another.")
     report_on(stored, settings.tracking)
     if step.finished:
         end_command(stored, place)

@@ -13,7 +13,7 @@ from cli.command_line.arguments import (
     OverrideTexts,
     ShowConfig,
     SweepName,
-    composed,
+    composition_of,
     overrides_of,
     print_config,
 )
@@ -28,7 +28,7 @@ from cli.commands.sweep.what_is_measured import (
     print_part,
 )
 from cli.live_import import followed_in_mlflow
-from cli.output.console import console, counted, leave_stdout_to_json, print_json, print_verbatim
+from cli.output.console import console, count_of, leave_stdout_to_json, print_json, print_verbatim
 from cli.output.state_document import print_state
 from conf.errors import EXIT_INTERRUPTED, ConfigError
 
@@ -76,7 +76,7 @@ def sweep(
     if fail_fast is not None:
         overrides = [*(overrides or ()), f"controller.fail_fast={fail_fast}"]
     if cfg:
-        print_config(composed(name, overrides))
+        print_config(composition_of(name, overrides))
         return
     if as_json:
         leave_stdout_to_json()
@@ -84,13 +84,14 @@ def sweep(
     _require_measurable(place)
     require_trackers(place.settings.tracking)
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
-    record, restriction = _planned(place)
+    record, restriction = _record_and_part(place)
     if dry_run:
-        shown = restriction.record if restriction else record
-        show_allocation(place, shown) if in_allocation else _show_what_would_run(place, shown)
+        part = restriction.record if restriction else record
+        show_allocation(place, part) if in_allocation else _show_what_would_run(place, part)
         if as_json:
-            print_json("sweep", _would_run(place, shown))
+            print_json("sweep", _would_run(place, part))
         return
+    # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
@@ -133,7 +134,7 @@ def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
     """Print how the sweep stands when the command ends, whatever its exit code; after an error, nothing."""
     try:
         yield
-    except typer.Exit:
+    except typer.Exit:  # not `finally`: an error has its own message, and no document
         if as_json:
             print_state("sweep", folder, would_run=None)
         raise
@@ -147,8 +148,8 @@ def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
     return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
 
 
-def _planned(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
-    """The record of the whole sweep, and which part of it the command names."""
+def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
+    """The record of the whole sweep, and the part of it that the command names."""
     from sweeps.later_command import restriction_of
     from sweeps.points.plan import plan_sweep
     from train_core.process.git_sha import git_sha
@@ -172,7 +173,7 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
     _print_costs(place, record)
     if not place.on_slurm:
         print_left_out(record)
-        console.print(f"{counted(len(chosen), 'trial')} would run on this machine:")
+        console.print(f"{count_of(len(chosen), 'trial')} would run on this machine:")
         for trial in chosen:
             console.print(f"  {trial.trial_id}")
         return
@@ -180,12 +181,12 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
     hours = sum(request.device_hours for request in requests)
     for request in requests:
         each = hours_at_most(place, request.device_hours / len(request.trials))
-        console.rule(f"{counted(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
+        console.rule(f"{count_of(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
         for index, trial in enumerate(request.trials):
             console.print(f"  [{index}] {trial.trial_id}")
         print_verbatim(request.sbatch)
     print_left_out(record)
-    trials, arrays = counted(len(chosen), "trial"), counted(len(requests), "job array")
+    trials, arrays = count_of(len(chosen), "trial"), count_of(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
 
 
@@ -198,7 +199,7 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
     budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
     console.print(costs_table(chosen, budget))
     if number := num_too_long(chosen, budget):
-        console.print(f"Predicted to take longer than the time limit: {counted(number, 'trial')}.")
+        console.print(f"Predicted to take longer than the time limit: {count_of(number, 'trial')}.")
     if place.settings.search.asks_later:
         further = record.spec.max_trials - len(chosen)
         console.print(
@@ -253,17 +254,18 @@ def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
         return
     seconds, search = seconds_here(able, this_machine()), place.settings.search
     if search.asks_later:
+        # The first points stand for those that the search has not chosen yet.
         seconds *= planned.record.spec.max_trials / len(able)
     so_many = "at most about" if search.asks_later else "about"
     console.print(f"Predicted to take {so_many} {duration(seconds)}, repeats not counted; what is left is said below.")
 
 
-def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
+def _print_full_size_summary(record: SweepRecord, composition: Composition) -> None:
     """Print the plan of the full size, in a few lines, before the proxy is measured."""
     from launcher.control.rules import rounds_of
 
-    print_question(record, asked)
-    search = asked.settings.search
+    print_question(record, composition)
+    search = composition.settings.search
     if search.asks_later:
         most = record.spec.max_trials
         console.print(
@@ -273,8 +275,8 @@ def _print_full_size_summary(record: SweepRecord, asked: Composition) -> None:
     fitting = sum(trial.infeasible_reason is None for trial in record.plan)
     impossible = sum(trial.experiment is None for trial in record.plan)
     lacking = len(record.plan) - fitting - impossible
-    points = counted(len(record.plan), "point")
+    points = count_of(len(record.plan), "point")
     console.print(f"{points}: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
     chosen, rounds = sum(trial.selected for trial in record.trials), rounds_of(search, record)
     often = f", {'each' if rounds.every_point else 'the leaders up to'} {rounds.most} times" if rounds else ""
-    console.print(f"Measured here: {counted(chosen, 'point')} of its proxy{often}.")
+    console.print(f"Measured here: {count_of(chosen, 'point')} of its proxy{often}.")

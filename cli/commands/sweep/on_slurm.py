@@ -8,7 +8,7 @@ import typer
 
 from cli.commands.sweep.end import end_command
 from cli.live_import import followed_in_mlflow
-from cli.output.console import console, counted, print_unwrapped, shown_path
+from cli.output.console import console, count_of, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from conf.errors import EXIT_INTERRUPTED
 
@@ -59,16 +59,16 @@ def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrder
 
     done = submit(planned, place.settings.slurm, rules=rules, command=command)
     for array in done.arrays:
-        console.print(f"  job {array.job_id}: {counted(len(array.trial_ids), 'trial')} of {array.shape} tasks")
+        console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
     console.print(
-        f"{counted(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)}),"
+        f"{count_of(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)}),"
         f" {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
     if not (done.num_submitted or done.num_live or done.step.held):
         console.print("Nothing to do: all is finished. --remeasure measures every point again.")
     if done.step.held:
-        console.print(f"{counted(done.step.num_waiting, 'trial')} held back: {done.step.held}.")
+        console.print(f"{count_of(done.step.num_waiting, 'trial')} held back: {done.step.held}.")
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
 
 

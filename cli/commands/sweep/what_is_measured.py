@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.output.console import console, counted
+from cli.output.console import console, count_of
 
 if TYPE_CHECKING:
     from sweeps.later_command import Restriction
@@ -34,7 +34,7 @@ def print_part(planned: Sweep, restriction: Restriction | None) -> None:
     part = [trial for trial in planned.runnable if restriction.holds(trial)]
     values = " ".join(f"{key}={value}" for key, value in restriction.values.items())
     console.print(
-        f"{values}: {counted(len(part), 'trial')} of {len(planned.runnable)}. The sweep keeps the others, with what"
+        f"{values}: {count_of(len(part), 'trial')} of {len(planned.runnable)}. The sweep keeps the others, with what"
         " they have measured; this part has a report of its own."
     )
 
@@ -59,5 +59,5 @@ def print_nothing_to_do(stored: Sweep, before: int) -> None:
     measured = sum(reading.performance is not None for reading in readings)
     ended_badly = f", {failed} ended without one (--retry-failed runs them again)" if failed else ""
     console.print(
-        f"Nothing to do: {counted(measured, 'trial')} measured{ended_badly}. --remeasure measures every point again."
+        f"Nothing to do: {count_of(measured, 'trial')} measured{ended_badly}. --remeasure measures every point again."
     )

@@ -10,6 +10,6 @@ of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends
 columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
 
 A further knob is a column of `Plans`, a function of its values in `space`, an axis in `blocks`, and no more than the
-least of its costs in the bounds of `planner.choosing.promising`. If a layer's price depends on it, it is a field of `Shard`
-too, and a digit in `shard_work.ShardWork.of_shards`.
+least of its costs in the bounds of `planner.choosing.promising`. If a layer's price depends on it, it is a field of
+`Shard` too, and a digit in `shard_work.ShardWork.of_shards`.
 """
