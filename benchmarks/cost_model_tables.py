@@ -46,7 +46,7 @@ def _trainers() -> Iterator[str]:
     for name in Implementation.model_fields:
         values = [getattr(one, name) for one in trainers]
         if name != "name" and len(set(values)) > 1:
-            yield _line(f"`{name}`", *map(_shown, values))
+            yield _line(f"`{name}`", *map(_cell_of, values))
 
 
 def _kernels() -> Iterator[str]:
@@ -60,7 +60,7 @@ def _kernels() -> Iterator[str]:
 def _clusters() -> Iterator[str]:
     yield _line("cluster", "matmul", "attention", "memory", "link", "kernel µs", "reserved GiB", "gaps")
     yield _line(*["---"] * 8)
-    for cluster in _known_clusters():
+    for cluster in _described_clusters():
         constants = cluster.efficiency
         shares = (constants.matmul, constants.attention, constants.memory, constants.link)
         reserved = cluster.reserved_memory_bytes / GIBIBYTE
@@ -69,9 +69,9 @@ def _clusters() -> Iterator[str]:
 
 
 def _sources() -> Iterator[str]:
-    """What each cluster was fitted on, as its file says. Clusters whose files say the same share a line."""
+    """The rows to which each cluster was fitted, as its file says. Clusters whose files say the same share a line."""
     said: dict[str, list[str]] = {}
-    for cluster in _known_clusters():
+    for cluster in _described_clusters():
         words = f"{cluster.efficiency.source}. Reserved memory and gaps: {cluster.reserved_memory_source}."
         said.setdefault(words, []).append(f"`{cluster.name}`")
     yield from (f"- {', '.join(names)}: {words}" for words, names in said.items())
@@ -80,7 +80,7 @@ def _sources() -> Iterator[str]:
 def _links() -> Iterator[str]:
     yield _line("cluster", "tiers: devices that they span, GB/s for each device and direction, latency")
     yield _line("---", "---")
-    for cluster in _known_clusters():
+    for cluster in _described_clusters():
         tiers = (
             f"{link.name} {link.num_devices}: {link.bandwidth_bytes_per_second / GIGA:g} GB/s,"
             f" {MICRO * link.latency_seconds:g} µs"
@@ -89,11 +89,11 @@ def _links() -> Iterator[str]:
         yield _line(cluster.name, "; ".join(tiers))
 
 
-def _known_clusters() -> list[ClusterSpec]:
+def _described_clusters() -> list[ClusterSpec]:
     return [load_cluster(name) for name in options("cluster") if name != MEASURED_BY_ITS_USERS]
 
 
-def _shown(value: object) -> str:
+def _cell_of(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

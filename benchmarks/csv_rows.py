@@ -23,7 +23,7 @@ def write_rows(path: Path, kind: type[Row], rows: Iterable[Row], digits: int = 5
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:
-    """What `write_rows` wrote; each cell as the type of its field."""
+    """The rows that `write_rows` wrote; each cell as the type of its field."""
     types = get_type_hints(kind).values()
     with path.open(newline="") as file:
         lines = list(csv.reader(file))[1:]

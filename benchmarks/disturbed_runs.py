@@ -1,4 +1,4 @@
-"""How sure a verdict is where something disturbs the runs: sweeps with known truths, replayed through the real rules.
+"""The certainty of a verdict on disturbed runs: sweeps with known truths, replayed through the real rules.
 
 python -m benchmarks disturbed_runs
 
@@ -34,14 +34,14 @@ NUM_REPLAYS = 1000
 FIRST_SEED = 7_000_000
 NUM_POINTS = 16
 SHARE_DISTURBED = 0.15
-"""Of all runs, repeats too."""
+"""The share of disturbed runs among all, repeats too."""
 PREDICTION_ERROR = 0.08
 """Standard deviation of the logarithm of the true seconds over the predicted ones."""
 BETWEEN_RUNS = 0.015
 """The same of a run's own speed; within a run steps jitter by 1 to 5 %, one level for each machine."""
 SWEEP = ("sweep=175b", "sweep.max_trials=48")
 SHARE_WITH_A_SLOW_STEP = 0.3
-"""Of the runs has one step that takes 1.3 to 4 times as long: a page fault, or a garbage collection."""
+"""The share of runs with one step that takes 1.3 to 4 times as long: a page fault, or a garbage collection."""
 
 Factors = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ class Series(ReplayedReading):
 
 
 class Replay(NamedTuple):
-    """How one sweep ended.
+    """The end of one sweep.
 
     Attributes:
         caught, missed, alarmed, quiet: first runs by what disturbed them.
@@ -81,12 +81,12 @@ class Replay(NamedTuple):
 
 
 def main() -> list[Target]:
-    disturbed = [replayed(FIRST_SEED + seed, SHARE_DISTURBED) for seed in range(NUM_REPLAYS)]
-    quiet = [replayed(2 * FIRST_SEED + seed, 0.0) for seed in range(NUM_REPLAYS)]
+    disturbed = [replay_of(FIRST_SEED + seed, SHARE_DISTURBED) for seed in range(NUM_REPLAYS)]
+    quiet = [replay_of(2 * FIRST_SEED + seed, 0.0) for seed in range(NUM_REPLAYS)]
     return [*_verdicts("disturbed", disturbed), *_catches(disturbed), *_verdicts("quiet", quiet), _alarms(quiet)]
 
 
-def replayed(seed: int, share_disturbed: float) -> Replay:
+def replay_of(seed: int, share_disturbed: float) -> Replay:
     """One sweep: all points once, and then whatever the rounds ask for."""
     machine = DisturbedMachine(np.random.default_rng(seed), share_disturbed)
     runs = [machine.run(trial) for trial in machine.trials]
@@ -97,7 +97,7 @@ def replayed(seed: int, share_disturbed: float) -> Replay:
     alarms = sum(not run.kind and run.trial.trial_id in found for run in runs)
     num_quiet = sum(not run.kind for run in runs)
     while proposals := Rounds(ROUNDS_OF_A_STAND_IN).ask(runs, NUM_POINTS, "").proposals:
-        runs += [machine.run(machine.repeated(each.point, each.repeat)) for each in proposals]
+        runs += [machine.run(machine.repeat_of(each.point, each.repeat)) for each in proposals]
     points = measured_points(runs)
     is_named = not points[0].disturbed and not rivals_of(points[0], points)
     is_right = not is_named or points[0].middle.trial.point == machine.fastest.point
@@ -105,7 +105,7 @@ def replayed(seed: int, share_disturbed: float) -> Replay:
 
 
 class DisturbedMachine:
-    """What every trial truly takes, and what happens to its runs."""
+    """A machine that knows what every trial truly takes, and disturbs some of its runs."""
 
     def __init__(self, draw: Generator, share_disturbed: float) -> None:
         self.draw = draw
@@ -125,7 +125,7 @@ class DisturbedMachine:
     def fastest(self) -> Trial:
         return max(self.trials, key=lambda trial: _flops_per_device(trial) / self.seconds[str(trial.point)])
 
-    def repeated(self, point: object, repeat: int) -> Trial:
+    def repeat_of(self, point: object, repeat: int) -> Trial:
         first = next(trial for trial in self.trials if trial.point == point)
         return first.model_copy(update={"repeat": repeat, "trial_id": repeat_id(first.trial_id, repeat)})
 

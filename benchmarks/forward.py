@@ -22,16 +22,16 @@ WITH_TODAYS_WIDTHS = "forward, with the widths of today"
 
 
 def forward_results() -> list[LevelResult]:
-    """What the predictions of that day were off by, with the ranges that were stated then, and with those of today."""
+    """The errors of that day's predictions, with the ranges that were stated then, and with those of today."""
     rows = [row for row in measured_rows(published_rows((PUBLISHED_3,))) if _is_new(row)]
     return [
-        _result(AS_IT_HAPPENED, rows, [_stated(row) for row in rows]),
-        _result(WITH_TODAYS_WIDTHS, rows, [_today(row) for row in rows]),
+        _result(AS_IT_HAPPENED, rows, [_interval_of_that_day(row) for row in rows]),
+        _result(WITH_TODAYS_WIDTHS, rows, [_interval_of_today(row) for row in rows]),
     ]
 
 
 def _is_new(row: MeasuredRow) -> bool:
-    """Whether the row was predicted, and is neither set aside nor a configuration of the other two files."""
+    """True if the row was predicted, and is neither set aside nor a configuration of the other two files."""
     says = row.compared.row
     told = text_of(says, "seen_configuration") or text_of(says, "set_aside")
     return bool(text_of(says, "forward_iter_time_s")) and not told
@@ -45,11 +45,11 @@ def _result(name: str, rows: list[MeasuredRow], around: list[Interval]) -> Level
     return level_result(name, len(set(tables)), tables, measured, ratios, around)
 
 
-def _stated(row: MeasuredRow) -> Interval:
+def _interval_of_that_day(row: MeasuredRow) -> Interval:
     return Interval(_seconds(row, "low"), _seconds(row, "high"), 0.0, ())
 
 
-def _today(row: MeasuredRow) -> Interval:
+def _interval_of_today(row: MeasuredRow) -> Interval:
     run = row.run
     return interval_around(_seconds(row, "iter_time"), run.setup, run.implementation.name, load_validated())
 

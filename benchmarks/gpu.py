@@ -1,4 +1,4 @@
-"""What the trainer reaches on one GPU, and how well the cost model predicted it: `make bench-gpu`.
+"""The utilization that the trainer reaches on one GPU, and how well the cost model predicted it: `make bench-gpu`.
 
 Each model is trained under the recomputation modes that the cost model says fit, each with the micro-batch predicted to
 be fastest, then the fastest of them again with compiled layers. Every run becomes a row of `gpu_results.csv` when it
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.fastest_fit import FastestFit, fastest_fit
-from benchmarks.gpu_check.probe import Probe, probed
+from benchmarks.gpu_check.probe import Probe, probe_gpus
 from benchmarks.known_device import cluster_of
 from benchmarks.target import Target, at_least, at_most
 from conf.compose.load import compose_tree, settings_of
@@ -35,10 +35,10 @@ RESULTS = Path(__file__).with_name("gpu_results.csv")
 TOKENS_PER_STEP = 2**16
 NUM_STEPS = 8
 BUDGET_SECONDS = 570.0
-"""Of all runs; with them, a job that is given ten minutes still prints its summary."""
+"""The time of all runs; with them, a job that is given ten minutes still prints its summary."""
 
 START_SECONDS = 30.0
-"""What a run takes beside its steps: importing torch, allocating and initializing."""
+"""The time that a run takes beside its steps: importing torch, allocating and initializing."""
 
 MOST_TIMES_PREDICTED = 3.0
 """A run that takes longer than this many times its predicted steps is ended."""
@@ -73,7 +73,7 @@ class RunOnGpu(NamedTuple):
 
 
 class GpuSession(NamedTuple):
-    """Where all runs are made, and until when (monotonic seconds)."""
+    """The device on which all runs are made, and the end of its time (monotonic seconds)."""
 
     probe: Probe
     cluster: str
@@ -82,7 +82,7 @@ class GpuSession(NamedTuple):
 
 def main() -> list[Target]:
     """Measure, and return every figure beside its target; none without a GPU."""
-    probe = probed()
+    probe = probe_gpus()
     if not probe.devices:
         print(f"bench-gpu: {probe.problem or 'no GPU here'}, so nothing was measured.")
         return []
@@ -98,7 +98,7 @@ def _bench(session: GpuSession, name: str) -> Iterator[Target]:
     runs = [run for fit in _candidates(name, session.cluster) if (run := _run(session, name, fit))]
     best = max(runs, key=_utilization, default=None)
     if best is not None and best.measured.performance is not None:
-        if compiled := _run(session, name, FastestFit(_compiled(best.experiment), best.predicted)):
+        if compiled := _run(session, name, FastestFit(_with_compiled_layers(best.experiment), best.predicted)):
             runs.append(compiled)
         best = max(runs, key=_utilization)
     if best is None or best.measured.performance is None:
@@ -139,7 +139,7 @@ def _candidates(name: str, cluster: str) -> list[FastestFit]:
     return sorted((fit for fit in fits if fit), key=lambda fit: fit.predicted.step_seconds)
 
 
-def _compiled(experiment: Experiment) -> Experiment:
+def _with_compiled_layers(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"training": experiment.training.model_copy(update={"compile_layers": True})})
 
 

@@ -1,4 +1,4 @@
-"""Which cluster file describes the GPUs of this machine."""
+"""The cluster file that describes the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_FORMS = frozenset({"PCIe", "NVL"})
 """Cards that bear a module's name and reach less: an H100 NVL has the SXM's multiprocessors at a lower clock."""
 
 
-class FoundDevice(Frozen):
+class TorchDevice(Frozen):
     """A GPU as torch sees it."""
 
     name: str
@@ -26,19 +26,19 @@ class FoundDevice(Frozen):
     capability: str
 
 
-def cluster_of(device: FoundDevice) -> str | None:
+def cluster_of(device: TorchDevice) -> str | None:
     """A cluster whose device this is; None where no file describes it."""
-    return next((cluster.name for cluster in _known() if _is(cluster.device, device)), None)
+    return next((cluster.name for cluster in _clusters_with_gpus() if _describes(cluster.device, device)), None)
 
 
 @cache
-def _known() -> tuple[ClusterSpec, ...]:
+def _clusters_with_gpus() -> tuple[ClusterSpec, ...]:
     clusters = (load_cluster(name) for name in options("cluster"))
     return tuple(cluster for cluster in clusters if cluster.gpu_names)
 
 
-def _is(known: DeviceSpec, found: FoundDevice) -> bool:
-    """Whether the data sheet is this device's: `NVIDIA H200` is in `H200-141GB`, and a 32 GB V100 is no 16 GB one."""
+def _describes(known: DeviceSpec, found: TorchDevice) -> bool:
+    """True if the data sheet is this device's: `NVIDIA H200` is in `H200-141GB`, and a 32 GB V100 is no 16 GB one."""
     words, ours = set(re.split(r"[-\s]", found.name)), set(re.split(r"[-\s]", known.name))
     named = re.split(r"[-\s]", known.name)[0] in words and not (words - ours) & OTHER_FORMS
     memory = abs(found.memory_bytes / known.memory_bytes - 1) <= MEMORY_SHARE

@@ -1,4 +1,4 @@
-"""How long it takes to put a large sweep into MLflow, to find that little or nothing is new, and to write its report.
+"""The time to put a large sweep into MLflow, to find that little or nothing is new, and to write its report.
 
 python -m benchmarks.large_sweep [NUMBER OF TRIALS]
 
@@ -79,20 +79,20 @@ def main(num_trials: int = NUM_TRIALS) -> list[Target]:
     share = min(1.0, num_trials / PUBLISHED_AS)
     what = f"{num_trials:,} trials into SQLite"
     return [
-        first.held_to(f"{what}, the first import", FIRST_SECONDS * share),
-        again.held_to(f"{what}, again with nothing new", AGAIN_SECONDS),
-        changed.held_to(f"{what}, again with one trial changed", CHANGED_SECONDS),
-        report.held_to(f"the report on {num_trials:,} trials, {mebibytes:.1f} MiB", REPORT_SECONDS),
+        first.target_for(f"{what}, the first import", FIRST_SECONDS * share),
+        again.target_for(f"{what}, again with nothing new", AGAIN_SECONDS),
+        changed.target_for(f"{what}, again with one trial changed", CHANGED_SECONDS),
+        report.target_for(f"the report on {num_trials:,} trials, {mebibytes:.1f} MiB", REPORT_SECONDS),
     ]
 
 
 class Spent(NamedTuple):
-    """How long something took: by the clock, and by what a core worked for it."""
+    """The time that something took: by the clock, and by what a core worked for it."""
 
     seconds: float
     core_seconds: float
 
-    def held_to(self, what: str, limit: float) -> Target:
+    def target_for(self, what: str, limit: float) -> Target:
         return at_most(f"{what} ({self.core_seconds:.1f} s of a core)", limit, self.seconds, " s")
 
 

@@ -1,4 +1,4 @@
-"""What it costs to carry out a sweep: submission, waiting, reading, and the way of a trivial point to its result.
+"""The cost of carrying out a sweep: submission, waiting, reading, and the way of a trivial point to its result.
 
 python -m benchmarks lean
 

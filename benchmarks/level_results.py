@@ -18,7 +18,7 @@ LEVEL_RESULTS = Path(__file__).with_name("levels.csv")
 
 
 class LevelResult(NamedTuple):
-    """What one level of leaving out says; errors, shares and widths are means over tables.
+    """The result of one level of leaving out; errors, shares and widths are means over tables.
 
     Attributes:
         groups: how many were left out, one after another.

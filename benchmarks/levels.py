@@ -1,4 +1,4 @@
-"""What is left out together when predictions are tried: a table with its machines, a source, a trainer, a generation.
+"""Groups of rows that are left out together: a table with its machines, a source, a trainer, a generation.
 
 Errors have levels. Rows of one table err together, tables of one source do (its machine, its release, the hand that
 tuned it), and sources that measured one generation of devices do.
@@ -38,7 +38,7 @@ LEVELS: dict[str, Callable[[MeasuredRow], str]] = {
 }
 
 
-def left_out(rows: Sequence[MeasuredRow], level: str) -> Iterator[tuple[list[int], list[int]]]:
+def groups_left_out(rows: Sequence[MeasuredRow], level: str) -> Iterator[tuple[list[int], list[int]]]:
     """Indices of the rows of each group of a level, and of those that are kept; with a table go all of its machines."""
     names = [LEVELS[level](row) for row in rows]
     for name in dict.fromkeys(names):

@@ -70,7 +70,7 @@ class MeasuredRow:
 
     @property
     def source(self) -> str:
-        """Who published it: a repository in all of its releases, or a paper."""
+        """The publisher of the row: a repository in all of its releases, or a paper."""
         return text_of(self.compared.row, "source").split(" @")[0]
 
     @property

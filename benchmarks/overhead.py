@@ -1,4 +1,4 @@
-"""What watching a training costs, and how soon a job takes its first step.
+"""The cost of watching a training, and how soon a job takes its first step.
 
 python -m benchmarks overhead
 

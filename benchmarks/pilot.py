@@ -1,4 +1,4 @@
-"""What a trial costs as a step of an allocation, beside the same trial as an element of a job array.
+"""The cost of a trial as a step of an allocation, beside the same trial as an element of a job array.
 
 python -m benchmarks pilot
 

@@ -1,4 +1,4 @@
-"""What the trainer's speed is held against: a GPT and its training loop as plain PyTorch, for one process."""
+"""The yardstick of the trainer's speed: a GPT and its training loop as plain PyTorch, for one process."""
 
 from __future__ import annotations
 

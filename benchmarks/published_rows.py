@@ -33,11 +33,11 @@ class RowSet:
 
     def sweeps(self) -> dict[str, list[RowComparison]]:
         """The rows that hold measurements, by the sweep of the source that they belong to."""
-        return _grouped(self.comparisons, sweep_of)
+        return _groups_of(self.comparisons, sweep_of)
 
     def tables(self) -> dict[str, RowSet]:
         """The rows by the source's table."""
-        found = _grouped(self.priced, lambda row: re.split(r": |/", row.record.row["table"])[-1])
+        found = _groups_of(self.priced, lambda row: re.split(r": |/", row.record.row["table"])[-1])
         return {name: RowSet(tuple(rows)) for name, rows in found.items()}
 
 
@@ -49,11 +49,11 @@ def sweep_of(compared: RowComparison) -> str:
 
 def row_sets(path: Path = PUBLISHED, column: str = "set") -> dict[str, RowSet]:
     """The rows of a table by what they say in `column`."""
-    found = _grouped(price(read_table(path).records), lambda row: row.record.row[column])
+    found = _groups_of(price(read_table(path).records), lambda row: row.record.row[column])
     return {name: RowSet(tuple(rows)) for name, rows in found.items()}
 
 
-def _grouped(items: Iterable[Item], name_of: Callable[[Item], str]) -> dict[str, list[Item]]:
+def _groups_of(items: Iterable[Item], name_of: Callable[[Item], str]) -> dict[str, list[Item]]:
     groups: dict[str, list[Item]] = {}
     for item in items:
         groups.setdefault(name_of(item), []).append(item)

@@ -1,4 +1,4 @@
-"""How fast the search is: strategies a second, whole searches, the command from start to table, memory.
+"""The speed of the search: strategies a second, whole searches, the command from start to table, memory.
 
 python -m benchmarks search
 
@@ -57,7 +57,7 @@ PEAK = (
 def main() -> list[Target]:
     """Measure, and return every figure beside its target."""
     gpt_3 = space_of(GPT_3, 1024, BATCH)[1]
-    found, seconds = _timed(lambda: search_space(gpt_3, 10))
+    found, seconds = _timing_of(lambda: search_space(gpt_3, 10))
     rate = found.num_strategies / seconds / 1e6
     command_seconds, peak = _command()
     return [
@@ -66,10 +66,10 @@ def main() -> list[Target]:
         at_most(f"search of GPT-3 175B, 1,024 A100, {found.num_strategies:,} plans", 0.5, seconds, " s"),
         at_most("every number of nodes up to 10,240 H100: GPT-3 175B", 3.0, _every_number(), " s"),
         at_most("trisweep plan, from start to table", 1.2, command_seconds, " s", f"median of {NUM_RUNS}"),
-        *(at_most(f"mixed: {name}", 5.0, _mixed(offers), " s") for name, offers in MIXED.items()),
+        *(at_most(f"mixed: {name}", 5.0, _seconds_of_mixed(offers), " s") for name, offers in MIXED.items()),
         at_most("memory of trisweep plan", 500, peak, " MiB"),
         at_least(
-            f"plans of {NUM_COMPARED:,} whose search price is their estimate, bit for bit", NUM_COMPARED, _equal()
+            f"plans of {NUM_COMPARED:,} whose search price is their estimate, bit for bit", NUM_COMPARED, _num_equal()
         ),
     ]
 
@@ -84,13 +84,13 @@ def _other_rates() -> list[Target]:
     targets = []
     for name, described in OTHERS.items():
         space = space_of(*described)[1]
-        found, seconds = _timed(lambda space=space: search_space(space, 10))  # type: ignore[misc]
+        found, seconds = _timing_of(lambda space=space: search_space(space, 10))  # type: ignore[misc]
         rate = found.num_strategies / seconds / 1e6
         targets.append(figure(f"the same: {name}", rate, "", f"{found.num_strategies:,} plans"))
     return targets
 
 
-def _timed(function: Callable[[], Result]) -> tuple[Result, float]:
+def _timing_of(function: Callable[[], Result]) -> tuple[Result, float]:
     """A result and the shortest time that it took."""
     times = []
     for _ in range(NUM_RUNS):
@@ -107,7 +107,7 @@ def _every_number() -> float:
     return choose(request(asked, devices="all").spaces, "time", Training(), 10).search_seconds
 
 
-def _mixed(offers: Sequence[tuple[str, int]]) -> float:
+def _seconds_of_mixed(offers: Sequence[tuple[str, int]]) -> float:
     model = load(GPT_3).model
     trainer = IMPLEMENTATIONS["trisweep"]
     spaces = [Space(Setting(model, load_cluster(name), "bf16", trainer), number, BATCH) for name, number in offers]
@@ -129,14 +129,14 @@ def _command() -> tuple[float, float]:
     return median(times), int(done.stderr.split()[-1]) * 1024 / MEBIBYTE
 
 
-def _equal() -> int:
-    """How many random plans have the same price, in every term and byte, in the search and in `estimate`."""
+def _num_equal() -> int:
+    """The number of random plans that have the same price, in every term and byte, in the search and in `estimate`."""
     rng = np.random.default_rng(0)
     described = [(GPT_3, 1024, BATCH), *OTHERS.values()]
-    return sum(_equal_in(*space_of(*one), rng, NUM_COMPARED // len(described)) for one in described)
+    return sum(_num_equal_in(*space_of(*one), rng, NUM_COMPARED // len(described)) for one in described)
 
 
-def _equal_in(settings: Settings, space: Space, rng: np.random.Generator, number: int) -> int:
+def _num_equal_in(settings: Settings, space: Space, rng: np.random.Generator, number: int) -> int:
     found = list(blocks(space))
     sizes = np.array([block.num_strategies for block in found], dtype=np.float64)
     equal = 0

@@ -1,4 +1,4 @@
-"""How many jobs a search needs until one of them is within 2 % of the best, beside other searches.
+"""The number of jobs that a search needs until one of them is within 2 % of the best, beside other searches.
 
 python -m benchmarks search_jobs          about a minute on a quiet machine
 python -m benchmarks.search_jobs --long   more machines for the slow competitors
@@ -41,14 +41,14 @@ def main(*, long: bool = False) -> list[Target]:
     slow = [ground for ground in grounds if ground.machine.seed in few and ground.site in SITES[: 5 if long else 2]]
     return [
         *_ours(grounds),
-        *_to_the_end(grounds if long else [ground for ground in grounds if ground.machine.seed in few]),
-        _others("at random among plans that fit on paper", grounds, RandomPlayer, MOST_JOBS),
-        _others("Optuna TPE, failures told as FAIL", slow, _tpe(constrained=False), MOST_JOBS),
-        _others("Optuna TPE with constraints", slow, _tpe(constrained=True), MOST_JOBS),
+        *_until_it_ends(grounds if long else [ground for ground in grounds if ground.machine.seed in few]),
+        _figure_of("at random among plans that fit on paper", grounds, RandomPlayer, MOST_JOBS),
+        _figure_of("Optuna TPE, failures told as FAIL", slow, _tpe(constrained=False), MOST_JOBS),
+        _figure_of("Optuna TPE with constraints", slow, _tpe(constrained=True), MOST_JOBS),
         _cbo(slow),
-        *_published(),
-        *_stops(),
-        *_times(),
+        *_on_published_rows(),
+        *_early_ends(),
+        *_times_to_ask(),
     ]
 
 
@@ -70,8 +70,8 @@ def _ours(grounds: Sequence[SiteGround]) -> list[Target]:
     ]
 
 
-def _to_the_end(grounds: Sequence[SiteGround]) -> list[Target]:
-    """What comes of it where nobody knows the best, and the search has to end itself."""
+def _until_it_ends(grounds: Sequence[SiteGround]) -> list[Target]:
+    """The jobs and their best where nobody knows the best, and the search has to end itself."""
     games = [play(ground.bayes(MIN_GAIN), ground, MOST_JOBS, to_the_end=True) for ground in grounds]
     lowest = min(game.share for game in games)
     of = f"{len(grounds)} replays"
@@ -81,7 +81,7 @@ def _to_the_end(grounds: Sequence[SiteGround]) -> list[Target]:
     ]
 
 
-def _others(name: str, grounds: Sequence[SiteGround], make: MakePlayer, most_jobs: int) -> Target:
+def _figure_of(name: str, grounds: Sequence[SiteGround], make: MakePlayer, most_jobs: int) -> Target:
     games = [play(make(ground, ground.machine.seed), ground, most_jobs) for ground in grounds]
     lost, jobs = sum(game.num_lost for game in games), sum(game.num_jobs for game in games)
     ours = [play(ground.bayes(0.0), ground, most_jobs) for ground in grounds]
@@ -103,14 +103,14 @@ def _cbo(grounds: Sequence[SiteGround]) -> Target:
     name = "DeepHyper CBO, as in the Frontier study"
     if not is_installed("deephyper"):
         return figure(f"{name}: not installed (pip install trisweep[bench])", None)
-    return _others(name, grounds, _cbo_player, MOST_JOBS_OF_CBO)
+    return _figure_of(name, grounds, _cbo_player, MOST_JOBS_OF_CBO)
 
 
 def _cbo_player(ground: SiteGround, seed: int) -> Player:
     return CboPlayer(ground, seed, KnobSpace(ground.site))
 
 
-def _published() -> Iterable[Target]:
+def _on_published_rows() -> Iterable[Target]:
     for name, ground in sections().items():
         ours = ground.play(ground.bayes())
         random = [ground.play(RandomPlayer(ground, seed)) for seed in range(200)]
@@ -118,8 +118,8 @@ def _published() -> Iterable[Target]:
         yield figure(what, ours.jobs_to_best, "", f"at random {_median_jobs(random):g}; {ours.num_lost} out of memory")
 
 
-def _stops() -> list[Target]:
-    """How often the search ends itself too early where all layouts of a job were measured."""
+def _early_ends() -> list[Target]:
+    """The share of games in which the search ends itself too early where all layouts of a job were measured."""
     games = [ground.play(ground.bayes(MIN_GAIN)) for ground in measured_grounds()]
     wrong = sum(game.jobs_to_best is None for game in games)
     what = f"search=bayes ends itself before 98 % of the best, min_gain={MIN_GAIN:g}, {len(games)} published jobs"
@@ -127,8 +127,8 @@ def _stops() -> list[Target]:
     return [at_most(what, 5, 100 * wrong / len(games), " %", f"{jobs:.1f} jobs each until it has it, or ends")]
 
 
-def _times() -> list[Target]:
-    """How long the next point takes to find, at 1,000 finished trials."""
+def _times_to_ask() -> list[Target]:
+    """The time that it takes to find the next point, at 1,000 finished trials."""
     ground = SiteGround.of(SITES[1], InventedMachine(0))
     chosen = np.random.default_rng(0).permutation(np.flatnonzero(ground.fits & ground.fits_on_paper))
     trials = [ground.reading_of(int(row)) for row in chosen[:NUM_FINISHED]]

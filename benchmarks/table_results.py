@@ -59,7 +59,7 @@ class TableResult:
 
     @property
     def regret(self) -> float | None:
-        """How much slower the plan is that is predicted fastest than the best one measured, over all choices."""
+        """The share by which the plan predicted fastest is slower than the best one measured, over all choices."""
         regrets = [_regret(choice) for choice in _choices(self.rows)]
         return _mean(regrets) if regrets else None
 
@@ -88,13 +88,13 @@ def table_results(rows: Iterable[MeasuredRow], left_out: Iterable[LeftOutRow]) -
     """Every table, in the order of its first row. Rows that were not left out yet are not in it."""
     by_place = {each.place: each for each in left_out}
     tested = [TestedRow(row, by_place[row.place]) for row in rows if row.place in by_place]
-    return [TableResult(name, tuple(of)) for name, of in _grouped(tested, lambda each: each.row.table).items()]
+    return [TableResult(name, tuple(of)) for name, of in _groups_of(tested, lambda each: each.row.table).items()]
 
 
 def memory_results(priced: Iterable[PricedRow]) -> list[MemoryResult]:
     """Every table that says something about memory."""
     compared = [found for found in map(comparison, priced) if found is not None]
-    results = [_memory_result(name, of) for name, of in _grouped(compared, lambda one: table_of(one.row)).items()]
+    results = [_memory_result(name, of) for name, of in _groups_of(compared, lambda one: table_of(one.row)).items()]
     return [each for each in results if each.num_figures or (each.fits_right or 0.0) < 1.0]
 
 
@@ -111,7 +111,7 @@ def _choices(rows: Sequence[TestedRow]) -> list[list[TestedRow]]:
         model = setup.model.model_copy(update={"vocab_size": 1})  # is padded for the tensor size
         return each.row.series, model, setup.parallel.world_size, setup.batch.global_batch_size
 
-    return [choice for choice in _grouped(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
+    return [choice for choice in _groups_of(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
 
 
 def _regret(choice: Sequence[TestedRow]) -> float:
@@ -119,7 +119,7 @@ def _regret(choice: Sequence[TestedRow]) -> float:
     return chosen.row.seconds / min(each.row.seconds for each in choice) - 1
 
 
-def _grouped(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[Name, list[Item]]:
+def _groups_of(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[Name, list[Item]]:
     groups: dict[Name, list[Item]] = {}
     for item in items:
         groups.setdefault(name_of(item), []).append(item)

@@ -42,7 +42,7 @@ def at_most(what: str, limit: float, seen: float | None, unit: str = "", remark:
     target = f"<= {limit:g}{unit}"
     if seen is None:
         return Target(what, target, "-", None)
-    return Target(what, target, _shown(seen, unit, remark), seen <= limit, f"{_number(seen - limit)}{unit}")
+    return Target(what, target, _figure_text(seen, unit, remark), seen <= limit, f"{_number(seen - limit)}{unit}")
 
 
 def at_least(what: str, limit: float, seen: float | None, unit: str = "", remark: str = "") -> Target:
@@ -50,18 +50,18 @@ def at_least(what: str, limit: float, seen: float | None, unit: str = "", remark
     target = f">= {limit:g}{unit}"
     if seen is None:
         return Target(what, target, "-", None)
-    return Target(what, target, _shown(seen, unit, remark), seen >= limit, f"{_number(limit - seen)}{unit}")
+    return Target(what, target, _figure_text(seen, unit, remark), seen >= limit, f"{_number(limit - seen)}{unit}")
 
 
 def within(what: str, wanted: float, margin: float, seen: float, unit: str = "") -> Target:
     """A target that figures from `wanted - margin` to `wanted + margin` meet."""
     off = abs(seen - wanted) - margin
-    return Target(what, f"{wanted:g} ± {margin:.3g}{unit}", _shown(seen, unit), off <= 0, f"{off:.2f}{unit}")
+    return Target(what, f"{wanted:g} ± {margin:.3g}{unit}", _figure_text(seen, unit), off <= 0, f"{off:.2f}{unit}")
 
 
 def figure(what: str, seen: float | None, unit: str = "", remark: str = "") -> Target:
     """A figure without a promise."""
-    return Target(what, "", "-" if seen is None else _shown(seen, unit, remark), None)
+    return Target(what, "", "-" if seen is None else _figure_text(seen, unit, remark), None)
 
 
 def print_targets(targets: Sequence[Target]) -> None:
@@ -76,7 +76,7 @@ def print_targets(targets: Sequence[Target]) -> None:
     console.print(table)
 
 
-def _shown(seen: float, unit: str, remark: str = "") -> str:
+def _figure_text(seen: float, unit: str, remark: str = "") -> str:
     return f"{_number(seen)}{unit}" + (f" ({remark})" if remark else "")
 
 

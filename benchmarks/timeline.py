@@ -25,7 +25,7 @@ from train_core.training.trainer import Trainer
 
 NUM_ROUNDS, NUM_STEPS, ANSWER_SECONDS = 3, 4, 600
 Timeline = list[tuple[Action, float]]
-"""What a stage did, in order, and how many seconds each action took."""
+"""The actions of a stage, in order, each with its seconds."""
 
 
 class Recorded(list[Action]):

@@ -1,4 +1,4 @@
-"""How fast the trainer is on CPU cores, against a plain PyTorch GPT of the same shape in the same run.
+"""The speed of the trainer on CPU cores, against a plain PyTorch GPT of the same shape in the same run.
 
 python -m benchmarks trainer
 
@@ -80,7 +80,7 @@ class StepCost(NamedTuple):
 
 def main() -> list[Target]:
     """Measure, and return every figure beside its target."""
-    alone = compared({}, _plain(1))
+    alone = step_pairs({}, _plain(1))
     one, quiet = _speeds(alone), median(plain.cpu_seconds / plain.wall_seconds for _, plain in alone)
     targets = [
         # Threads of the plain model wait for each other busily. Where others take their cores it loses far more than
@@ -89,20 +89,20 @@ def main() -> list[Target]:
         at_least("one process: tokens/s to plain, one thread", 1.0, median(one), remark=middle_half(one)),
     ]
     for name, (values, least) in LAYOUTS.items():
-        speeds = _speeds(compared(values, _plain(2)))
+        speeds = _speeds(step_pairs(values, _plain(2)))
         what = f"{name}: tokens/s to plain, two threads"
         targets.append(at_least(what, least, median(speeds), remark=middle_half(speeds)))
     targets += [
         _ratio(
             "cp2, sequences of 4,096: tokens/s to plain, two threads",
-            compared(LONG | {"parallel.world_size": 2, "parallel.context_parallel_size": 2}, _plain(2, LONG)),
+            step_pairs(LONG | {"parallel.world_size": 2, "parallel.context_parallel_size": 2}, _plain(2, LONG)),
         ),
         _ratio(
             "ep2, 8 experts: tokens/s to one process of the trainer, two threads",
-            compared(MIXTURE | {"parallel.world_size": 2, "parallel.expert_parallel_size": 2}, _trainer(MIXTURE, 2)),
+            step_pairs(MIXTURE | {"parallel.world_size": 2, "parallel.expert_parallel_size": 2}, _trainer(MIXTURE, 2)),
         ),
     ]
-    schedules = compared(DEEP_PIPELINE | {"parallel.schedule": "zero-bubble"}, _trainer(DEEP_PIPELINE))
+    schedules = step_pairs(DEEP_PIPELINE | {"parallel.schedule": "zero-bubble"}, _trainer(DEEP_PIPELINE))
     costs = [ours.cpu_seconds / theirs.cpu_seconds for ours, theirs in schedules]
     what = "pp4, 4 micro-batches: CPU time of zero-bubble to 1F1B"
     return [*targets, at_most(what, 1.02, median(costs), remark=middle_half(costs))]
@@ -113,12 +113,12 @@ def _ratio(what: str, pairs: list[Pair]) -> Target:
     return at_least(what, 0.9, median(speeds), remark=middle_half(speeds))
 
 
-def compared(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
+def step_pairs(values: Mapping[str, Value], others: Callable[[Path], Stepping]) -> list[Pair]:
     """Steps of the trainer and of others in turn, while no other processes of the benchmark exist."""
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = _trainer(values)(Path(folder, "ours")), others(Path(folder, "theirs"))
-        paired(ours, theirs, NUM_WARMUP_ROUNDS)  # the first steps allocate
-        pairs = paired(ours, theirs, NUM_ROUNDS)
+        take_turns(ours, theirs, NUM_WARMUP_ROUNDS)  # the first steps allocate
+        pairs = take_turns(ours, theirs, NUM_ROUNDS)
         ours.end()
         theirs.end()
     return pairs
@@ -138,7 +138,7 @@ def _speeds(pairs: Sequence[Pair]) -> list[float]:
 
 
 def middle_half(ratios: Sequence[float]) -> str:
-    """How far the pairs differ, which says how much of a figure may be the machine's noise."""
+    """The middle half of the pairs, which says how much of a figure may be the machine's noise."""
     lower, _, upper = quantiles(ratios, n=4)
     return f"middle half {lower:.2f} to {upper:.2f}"
 
@@ -180,7 +180,7 @@ class Stepping:
 Pair = tuple[StepCost, StepCost]
 
 
-def paired(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
+def take_turns(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
     """Take steps of both in turn, so that a change of the machine's speed meets both.
 
     They take turns in being first too, or a speed that falls all the time would favour one.

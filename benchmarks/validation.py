@@ -1,4 +1,4 @@
-"""What is promised of predictions, and what the published rows say: tables, memory, targets."""
+"""The promises on predictions beside what the published rows say: tables, memory, targets."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def page(found: Validation) -> str:
     parts += ["## Largest misses\n", MISSED, "", *_misses(found.tables), ""]
     parts += ["## Memory\n", REMEMBERED, *_memories(found.memories), ""]
     parts += ["## Targets\n", PROMISED, "", *_target_table(found.targets), ""]
-    parts += ["## Rows without a prediction\n", *_unpriced(found), ""]
+    parts += ["## Rows without a prediction\n", *_unpriced_lines(found), ""]
     parts += ["## How it is made\n", MADE]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -181,7 +181,7 @@ def _memories(found: Sequence[MemoryResult]) -> list[str]:
     return _table(("table", "figures", "error %", "rows", "fits or not, right %"), cells)
 
 
-def _unpriced(found: Validation) -> list[str]:
+def _unpriced_lines(found: Validation) -> list[str]:
     lines = [f"- {count}: {reason}" for reason, count in found.unpriced.most_common()]
     if found.num_new:
         lines.append(f"- {found.num_new} rows are priced, but were in no fit yet: run `python -m benchmarks.fitting`")

@@ -60,29 +60,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         when = f"Run on {datetime.date.today()} at commit {git_sha()[:12]} with {slurm}"
         PAGE.write_text(page(done, f"{when} and seed {given.seed}, in {seconds / 60:.0f} minutes."))
         print(f"wrote {PAGE}")
-    return 0 if all(each.survived for _, found in done for each in found) else EXIT_FAILED
+    return 0 if all(each.is_unharmed for _, found in done for each in found) else EXIT_FAILED
 
 
 def run(scenario: Scenario, folder: Path, cluster: Cluster, seed: int = 0) -> Aftermath:
     """One repetition, in this process."""
     started = time.monotonic()
-    make = ChaosWorkbench.mixed if scenario.is_mixed else ChaosWorkbench.new
+    make = ChaosWorkbench.of_mixed_jobs if scenario.is_mixed else ChaosWorkbench.new
     bench = make(folder, cluster, scenario.num_trials, f"{seed} {folder.name}")
     problem = ""
     try:
         scenario.run(bench)
     except (TimeoutError, subprocess.SubprocessError) as error:
-        return _broken_off(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
+        return _unfinished_aftermath(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
     except AssertionError as error:
         problem = f"{type(error).__name__}: {error}"
-    found = bench.found(scenario.name, time.monotonic() - started)
+    found = bench.aftermath(scenario.name, time.monotonic() - started)
     if problem:  # what was asserted on the way counts as an outcome that is wrong
         note = "; ".join(filter(None, (problem, found.note)))
         found = found.model_copy(update={"wrong": found.wrong + 1, "note": note})
     return found
 
 
-def _broken_off(scenario: Scenario, why: str, seconds: float) -> Aftermath:
+def _unfinished_aftermath(scenario: Scenario, why: str, seconds: float) -> Aftermath:
     return Aftermath(
         scenario=scenario.name, num_trials=scenario.num_trials, broken_off=1, seconds=seconds, note=f"broken off: {why}"
     )
@@ -110,7 +110,7 @@ def _run_all(
             for (scenario, _), folder, future in zip(each_time, folders, pending, strict=True):
                 found[scenario.name].append(future.result())
                 _print(found[scenario.name][-1], folder)
-                if found[scenario.name][-1].survived:
+                if found[scenario.name][-1].is_unharmed:
                     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # it is not empty
         parent.rmdir()
@@ -131,7 +131,7 @@ def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int)
             cluster.clear()
         done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
     except (TimeoutError, subprocess.SubprocessError) as error:
-        return _broken_off(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
+        return _unfinished_aftermath(scenario, f"{type(error).__name__}: {error}", time.monotonic() - started)
     if done.returncode == 0:
         return Aftermath.model_validate_json(done.stdout.splitlines()[-1])
     last = (done.stderr.strip().splitlines() or ["no word"])[-1]
@@ -148,7 +148,7 @@ def _print(found: Aftermath, folder: Path) -> None:
     print(f"{found.scenario}: {said} ({found.seconds:.0f} s)", flush=True)
     if found.note:
         print(f"    {found.note}", flush=True)
-    if not found.survived:
+    if not found.is_unharmed:
         print(f"    {folder}", flush=True)
 
 

@@ -79,7 +79,7 @@ def test_cluster() -> Iterator[Cluster]:
 
 
 def command(*words: str, check: bool = True) -> str:
-    """What one of Slurm's commands prints."""
+    """The output of one of Slurm's commands."""
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=check).stdout
 
 

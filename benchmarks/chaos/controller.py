@@ -54,11 +54,11 @@ def main() -> None:
         real = time.time
         time.time = lambda: real() + given.clock
     print("begun", flush=True)
-    while not _carried_on(bench, given.poll):
+    while not _carry_on(bench, given.poll):
         time.sleep(BUSY_SECONDS)
 
 
-def _carried_on(bench: ChaosWorkbench, poll_seconds: float) -> bool:
+def _carry_on(bench: ChaosWorkbench, poll_seconds: float) -> bool:
     """Step after step to the end; False where another controller has the folder."""
     folder = bench.sweep.folder
     try:

@@ -21,10 +21,10 @@ TORN = '{"fingerprint": "abc", "outcome": "COMPL'
 def disk_full(bench: ChaosWorkbench) -> None:
     with _disk(bench, "1500k"):
         bench.order(seconds=1)
-        bench.harm(_refused, bench)
+        bench.harm(_expect_refusal, bench)
         command("mount", "-o", "remount,size=200m", str(bench.sweep.folder.path))
         bench.finish()
-        bench.keep_found()
+        bench.take_stock()
 
 
 @CATALOGUE.add("the disk fills up while jobs run, and is emptied", repetitions=1)
@@ -42,7 +42,7 @@ def disk_full_while_jobs_run(bench: ChaosWorkbench) -> None:
         bench.order(seconds=1)
         bench.advance(retry_failed=True)
         bench.finish()
-        bench.keep_found()
+        bench.take_stock()
 
 
 @CATALOGUE.add("the folder is read-only, then not", repetitions=1)
@@ -51,11 +51,11 @@ def folder_read_only(bench: ChaosWorkbench) -> None:
         bench.order(seconds=2)
         bench.start(extra_sbatch={"hold": True})  # a disk on which a job writes cannot be made read-only
         command("mount", "-o", "remount,ro", str(bench.sweep.folder.path))
-        bench.harm(_refused, bench)
+        bench.harm(_expect_refusal, bench)
         command("mount", "-o", "remount,rw", str(bench.sweep.folder.path))
         command("scontrol", "release", ",".join({bench.job_of(name).split("_")[0] for name in bench.names}))
         bench.finish()
-        bench.keep_found()
+        bench.take_stock()
 
 
 @CATALOGUE.add("measurement.json is torn, empty, foreign, or a folder; submission.json and attempts too", repetitions=2)
@@ -102,7 +102,7 @@ def no_locks(bench: ChaosWorkbench) -> None:
     lock = fcntl.flock
     fcntl.flock = _without_locks
     try:
-        bench.harm(_refused, bench)
+        bench.harm(_expect_refusal, bench)
     finally:
         fcntl.flock = lock
     assert not bench.executions(), "jobs ran, though two commands could have started them"
@@ -118,14 +118,14 @@ def coarse_times(bench: ChaosWorkbench) -> None:
         for name in bench.names:
             bench.harm(command, "scontrol", "requeue", bench.job_of(name))
         bench.finish()
-        bench.keep_found()
+        bench.take_stock()
 
 
 def _without_locks(descriptor: object, operation: int) -> None:
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-def _refused(bench: ChaosWorkbench) -> None:
+def _expect_refusal(bench: ChaosWorkbench) -> None:
     """The folder takes nothing now, and that is one message."""
     try:
         bench.start()

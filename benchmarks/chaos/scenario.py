@@ -1,4 +1,4 @@
-"""What a scenario of `make chaos` is, and the catalogue of all."""
+"""A scenario of `make chaos`, and the catalogue of all."""
 
 from __future__ import annotations
 

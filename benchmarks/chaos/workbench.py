@@ -60,13 +60,13 @@ RANKS = ((1, 1), (2, 2), (4, 2), (6, 2), (8, 2))
 
 POLL_SECONDS, PATIENCE_SECONDS = 1.0, 240.0
 REFUSALS = (TrisweepError, OSError)
-"""What the command line tells as one message: mistakes of the user's, and of the disk."""
+"""The errors that the command line tells as one message: mistakes of the user's, and of the disk."""
 
 Orders = Mapping[str, Mapping[str, Any]]
 
 
 class Aftermath(BaseModel):
-    """How a sweep stood after it was harmed and carried on.
+    """The state of a sweep after it was harmed and carried on.
 
     A scenario that could not be carried out, because the harm itself failed, says nothing of the sweep.
 
@@ -91,7 +91,7 @@ class Aftermath(BaseModel):
     note: str = ""
 
     @property
-    def survived(self) -> bool:
+    def is_unharmed(self) -> bool:
         return not (self.lost or self.twice or self.wrong or self.broken_off)
 
 
@@ -116,8 +116,8 @@ class ChaosWorkbench:
         self.ends_well: tuple[Outcome, ...] = (Outcome.COMPLETED,)
         self.num_faults = 0
         self.job: SlurmJob = made_up_training
-        self._found: tuple[list[TrialReading], list[str], list[str]] | None = None
-        self._forgotten = 0
+        self._stock: tuple[list[TrialReading], list[str], list[str]] | None = None
+        self._num_forgotten = 0
 
     @classmethod
     def new(
@@ -128,8 +128,8 @@ class ChaosWorkbench:
         return cls(Sweep(SweepFolder(folder), _record(points, _composition().tree)), cluster, seed)
 
     @classmethod
-    def mixed(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str) -> ChaosWorkbench:
-        """Every trial is a heterogeneous job, with its first stage on an h100 node and its last on an a100 node."""
+    def of_mixed_jobs(cls, folder: Path, cluster: Cluster, num_trials: int, seed: str) -> ChaosWorkbench:
+        """A sweep whose trials are heterogeneous jobs, first stage on an h100 node, last on an a100 node."""
         folder.mkdir(parents=True, exist_ok=True)
         tree = _composition().tree
         names = ("h100-nodes", "local")
@@ -140,7 +140,7 @@ class ChaosWorkbench:
 
     @classmethod
     def of(cls, folder: Path, cluster: Cluster) -> ChaosWorkbench:
-        """Of a sweep that was begun."""
+        """The workbench of a sweep that was begun."""
         return cls(Sweep.stored_in(SweepFolder(folder)), cluster)
 
     def take(self, sweep: Sweep) -> None:
@@ -157,7 +157,7 @@ class ChaosWorkbench:
         (self.sweep.folder.path / ORDERS).write_text(json.dumps({"default": common, **(orders or {})}))
 
     def order_quick_jobs(self) -> None:
-        """What `quick_job` needs, which imports nothing of this project."""
+        """Write what `quick_job` reads, which imports nothing of this project."""
         trials = self.sweep.record.trials
         known = {trial.trial_id: trial.experiment.fingerprint for trial in trials if trial.experiment}
         result = {"outcome": "COMPLETED", "cause": "", "started": time.time(), "performance": PERFORMANCE}
@@ -169,7 +169,7 @@ class ChaosWorkbench:
         submit(self.sweep, self.slurm, job=self.job)
 
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
-        """What the same command does when it is given again; a refusal that it explains is no fault."""
+        """Give the same command again; a refusal that it explains is no fault."""
         try:
             submit(self.sweep, self.slurm, command=SweepOrders(retry_failed=retry_failed), job=self.job)
         except REFUSALS as refusal:
@@ -196,7 +196,7 @@ class ChaosWorkbench:
         return all(each.outcome and each.outcome.is_final and not rule.allows(each) for each in readings)
 
     def executions(self, event: str = "start") -> list[list[str]]:
-        """Of every such event: event, trial, job, rank, process id, node."""
+        """The words of every such event: event, trial, job, rank, process id, node."""
         log = self.sweep.folder.path / EXECUTIONS
         lines = log.read_text().splitlines() if log.exists() else []
         return [words for line in lines if (words := line.split())[0] == event]
@@ -229,27 +229,27 @@ class ChaosWorkbench:
         return told
 
     def forget_completions(self) -> None:
-        """What ran to completion until now is to run again."""
-        self._forgotten = len(self.executions("complete"))
+        """Expect that what ran to completion until now runs again."""
+        self._num_forgotten = len(self.executions("complete"))
 
-    def keep_found(self) -> None:
+    def take_stock(self) -> None:
         """Look now, because the folder is about to go."""
         readings = reconcile(self.sweep.read())
         assert all(each.outcome for each in readings)  # read now, and kept
-        completions = Counter(words[1] for words in self.executions("complete")[self._forgotten :])
+        completions = Counter(words[1] for words in self.executions("complete")[self._num_forgotten :])
         wrong = self._wrong_in_report(readings)
         twice = [name for name, count in completions.items() if count > 1]
-        self._found = readings, twice, wrong
+        self._stock = readings, twice, wrong
 
-    def found(self, scenario: str, seconds: float) -> Aftermath:
-        """What has become of the trials."""
-        if self._found is None:
-            self.keep_found()
-        assert self._found is not None
-        readings, twice, wrong = self._found
+    def aftermath(self, scenario: str, seconds: float) -> Aftermath:
+        """The end of every trial, judged."""
+        if self._stock is None:
+            self.take_stock()
+        assert self._stock is not None
+        readings, twice, wrong = self._stock
         lost = [each for each in readings if each.outcome is None or not each.outcome.is_final]
         wrong = [*wrong, *(f"{each.name} is {each.outcome}: {each.cause}" for each in readings if self._is_wrong(each))]
-        notes = _said("lost", [_with_job(each) for each in lost]), _said("twice", twice), _said("wrong", wrong)
+        notes = _note_of("lost", [_with_job(each) for each in lost]), _note_of("twice", twice), _note_of("wrong", wrong)
         return Aftermath(
             scenario=scenario,
             num_trials=len(readings),
@@ -278,7 +278,7 @@ def _with_job(reading: TrialReading) -> str:
     return f"{reading.name} (Slurm says {job.name})" if job else f"{reading.name} (unknown to Slurm)"
 
 
-def _said(what: str, names: list[str]) -> str:
+def _note_of(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
 
 

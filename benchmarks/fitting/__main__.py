@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.csv_rows import write_rows
 from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
-from benchmarks.fitting.learned import intervals, learned
-from benchmarks.fitting.replays import replayed
+from benchmarks.fitting.learned import intervals, lessons_of
+from benchmarks.fitting.replays import replays_of
 from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
 from benchmarks.fitting.written_constants import write_constants
 from benchmarks.left_out import LEFT_OUT, LeftOutRow
@@ -42,17 +42,17 @@ def run(arguments: Sequence[str]) -> None:
     without = values_without(found)
     ratios = {level: left_out_ratios(found, values_without(found, level), level) for level in LEVELS}
     around = {level: intervals(rows, ratios[level], ratios[GENERATION], level) for level in LEVELS}
-    fitted = found.priced.measured * np.exp(found.log_ratios())
-    predicted = fitted if "--write" in options else found.priced.step_seconds()
+    fitted = found.priced_runs.measured * np.exp(found.log_ratios())
+    predicted = fitted if "--write" in options else found.priced_runs.step_seconds()
     left_out = left_out_rows(found, predicted, ratios[TABLE], around[TABLE])
     print_tables(rows, left_out, fitted)
-    calibrations = replayed(rows, without)
+    calibrations = replays_of(rows, without)
     print_calibrations(calibrations)
     if options:
         write_rows(LEFT_OUT, LeftOutRow, left_out)
         write_rows(LEVEL_RESULTS, LevelResult, level_results(rows, ratios, around))
         write_rows(CALIBRATED, ReplayedCalibration, calibrations, digits=4)
-        write_atomically(VALIDATED, yaml_text(learned(rows, ratios[GENERATION])))
+        write_atomically(VALIDATED, yaml_text(lessons_of(rows, ratios[GENERATION])))
         print(f"Written: {LEFT_OUT.name}, {LEVEL_RESULTS.name}, {CALIBRATED.name}, {VALIDATED.name}")
     if "--write" in options:
         places = write_constants(found.values)

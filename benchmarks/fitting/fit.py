@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fitting.constants import constants_with, fitted_constants, prior_values
 from benchmarks.left_out import LeftOutRow
-from benchmarks.levels import LEVELS, TABLE, left_out
+from benchmarks.levels import LEVELS, TABLE, groups_left_out
 from benchmarks.measured_rows import MeasuredRow, series_weights
 from calibrate.refit_cluster import PricedRuns
 from calibrate.robust_fit import (
@@ -32,7 +32,7 @@ SMALLEST_GAIN = 2e-3
 
 @dataclass(frozen=True)
 class ConstantsFit:
-    """What the rows make of the constants.
+    """The constants as rows make them.
 
     Attributes:
         values: every constant by name.
@@ -42,18 +42,18 @@ class ConstantsFit:
     values: dict[str, float]
 
     @cached_property
-    def priced(self) -> PricedRuns:
+    def priced_runs(self) -> PricedRuns:
         return PricedRuns([row.run for row in self.rows])
 
     @cached_property
     def slope(self) -> Floats:
-        """How the log ratios change with a spread of each constant, (n, constants): most of what leaving out takes."""
+        """The change of the log ratios with a spread of each constant, (n, constants), which takes most of the time."""
         return slopes(self.log_ratios, _constants(), self.values)
 
     def log_ratios(self, values: Values | None = None) -> NDArray[np.float64]:
         """Log of predicted over measured of every row, (n,)."""
         chosen = self.values if values is None else values
-        return self.priced.log_ratios(lambda setting: constants_with(chosen, setting))
+        return self.priced_runs.log_ratios(lambda setting: constants_with(chosen, setting))
 
     def errors(self, values: Values | None = None) -> NDArray[np.float64]:
         """Relative errors, (n,)."""
@@ -74,7 +74,7 @@ def values_without(found: ConstantsFit, level: str = TABLE) -> dict[str, dict[st
     now, rest = (coordinates_of(_constants(), values) for values in (found.values, prior_values()))
     by_kept: dict[tuple[int, ...], dict[str, float]] = {}
     by_group = {}
-    for members, kept in left_out(found.rows, level):
+    for members, kept in groups_left_out(found.rows, level):
         if (key := tuple(kept)) not in by_kept:
             of_kept = np.zeros(len(weights))
             of_kept[kept] = weights[kept]
@@ -107,7 +107,7 @@ def left_out_rows(
         ratios: log of predicted over measured of every row, by constants fitted without it, (n,).
         around: the interval of each.
     """
-    without = found.priced.measured * np.exp(ratios)
+    without = found.priced_runs.measured * np.exp(ratios)
     return [
         LeftOutRow(
             place=row.place,

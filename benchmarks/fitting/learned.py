@@ -1,4 +1,4 @@
-"""What rows that were left out say of every prediction: how wide intervals are, and what lies outside."""
+"""The lessons of rows that were left out for every prediction: how wide intervals are, and what lies outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.levels import GENERATION, LEVELS, left_out
+from benchmarks.levels import GENERATION, LEVELS, groups_left_out
 from benchmarks.measured_rows import MeasuredRow
 from sweeps.confidence.interval import (
     SHARE,
@@ -26,13 +26,13 @@ Floats = NDArray[np.float64]
 MOST_PAIRS = 400
 
 
-def learned(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
-    """What these rows say, every table as much as any other.
+def lessons_of(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
+    """The lessons of these rows, every table as much as any other.
 
     Args:
         ratios: log of predicted over measured of every row, by constants fitted without its generation, (n,).
     """
-    return _with_errors(_seen(rows), rows, ratios)
+    return _with_errors(_coverage_of(rows), rows, ratios)
 
 
 def intervals(rows: Sequence[MeasuredRow], ratios: Floats, generation_ratios: Floats, level: str) -> list[Interval]:
@@ -44,17 +44,17 @@ def intervals(rows: Sequence[MeasuredRow], ratios: Floats, generation_ratios: Fl
         level: a name of LEVELS.
     """
     found: dict[int, Interval] = {}
-    for members, kept in left_out(rows, level):
+    for members, kept in groups_left_out(rows, level):
         others = [rows[index] for index in kept]
-        known = _with_errors(_seen(others), others, generation_ratios[kept])
+        known = _with_errors(_coverage_of(others), others, generation_ratios[kept])
         for index in members:
             row, seconds = rows[index], rows[index].seconds * float(np.exp(ratios[index]))
             found[index] = interval_around(seconds, row.run.setup, row.run.implementation.name, known)
     return [found[index] for index in range(len(rows))]
 
 
-def _seen(rows: Sequence[MeasuredRow]) -> Validated:
-    """What the rows were, without what their errors say."""
+def _coverage_of(rows: Sequence[MeasuredRow]) -> Validated:
+    """The kinds and sizes of the rows, without what their errors say."""
     by_trainer: dict[str, list[Mapping[str, float]]] = {}
     traits: dict[str, set[str]] = {}
     for row in rows:
@@ -73,7 +73,7 @@ def _seen(rows: Sequence[MeasuredRow]) -> Validated:
 
 
 def _sources(rows: Sequence[MeasuredRow]) -> dict[str, int]:
-    """How many sources measured each device, trainer and kind of plan."""
+    """The number of sources that measured each device, trainer and kind of plan."""
     found: dict[str, set[str]] = {}
     for row in rows:
         setup = row.run.setup
@@ -104,7 +104,7 @@ def _quantile(values: Floats, weights: Floats, share: float) -> float:
 
 
 def _rivals(rows: Sequence[MeasuredRow], usual: Floats) -> float:
-    """How far the errors of two rows of one series are apart, in four pairs of five, every table weighing the same."""
+    """The distance of the errors of two rows of one series, in four pairs of five, every table weighing the same."""
     series = np.array([row.series for row in rows])
     by_table: dict[str, list[Floats]] = {}
     for name in dict.fromkeys(series.tolist()):
@@ -125,8 +125,8 @@ def _apart(ratios: Floats) -> Floats:
 
 def _ranges(sizes: Sequence[Mapping[str, float]]) -> dict[str, Range]:
     every = {name: [of_row[name] for of_row in sizes] for name in sizes[0]}
-    return {name: Range(lowest=_rounded(min(values)), highest=_rounded(max(values))) for name, values in every.items()}
+    return {name: Range(lowest=_round(min(values)), highest=_round(max(values))) for name, values in every.items()}
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.4g}") if value < 1000 else float(round(value))

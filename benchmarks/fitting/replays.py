@@ -17,14 +17,14 @@ from train_core.costs.setting import Setting
 NUM_DRAWS = 5
 FEWEST_ROWS = 4
 MOST_ROWS = 60
-"""Of a larger table so many rows are taken, evenly: to know all of them would take minutes and say the same."""
+"""The most rows of a table, taken evenly from a larger one: to know all of them would take minutes and say the same."""
 NUM_PARTS = 5
 """With all other rows known means: each fifth of a table, by a fit to the four other fifths."""
 
 Indices = NDArray[np.int_]
 
 
-def replayed(rows: Sequence[MeasuredRow], without: Mapping[str, Values]) -> list[ReplayedCalibration]:
+def replays_of(rows: Sequence[MeasuredRow], without: Mapping[str, Values]) -> list[ReplayedCalibration]:
     """Every table with enough rows on one machine, begun with the constants that were fitted without it.
 
     Five rows are taken, or half of a table that has fewer than ten.

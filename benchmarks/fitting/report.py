@@ -1,4 +1,4 @@
-"""What a fit prints: the constants before and after, and the errors of every table."""
+"""The printed page of a fit: the constants before and after, and the errors of every table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fi
 
 
 def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
-    """What five runs of each table do to the error on the rest."""
+    """Print the error on the rest of each table before and after five of its runs."""
     table = _table("calibrated on five rows", "rows", "chosen: before %", "after %", "random: before %", "after %")
     for each in found:
         errors = (each.told_before, each.told_after, each.drawn_before, each.drawn_after)

@@ -37,7 +37,7 @@ def write_constants(values: Values) -> list[WrittenPlace]:
 
 
 def places_of(values: Values) -> Iterator[WrittenPlace]:
-    """Where each value belongs."""
+    """The place of each value."""
     for chip in options("efficiency"):
         path = CONF_DIR / "efficiency" / f"{chip}.yaml"
         yield from (WrittenPlace(path, field, value) for field, value in chip_values(values, chip).items())
@@ -59,10 +59,10 @@ def with_number(text: str, field: str, value: float) -> str:
     stated = re.compile(rf'(?<![\w.])("?{re.escape(field)}"?(?::|=)\s?)-?\d[\d._]*(?:e-?\d+)?')
     found = stated.findall(text)
     assert len(found) == 1, f"{field} is stated {len(found)} times, and has to be stated once"
-    return stated.sub(lambda match: match.group(1) + shown(value), text)
+    return stated.sub(lambda match: match.group(1) + number_text(value), text)
 
 
-def shown(value: float) -> str:
+def number_text(value: float) -> str:
     """Three digits, with a point, as YAML and Python read a float: `0.72`, `5.0e-6`."""
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     mantissa += "" if "." in mantissa else ".0"

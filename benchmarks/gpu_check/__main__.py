@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_check.machine import found_machine
+from benchmarks.gpu_check.machine import machine_of
 from benchmarks.gpu_check.node import node_of
 from benchmarks.gpu_check.plan import PARTS
-from benchmarks.gpu_check.probe import Probe, probed
+from benchmarks.gpu_check.probe import Probe, probe_gpus
 from benchmarks.gpu_check.session import CheckSession
 from conf.errors import EXIT_FAILED, EXIT_USAGE
 from conf.private_files import keep_private
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     keep_private()
     on_cpu = given.device == "cpu"
-    probe = Probe() if on_cpu else probed()
+    probe = Probe() if on_cpu else probe_gpus()
     if not on_cpu and not probe.devices:
         return _without_gpus(probe)
     if probe.runtime.startswith("HIP"):
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"gpu-check: {given.out} cannot be written ({error.strerror}). Choose another --out.", file=sys.stderr)
         return EXIT_USAGE
-    machine = found_machine(probe, given.ranks if on_cpu else None)
+    machine = machine_of(probe, given.ranks if on_cpu else None)
     session = CheckSession(machine, node_of(machine), given.out, jobs, time.monotonic() + 60 * given.minutes)
     return session.run(given.parts)
 

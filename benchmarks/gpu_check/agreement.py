@@ -1,4 +1,4 @@
-"""How far two trainings are apart: in the losses and the gradients' norms of their steps."""
+"""The difference of two trainings in the losses and the gradients' norms of their steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.gpu_check.check import CheckFinding
-from benchmarks.gpu_check.workbench import Ran
+from benchmarks.gpu_check.workbench import JobRun
 from conf.types.schema import Dtype, Value
 from train_core.measurement import StepMetrics
 
@@ -54,38 +54,38 @@ def _relative(value: float, expected: float) -> float:
     return abs(value - expected) / max(abs(expected), 1e-12)
 
 
-def same_bits(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> bool:
-    """Whether all losses and norms are equal to the last bit."""
+def are_same_bits(steps: Sequence[StepMetrics], expected: Sequence[StepMetrics]) -> bool:
+    """True if all losses and norms are equal to the last bit."""
     told, wanted = ([(step.step, step.loss, step.gradient_norm) for step in some] for some in (steps, expected))
     return told == wanted
 
 
-def judged(found: StepDifference, limit: StepDifference) -> str:
+def difference_text(found: StepDifference, limit: StepDifference) -> str:
     """The difference in words, with the limit where it is exceeded."""
     exceeded = "" if found.within(limit) else f" (allowed: {limit.loss:.0e}, {limit.norm:.0e})"
     return f"{found}{exceeded}"
 
 
-def compared(ran: Ran, expected: list[StepMetrics], dtype: Dtype) -> CheckFinding:
-    """Whether a job that completed took the steps that are expected, to the rounding of its precision."""
+def finding_on_steps(ran: JobRun, expected: list[StepMetrics], dtype: Dtype) -> CheckFinding:
+    """The comparison of a completed job's steps with the expected ones, to the rounding of its precision."""
     found, limit = difference(ran.steps, expected), TOLERANCES[dtype]
     figures = {"dtype": dtype, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
-    return CheckFinding(passed=found.within(limit), seen=judged(found, limit), figures=figures)
+    return CheckFinding(passed=found.within(limit), seen=difference_text(found, limit), figures=figures)
 
 
-def repeated(ran: Ran, first: Ran) -> CheckFinding:
-    """Whether a training came to the bits of the first one, as deterministic kernels promise."""
+def finding_on_bits(ran: JobRun, first: JobRun) -> CheckFinding:
+    """The comparison of a training with the first one, bit by bit, as deterministic kernels promise."""
     for job in (first, ran):
         if not job.completed:
             return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
-    found, equal = difference(ran.steps, first.steps), same_bits(ran.steps, first.steps)
+    found, equal = difference(ran.steps, first.steps), are_same_bits(ran.steps, first.steps)
     figures = {"bitwise": equal, "loss_difference": found.loss, "norm_difference": found.norm} | figures_of(ran)
     seen = f"equal bit for bit over {len(ran.steps)} steps" if equal else f"not bit for bit: {found}"
     return CheckFinding(passed=equal, seen=seen, figures=figures)
 
 
-def figures_of(ran: Ran) -> dict[str, Any]:
-    """What the JSON file holds of a job. The host's name stays here."""
+def figures_of(ran: JobRun) -> dict[str, Any]:
+    """The figures of a job for the JSON file. The host's name stays here."""
     measurement = ran.measurement.model_dump(mode="json", exclude={"environment": {"hostname"}})
     steps = [{"step": step.step, "loss": step.loss, "gradient_norm": step.gradient_norm} for step in ran.steps]
     stages = [{"ended": stage.ended, "seconds": stage.seconds.model_dump()} for stage in ran.recorded]

@@ -1,4 +1,4 @@
-"""A check, what it found, and how it is run: as many at once as there are devices for, within a budget of time."""
+"""Checks, and the runner of them: as many at once as there are devices for, within a budget of time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 class CheckFinding(Frozen):
-    """What a check saw.
+    """The observation of a check.
 
     Attributes:
         seen: one sentence for people.
@@ -38,7 +38,7 @@ class CheckFinding(Frozen):
 
 
 class Result(Frozen):
-    """How a check ended.
+    """The end of a check.
 
     Attributes:
         part: the part of the report in which it stands.
@@ -83,7 +83,7 @@ class Devices:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     @contextmanager
-    def taken(self, position: int, count: int) -> Iterator[tuple[int, ...]]:
+    def take(self, position: int, count: int) -> Iterator[tuple[int, ...]]:
         """Wait until all checks before this position have theirs: else small ones would keep a large one waiting."""
         with self.changed:
             self.changed.wait_for(lambda: self.num_served == position and len(self.free) >= count)
@@ -119,7 +119,7 @@ class Runner:
         devices, telling = Devices(list(range(self.num_devices))), threading.Lock()
 
         def make(position: int, check: Check) -> None:
-            with devices.taken(position, min(check.num_devices, self.num_devices)) as mine:
+            with devices.take(position, min(check.num_devices, self.num_devices)) as mine:
                 result = self._result(check, mine)
             with telling:
                 self.results.append(result)

@@ -1,4 +1,4 @@
-"""What goes wrong on real machines, brought about from outside: a rank stops, memory ends, a job dies."""
+"""Faults of real machines, brought about from outside: a rank stops, memory ends, a job dies."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check.agreement import EXACT, compared, figures_of, repeated
+from benchmarks.gpu_check.agreement import EXACT, figures_of, finding_on_bits, finding_on_steps
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.layouts import CheckLayout
-from benchmarks.gpu_check.workbench import CheckWorkbench, Ran
+from benchmarks.gpu_check.workbench import CheckWorkbench, JobRun
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from conf.units import GIBIBYTE, MEBIBYTE
@@ -21,7 +21,7 @@ from train_core.measurement import Outcome, StepMetrics
 PART = "faults"
 STEPS_BEFORE_FAULT = 3
 OVERFULL = 1.5
-"""How many times the device's memory the tensors have that should not fit."""
+"""The size of tensors that should not fit, as a multiple of the device's memory."""
 
 MOST_SEQUENCES = 2**24
 ALLOCATED = re.compile(r"([\d.]+) ([GM]iB) is allocated by PyTorch")
@@ -43,7 +43,7 @@ def _hang(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     values: dict[str, Value] = {**layout.values(), "training.num_steps": 100_000}
     job = bench.start("hang", bench.small("GPT", "fp32", values), devices, 3 * bench.scale.trial_seconds)
     if not job.wait_until(lambda: len(job.trial.read_metrics()) >= STEPS_BEFORE_FAULT):
-        ran = bench.ended(job)
+        ran = bench.wait_for(job)
         return CheckFinding(passed=False, seen=f"it ended before the fault: {ran.why}", figures=figures_of(ran))
     stopped = layout.num_devices - 1
     pid = job.pid_of_rank(stopped)
@@ -51,7 +51,7 @@ def _hang(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
         job.kill()
         raise CheckLeftOut(f"the process of rank {stopped} was not found")
     os.kill(pid, signal.SIGSTOP)
-    ran = bench.ended(job)
+    ran = bench.wait_for(job)
     named = ran.measurement.outcome is Outcome.FAILED and ran.measurement.failing_rank == stopped
     seen = f"rank {stopped} of {layout} was stopped. {ran.why}"
     return CheckFinding(passed=named, seen=seen, figures=_without_steps(ran) | {"stopped": stopped})
@@ -90,7 +90,7 @@ def _overfull(bench: CheckWorkbench) -> Experiment:
 
 
 def _allocated_bytes(cause: str) -> int | None:
-    """What PyTorch had allocated when a GPU refused more, by its own words."""
+    """The bytes that PyTorch had allocated when a GPU refused more, by its own words."""
     found = ALLOCATED.search(cause)
     return found and int(float(found[1]) * (GIBIBYTE if found[2] == "GiB" else MEBIBYTE))
 
@@ -103,7 +103,7 @@ def _resume(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     saving = bench.small("GPT", "fp32", {**values, "checkpoint.every_steps": scale.save_every})
     job = bench.start("killed", saving, devices, scale.trial_seconds)
     if not job.wait_until(lambda: any(job.trial.checkpoints.glob("step-*"))):
-        ran = bench.ended(job)
+        ran = bench.wait_for(job)
         return CheckFinding(passed=False, seen=f"it ended before it was killed: {ran.why}", figures=figures_of(ran))
     job.kill()
     reached = len(job.trial.read_metrics())
@@ -111,7 +111,7 @@ def _resume(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
         raise CheckLeftOut("the training had ended before it could be killed")
     saved = max(path.name for path in job.trial.checkpoints.glob("step-*"))
     resumed = bench.run("killed", saving, devices)
-    finding = repeated(resumed, undisturbed)
+    finding = finding_on_bits(resumed, undisturbed)
     seen = f"killed after step {reached}, went on from {saved}; {finding.seen}"
     return finding.model_copy(update={"seen": seen})
 
@@ -132,15 +132,15 @@ def _reshard(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     for ran in (alone, other):
         if not ran.completed:
             return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
-    return _resharded(f"{saved_in} to {loaded_in} and to one device", first.steps, alone, other)
+    return _finding_on_resharding(f"{saved_in} to {loaded_in} and to one device", first.steps, alone, other)
 
 
-def _resharded(what: str, before: list[StepMetrics], alone: Ran, other: Ran) -> CheckFinding:
-    finding = compared(other, alone.steps, "fp32")
+def _finding_on_resharding(what: str, before: list[StepMetrics], alone: JobRun, other: JobRun) -> CheckFinding:
+    finding = finding_on_steps(other, alone.steps, "fp32")
     if other.steps[0].loss >= before[0].loss:  # new weights would begin where the first training began
         return finding.model_copy(update={"passed": False, "seen": f"{what}: it began with new weights"})
     return finding.model_copy(update={"seen": f"{what}: {finding.seen}"})
 
 
-def _without_steps(ran: Ran) -> dict[str, object]:
+def _without_steps(ran: JobRun) -> dict[str, object]:
     return {name: value for name, value in figures_of(ran).items() if name != "steps"}

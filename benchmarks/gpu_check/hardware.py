@@ -1,4 +1,4 @@
-"""What the devices and their links reach, beside what the cluster's file says: the short form of a calibration."""
+"""Rates of the devices and their links, beside what the cluster's file says: the short form of a calibration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _rates(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
 
 
 def short_plan(bench: CheckWorkbench, cluster: ClusterSpec) -> RatesPlan:
-    """Of what a calibration measures, one product, one attention, and the smallest and the largest message."""
+    """A short calibration: one product, one attention, and the smallest and the largest message."""
     whole = rates_plan(cluster, bench.kind, bench.num_devices)
     return whole.model_copy(
         update={
@@ -59,7 +59,7 @@ def short_plan(bench: CheckWorkbench, cluster: ClusterSpec) -> RatesPlan:
 
 
 def rows_of(rates: DeviceRates, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """What was measured and what the configuration says, in words; the latter is empty where it says nothing."""
+    """The measured value and the configuration's, in words; the latter is empty where it says nothing."""
     (product,), (attention,), device = rates.products, rates.attentions, cluster.device
     stated = f"{tflops(device.peak_flops_per_second[product.dtype])} TFLOPS"
     copied, size = rates.copy_bytes_per_second.median, product.product

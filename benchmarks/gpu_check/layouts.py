@@ -7,7 +7,7 @@ from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
-from benchmarks.gpu_check.agreement import compared, figures_of
+from benchmarks.gpu_check.agreement import figures_of, finding_on_steps
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import TRAINING
 from benchmarks.gpu_check.workbench import CheckWorkbench
@@ -131,7 +131,7 @@ def as_reference(
     ran = bench.run(name.replace(" ", "-"), bench.small(*kind, values), devices)
     if not ran.completed:
         return CheckFinding(passed=False, seen=ran.why, figures=figures_of(ran))
-    return compared(ran, known[kind], kind[1])
+    return finding_on_steps(ran, known[kind], kind[1])
 
 
 def _impossible(devices: tuple[int, ...]) -> CheckFinding:

@@ -10,7 +10,7 @@ from benchmarks.gpu_check.check import Result, Verdict
 FALLBACK_SIZE = (100, 24)
 NAME_WIDTH, VERDICT_WIDTH, SECONDS_WIDTH = 40, 9, 6
 MOST_LINES = 6
-"""Of a cause; all of it is in the report."""
+"""The most lines of a cause; all of it is in the report."""
 
 
 def width() -> int:
@@ -23,14 +23,14 @@ def line_of(result: Result) -> str:
     whole = f"{head:<{VERDICT_WIDTH + SECONDS_WIDTH + 2 + NAME_WIDTH}}  {result.seen}"
     if len(whole) <= width():
         return whole
-    return "\n".join([head, *_wrapped(result.seen)])
+    return "\n".join([head, *_wrap(result.seen)])
 
 
 def _seconds(result: Result) -> str:
     return "" if result.verdict is Verdict.LEFT_OUT else f"{result.seconds:.0f} s"
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     indent = " " * (VERDICT_WIDTH + SECONDS_WIDTH + 2)
     lines = textwrap.wrap(text, width(), initial_indent=indent, subsequent_indent=indent)
     return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], f"{indent}..."]

@@ -1,4 +1,4 @@
-"""What machine this is, for people elsewhere: devices, versions, links and variables, and nobody's names or paths."""
+"""The machine, for people elsewhere: devices, versions, links and variables, and nobody's names or paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.gpu_check.probe import Probe
-from benchmarks.known_device import FoundDevice
+from benchmarks.known_device import TorchDevice
 from conf.types.schema import Frozen
 from conf.units import GIBIBYTE
 from launcher.this_machine.capacity import TOOL_SECONDS, this_machine
@@ -42,7 +42,7 @@ class CheckedMachine(Frozen):
     """
 
     kind: Literal["gpu", "cpu"]
-    devices: tuple[FoundDevice, ...]
+    devices: tuple[TorchDevice, ...]
     num_ranks: int
     versions: dict[str, str]
     processor: str
@@ -61,7 +61,7 @@ class CheckedMachine(Frozen):
         return links_in(self.topology) if len(self.devices) > 1 else ""
 
 
-def found_machine(probe: Probe, num_cpu_ranks: int | None) -> CheckedMachine:
+def machine_of(probe: Probe, num_cpu_ranks: int | None) -> CheckedMachine:
     """This machine, with its GPUs, or with as many ranks on its cores."""
     host = this_machine()
     on_cpu = num_cpu_ranks is not None
@@ -100,7 +100,7 @@ def _processor() -> str:
 
 
 def _topology() -> str:
-    """What the first tool says that there is."""
+    """The answer of the first tool that there is."""
     for command in TOPOLOGY_COMMANDS:
         try:
             asked = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
@@ -125,13 +125,13 @@ def links_in(topology: str) -> str:
 
 
 def _num_columns(topology: str) -> int:
-    """How many GPUs head the columns of the matrix."""
+    """The number of GPUs that head the columns of the matrix."""
     heads = (line.split() for line in topology.splitlines() if re.match(r"\s*GPU0\s+GPU1", line))
     return sum(bool(re.fullmatch(r"GPU\d+", word)) for word in next(heads, []))
 
 
 def device_lines(machine: CheckedMachine) -> Mapping[str, str]:
-    """What the report says of the machine, line by line; what is not known is left out."""
+    """The lines of the report on the machine, by name; an unknown one is left out."""
     first = machine.devices[0] if machine.devices else None
     gpu = first and (
         f"{first.memory_bytes / GIBIBYTE:.1f} GiB, {first.num_multiprocessors} multiprocessors,"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from benchmarks.gpu_check.machine import CheckedMachine
-from benchmarks.known_device import FoundDevice, cluster_of
+from benchmarks.known_device import TorchDevice, cluster_of
 from conf.compose.load import compose_tree
 from conf.compose.tree import Tree, part_at, with_values
 from conf.types.schema import Dtype, Value
 from conf.units import TERA
 
 PATTERN = "dgx-h100"
-"""What a device that no file describes is taken to be, but for what torch says of it."""
+"""The stand-in for a device that no file describes, but for what torch says of it."""
 
 GENERIC = "this-node"
 TRIED_OUT = "CPU ranks try the script out: no figure here says anything of a GPU."
 GUESSED_PEAK, GUESSED_FP32_PEAK = 300 * TERA, 30 * TERA
-"""Of a device that no file describes. Predictions of time are as wrong as these; what is measured does not use them."""
+"""Rates of a device that no file describes. Predictions are as wrong as these; what is measured does not use them."""
 
 
 class Node(NamedTuple):
@@ -58,15 +58,15 @@ def _sizes(machine: CheckedMachine) -> dict[str, Value]:
     return {"cluster.num_nodes": 1, "cluster.devices_per_node": machine.num_ranks}
 
 
-def _memory(device: FoundDevice) -> dict[str, Value]:
-    """What torch sees, which is less than the data sheet says by what the driver keeps."""
+def _memory(device: TorchDevice) -> dict[str, Value]:
+    """The memory that torch sees, which is less than the data sheet says by what the driver keeps."""
     return {
         "cluster.device.memory_bytes": device.memory_bytes,
         "cluster.device.memory_source": "torch, on this machine",
     }
 
 
-def _generic(device: FoundDevice) -> dict[str, object]:
+def _generic(device: TorchDevice) -> dict[str, object]:
     narrow = "fp16" if _lacks_bf16(device) else "bf16"
     return {
         "cluster.name": GENERIC,
@@ -80,7 +80,7 @@ def _generic(device: FoundDevice) -> dict[str, object]:
     }
 
 
-def _lacks_bf16(device: FoundDevice) -> bool:
+def _lacks_bf16(device: TorchDevice) -> bool:
     """NVIDIA's chips before Ampere. AMD's tell their architecture instead of a number."""
     major = device.capability.split(".")[0]
     return major.isdecimal() and int(major) < 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check.agreement import compared, figures_of
+from benchmarks.gpu_check.agreement import figures_of, finding_on_steps
 from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
@@ -19,7 +19,7 @@ WAYS: dict[str, dict[str, Value]] = {
     "recompute full": {**WHOLE, "parallel.recompute": "full"},
     "recompute pointwise": {**WHOLE, "parallel.recompute": "pointwise"},
 }
-"""What one device can do in other ways, which must not change what it computes."""
+"""Other ways in which one device can train, which must not change what it computes."""
 
 COMPILE_SECONDS = 90.0
 """Nobody has compiled layers for a GPU yet; this is what others report for models of that size."""
@@ -51,7 +51,7 @@ def variants(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     yield Check("as on the host's CPU, GPT fp32", PART, 1, 3 * start, partial(_as_on_cpu, bench))
 
 
-def compiled(bench: CheckWorkbench, known: References) -> Iterator[Check]:
+def compiled_layers(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     """Compiled layers, which take the longest. Building C++ for CPUs would take minutes, and say nothing of a GPU."""
     if bench.kind == "gpu":
         kind: Kind = ("Llama", bench.narrow)
@@ -70,4 +70,4 @@ def _as_on_cpu(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     for job in (first, expected, ran):
         if not job.completed:
             return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
-    return compared(ran, expected.steps, "fp32")
+    return finding_on_steps(ran, expected.steps, "fp32")

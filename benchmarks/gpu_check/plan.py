@@ -1,4 +1,4 @@
-"""Which checks are made, in which order: what tells most about a machine comes first, should time run out."""
+"""The order of all checks: what tells most about a machine comes first, should time run out."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def rounds(bench: CheckWorkbench, parts: Sequence[str]) -> Iterator[list[Check]]
     if speed.PART in parts:
         yield list(speed.speeds(bench))
     if layouts.PART in parts:
-        yield [*one_device.compiled(bench, known), *layouts.layouts(bench, known, 4)]
+        yield [*one_device.compiled_layers(bench, known), *layouts.layouts(bench, known, 4)]
         yield list(layouts.layouts(bench, known, 8))

@@ -1,4 +1,4 @@
-"""What torch sees of this machine's GPUs: `python -m benchmarks.gpu_check.probe` prints it as JSON.
+"""This machine's GPUs as torch sees them: `python -m benchmarks.gpu_check.probe` prints them as JSON.
 
 It is a process of its own, so that a broken driver, which can crash or hang, cannot take the whole check with it, and
 so that no other process of the check holds memory of a GPU.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from benchmarks.known_device import FoundDevice
+from benchmarks.known_device import TorchDevice
 from conf.types.schema import Frozen
 from train_core.process.git_sha import ROOT
 
@@ -18,7 +18,7 @@ PROBE_SECONDS = 120.0
 
 
 class Probe(Frozen):
-    """What torch says.
+    """The answer of torch.
 
     Attributes:
         runtime: `CUDA 12.8` or `HIP 6.3`; empty where torch was built for neither.
@@ -26,14 +26,14 @@ class Probe(Frozen):
         problem: why nothing could be asked; empty where all went well.
     """
 
-    devices: tuple[FoundDevice, ...] = ()
+    devices: tuple[TorchDevice, ...] = ()
     torch: str = ""
     runtime: str = ""
     collectives: str = ""
     problem: str = ""
 
 
-def probed() -> Probe:
+def probe_gpus() -> Probe:
     """Ask in a process of its own. Whatever goes wrong there is told as `problem`."""
     command = [sys.executable, "-m", "benchmarks.gpu_check.probe"]
     try:
@@ -57,10 +57,10 @@ def _here() -> Probe:
     return Probe(devices=tuple(devices), torch=str(torch.__version__), runtime=runtime, collectives=collectives)
 
 
-def _device(properties: object) -> FoundDevice:
+def _device(properties: object) -> TorchDevice:
     # gcnArchName tells AMD's chips apart, whose `major.minor` says little.
     arch = getattr(properties, "gcnArchName", "")
-    return FoundDevice.model_validate(
+    return TorchDevice.model_validate(
         {
             "name": getattr(properties, "name", "unknown"),
             "memory_bytes": getattr(properties, "total_memory", 0),

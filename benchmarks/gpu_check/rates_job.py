@@ -1,4 +1,4 @@
-"""What `hardware` starts: the ranks of a short calibration. `python -m benchmarks.gpu_check.rates_job FOLDER`."""
+"""The ranks of a short calibration, which `hardware` starts. `python -m benchmarks.gpu_check.rates_job FOLDER`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check.agreement import EXACT, repeated
+from benchmarks.gpu_check.agreement import EXACT, finding_on_bits
 from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.layouts import PART, CheckLayout
 from benchmarks.gpu_check.workbench import CheckWorkbench
@@ -27,4 +27,4 @@ def _repeat(bench: CheckWorkbench, layout: CheckLayout, name: str, devices: tupl
     first, again = (
         bench.run(f"{name}, {turn}".replace(" ", "-").replace(",", ""), experiment, devices) for turn in (1, 2)
     )
-    return repeated(again, first)
+    return finding_on_bits(again, first)

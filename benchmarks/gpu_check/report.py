@@ -28,7 +28,7 @@ PEAKS_DIFFER = (
 
 
 class Report(NamedTuple):
-    """What is known so far.
+    """The results so far, of which the page is written.
 
     Attributes:
         remark: of the predictions; empty where there is none.
@@ -90,13 +90,13 @@ def _machine(machine: CheckedMachine) -> list[str]:
 
 
 def _layouts(results: Sequence[Result]) -> Iterator[str]:
-    compared = [result for result in results if result.part == layouts.PART]
-    if not compared:
+    of_layouts = [result for result in results if result.part == layouts.PART]
+    if not of_layouts:
         return
     yield from ("## The same steps in every layout?", "")
     yield from ("| on | as on one device | largest relative difference |", "|---|---|---|")
-    for num_devices in sorted({result.num_devices for result in compared}):
-        chosen = [result for result in compared if result.num_devices == num_devices]
+    for num_devices in sorted({result.num_devices for result in of_layouts}):
+        chosen = [result for result in of_layouts if result.num_devices == num_devices]
         made = [result for result in chosen if result.verdict is not Verdict.LEFT_OUT]
         if not made:
             continue
@@ -104,7 +104,7 @@ def _layouts(results: Sequence[Result]) -> Iterator[str]:
         left_out = f", {len(chosen) - len(made)} left out" if len(chosen) > len(made) else ""
         where = "1 device" if num_devices == 1 else f"{num_devices} devices"
         yield f"| {where} | {passed} of {len(made)}{left_out} | {_largest(made)} |"
-    dtypes = {result.figures["dtype"] for result in compared if "dtype" in result.figures}
+    dtypes = {result.figures["dtype"] for result in of_layouts if "dtype" in result.figures}
     limits = ((dtype, limit) for dtype, limit in TOLERANCES.items() if dtype in dtypes)
     texts = (f"{dtype} {limit.loss:g} in losses, {limit.norm:g} in norms of gradients" for dtype, limit in limits)
     yield from ("", f"Allowed are: {'; '.join(texts) or 'no differences, for there was nothing to compare'}.", "")

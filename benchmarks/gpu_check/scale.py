@@ -1,4 +1,4 @@
-"""How large the checks are: on GPUs, and on CPU ranks, where only the script itself is tried out."""
+"""The size of the checks: on GPUs, and on CPU ranks, where only the script itself is tried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast three shapes train, beside what the cost model predicted: utilization, memory, and where a step goes."""
+"""The speed of three shapes beside what the cost model predicted: utilization, memory, and where a step goes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from train_core.measurement import Performance
 
 PART = "speed"
 SECONDS = 75.0
-"""What one shape is expected to take: half a minute to start and to allocate, the rest for its steps."""
+"""The expected time of one shape: half a minute to start and to allocate, the rest for its steps."""
 
 MOST_SECONDS = 240.0
 STEP_SECONDS = 2.0
 """Batches are chosen so that a step is predicted to take no longer."""
 
 MEMORY_SHARE = 0.95
-"""What may be predicted to be full: a run that ends for lack of memory would say nothing of speed."""
+"""The share of memory that may be predicted full: a run that ends for lack of memory would say nothing of speed."""
 
 BATCHES = (64, 32, 16, 8, 4, 2, 1)
 """Sequences of one replica in a step."""
 
 
 class Shape(NamedTuple):
-    """What to measure.
+    """A model and the devices on which its speed is measured.
 
     Attributes:
         model: an option of conf/model.
@@ -82,11 +82,11 @@ def _speed(bench: CheckWorkbench, shape: Shape, devices: tuple[int, ...]) -> Che
     layers = chosen.experiment.model.num_layers
     figures = figures_of(ran) | {"layers": layers, "layout": chosen.experiment.label}
     figures["num_devices"] = chosen.experiment.parallel.world_size
-    figures["predicted"] = _predicted(chosen.predicted)
+    figures["predicted"] = _predicted_figures(chosen.predicted)
     performance = ran.measurement.performance
     if performance is None:
         return CheckFinding(passed=False, seen=ran.why, figures=figures)
-    figures["measured"] = _measured(performance)
+    figures["measured"] = _measured_figures(performance)
     seen = f"{chosen.experiment.label}: MFU {_percent(performance.model_flops_utilization)} measured"
     seen += f", {_percent(chosen.predicted.model_flops_utilization)} predicted"
     return CheckFinding(passed=True, seen=seen, figures=figures)
@@ -140,7 +140,7 @@ def _choices(replicas: int, batch: int) -> dict[str, Sequence[Value]]:
     }
 
 
-def _predicted(predicted: Estimate) -> dict[str, Any]:
+def _predicted_figures(predicted: Estimate) -> dict[str, Any]:
     return {
         "model_flops_utilization": predicted.model_flops_utilization,
         "step_seconds": predicted.step_seconds,
@@ -149,7 +149,7 @@ def _predicted(predicted: Estimate) -> dict[str, Any]:
     }
 
 
-def _measured(performance: Performance) -> dict[str, Any]:
+def _measured_figures(performance: Performance) -> dict[str, Any]:
     breakdown = performance.breakdown
     return {
         "model_flops_utilization": performance.model_flops_utilization,

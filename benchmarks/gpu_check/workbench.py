@@ -1,4 +1,4 @@
-"""Where checks run their trials: this node as a configuration, a folder, and jobs in processes of their own."""
+"""The workbench of the checks: this node as a configuration, a folder, and jobs in processes of their own."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ GRACE_SECONDS = 30.0
 """The supervisor keeps the time limit itself. One that is silent for so much longer is ended from here."""
 
 
-class Ran(NamedTuple):
-    """How a job ended, its steps, and where each pipeline stage's part of one of them went."""
+class JobRun(NamedTuple):
+    """The end of a job, its steps, and where each pipeline stage's part of one of them went."""
 
     measurement: Measurement
     steps: list[StepMetrics]
@@ -48,7 +48,7 @@ class Ran(NamedTuple):
 
     @property
     def why(self) -> str:
-        """How it ended, in words."""
+        """The end in words."""
         blamed = self.measurement.failing_rank
         whose = "" if blamed is None else f" (rank {blamed})"
         return f"{self.measurement.outcome}{whose}: {self.measurement.cause}"
@@ -56,7 +56,7 @@ class Ran(NamedTuple):
 
 @dataclass(eq=False)
 class CheckJob:
-    """What runs in processes of its own.
+    """A job in processes of its own.
 
     Attributes:
         deadline: in monotonic seconds.
@@ -66,13 +66,13 @@ class CheckJob:
     process: subprocess.Popen[bytes]
     deadline: float
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.process.poll() is not None
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for the condition; False where the job ended before, or its time did."""
         while not condition():
-            if self.ended() or time.monotonic() > self.deadline:
+            if self.has_ended() or time.monotonic() > self.deadline:
                 return False
             time.sleep(POLL_SECONDS)
         return True
@@ -111,14 +111,14 @@ class TrialJob(CheckJob):
     def pid_of_rank(self, rank: int) -> int | None:
         return self.pid_writing(self.trial.rank_log(rank))
 
-    def ran(self) -> Ran:
+    def finish(self) -> JobRun:
         """Wait for the end."""
         started, said = time.time(), self.wait()
         measurement = self.trial.read_measurement()
         if measurement is None:
             cause, _, words = said.partition("\n")
             measurement = without_numbers("", Outcome.FAILED, cause, started, words)
-        return Ran(measurement, self.trial.read_metrics(), self.trial.read_timeline())
+        return JobRun(measurement, self.trial.read_metrics(), self.trial.read_timeline())
 
 
 SomeJob = TypeVar("SomeJob", bound=CheckJob)
@@ -182,19 +182,19 @@ class CheckWorkbench:
         options = ["--seconds", str(seconds), *(("--memory", str(memory)) if memory is not None else ())]
         options += ["--devices", *map(str, gpus)] if gpus else []
         log = trial.path.with_suffix(".log")
-        process = self._started("job", [str(trial.path.absolute()), *options], log)
-        return self._watched(TrialJob(log, process, time.monotonic() + seconds, trial))
+        process = self._start_process("job", [str(trial.path.absolute()), *options], log)
+        return self._watch(TrialJob(log, process, time.monotonic() + seconds, trial))
 
     def measure_rates(self, folder: RatesFolder, seconds: float) -> str:
         """Run a calibration of this node to its end; its last words, if it measured nothing."""
         log = folder.path.with_suffix(".log")
-        process = self._started("rates_job", [str(folder.path.absolute())], log)
-        job = self._watched(CheckJob(log, process, time.monotonic() + seconds))
+        process = self._start_process("rates_job", [str(folder.path.absolute())], log)
+        job = self._watch(CheckJob(log, process, time.monotonic() + seconds))
         said = job.wait()
         self.jobs.discard(job)
         return said
 
-    def _started(self, module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    def _start_process(self, module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """A process of this room, in a session of its own: Ctrl-C reaches only the check, which ends its jobs."""
         if self.stopped.is_set():
             raise CheckLeftOut("interrupted")
@@ -208,7 +208,7 @@ class CheckWorkbench:
                 start_new_session=True,
             )
 
-    def _watched(self, job: SomeJob) -> SomeJob:
+    def _watch(self, job: SomeJob) -> SomeJob:
         self.jobs.add(job)
         if self.stopped.is_set():  # since it was last looked at
             job.kill()
@@ -221,13 +221,13 @@ class CheckWorkbench:
         devices: Sequence[int],
         seconds: float | None = None,
         memory: int | None = None,
-    ) -> Ran:
+    ) -> JobRun:
         """Run a trial to its end."""
-        return self.ended(self.start(name, experiment, devices, seconds or self.scale.trial_seconds, memory))
+        return self.wait_for(self.start(name, experiment, devices, seconds or self.scale.trial_seconds, memory))
 
-    def ended(self, job: TrialJob) -> Ran:
+    def wait_for(self, job: TrialJob) -> JobRun:
         """Wait for the end of a job."""
-        ran = job.ran()
+        ran = job.finish()
         self.jobs.discard(job)
         return ran
 

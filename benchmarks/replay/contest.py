@@ -73,9 +73,9 @@ def contest_of(asked: Composition, record: SweepRecord, spec: ReplaySpec) -> Con
         "Optuna's TPE, told FAIL": lambda ground, seed: TpePlayer(ground, seed, TpeSpace(study.draw, MOST_DRAWS)),
     }
     grounds = [study.on(InventedMachine(seed)) for seed in range(spec.num_machines)]
-    return Contest(study, tuple(_standing(name, make, grounds, spec) for name, make in players.items()))
+    return Contest(study, tuple(_standing_of(name, make, grounds, spec) for name, make in players.items()))
 
 
-def _standing(name: str, make: MakePlayer, grounds: Sequence[StudyGround], spec: ReplaySpec) -> SearchStanding:
+def _standing_of(name: str, make: MakePlayer, grounds: Sequence[StudyGround], spec: ReplaySpec) -> SearchStanding:
     games = [play(make(ground, seed), ground, spec.most_jobs) for seed, ground in enumerate(grounds)]
     return SearchStanding(name, tuple(games))

@@ -77,20 +77,20 @@ class InventedMachine:
 
     def _alter(self, setting: Setting) -> Setting:
         """The setting with the machine's own constants and overlaps, which may be better than the file says."""
-        cluster, trainer = self._altered_cluster(setting.cluster), self._altered_trainer(setting.implementation)
+        cluster, trainer = self._alter_cluster(setting.cluster), self._alter_trainer(setting.implementation)
         return replace(setting, cluster=cluster, implementation=trainer)
 
-    def _altered_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
+    def _alter_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
         efficiency = cluster.efficiency
         rates = ("matmul", "attention", "memory", "kernel_seconds")
         # Nothing is checked again: a rate above the maker's peak is as good a truth here as any.
         altered = efficiency.model_copy(
             update={name: getattr(efficiency, name) * self._factor(name, self.constants) for name in rates}
         )
-        links = tuple(self._altered_link(link) for link in cluster.links)
+        links = tuple(self._alter_link(link) for link in cluster.links)
         return cluster.model_copy(update={"efficiency": altered, "links": links})
 
-    def _altered_link(self, link: LinkSpec) -> LinkSpec:
+    def _alter_link(self, link: LinkSpec) -> LinkSpec:
         return link.model_copy(
             update={
                 name: getattr(link, name) * self._factor(f"{link.name} {name}", self.constants)
@@ -98,7 +98,7 @@ class InventedMachine:
             }
         )
 
-    def _altered_trainer(self, trainer: Implementation) -> Implementation:
+    def _alter_trainer(self, trainer: Implementation) -> Implementation:
         # Real trainers hide a part of what the model counts in full.
         overlaps = {name: self._share(name) / 2 for name in ("transfers_overlap", "data_overlap")}
         return trainer.model_copy(update={name: max(share, getattr(trainer, name)) for name, share in overlaps.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.disturbed_runs import Replay, replayed
+from benchmarks.disturbed_runs import Replay, replay_of
 from sweeps.repeats.points import MeasuredPoint
 
 
@@ -14,7 +14,7 @@ def wrong(replays: list[Replay]) -> int:
 
 @pytest.mark.slow
 def test_few_verdicts_are_wrong_and_some_name_a_point() -> None:
-    replays = [replayed(seed, 0.15) for seed in range(40)]
+    replays = [replay_of(seed, 0.15) for seed in range(40)]
     assert wrong(replays) <= 2
     assert any(each.is_named for each in replays)
     caught, missed = (sum(counted.total() for counted in each) for each in zip(*(r[:2] for r in replays), strict=True))
@@ -23,4 +23,4 @@ def test_few_verdicts_are_wrong_and_some_name_a_point() -> None:
 
 def test_a_verdict_that_takes_no_interval_for_an_overlap_is_seen_to_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeasuredPoint, "may_equal", lambda point, other: False)
-    assert wrong([replayed(seed, 0.15) for seed in range(40)]) > 2
+    assert wrong([replay_of(seed, 0.15) for seed in range(40)]) > 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.known_device import FoundDevice, cluster_of
+from benchmarks.known_device import TorchDevice, cluster_of
 from conf.units import GIBIBYTE
 
 
@@ -29,5 +29,5 @@ def test_the_cluster_of_a_gpu_is_known_by_name_memory_and_multiprocessors(
     name: str, gibibytes: float, num_multiprocessors: int, cluster: str | None
 ) -> None:
     memory_bytes = int(gibibytes * GIBIBYTE)
-    found = FoundDevice(name=name, memory_bytes=memory_bytes, num_multiprocessors=num_multiprocessors, capability="9.0")
+    found = TorchDevice(name=name, memory_bytes=memory_bytes, num_multiprocessors=num_multiprocessors, capability="9.0")
     assert cluster_of(found) == cluster

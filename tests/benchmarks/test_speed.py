@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.plain_gpt import PlainGPT, plain_steps
-from benchmarks.trainer import LAYOUTS, Stepping, experiment_of, paired
+from benchmarks.trainer import LAYOUTS, Stepping, experiment_of, take_turns
 from train_core.costs import num_parameters
 
 
@@ -46,7 +46,7 @@ def noted_steps(rank: int, path: Path, name: str) -> Iterator[None]:
 
 def test_steps_that_are_compared_are_taken_in_turn_and_each_comes_first_as_often(tmp_path: Path) -> None:
     ours, theirs = (Stepping(1, noted_steps, tmp_path / "order", name) for name in ("a", "b"))
-    pairs = paired(ours, theirs, 4)
+    pairs = take_turns(ours, theirs, 4)
     for stepping in (ours, theirs):
         stepping.end()
     assert (tmp_path / "order").read_text() == "abbaabba"

@@ -24,4 +24,4 @@ def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> Non
     # Else every test after this one in the same process would run on a harmed machine.
     assert (os.link, os.environ["PATH"]) == (link, path)
     assert found.num_faults
-    assert found.survived, found.note
+    assert found.is_unharmed, found.note

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
-from benchmarks.fitting.written_constants import places_of, shown, with_number
+from benchmarks.fitting.written_constants import number_text, places_of, with_number
 from benchmarks.measured_rows import measured_rows, published_rows, series_weights
 from calibrate.refit_cluster import PricedRuns
 from conf.folders import options
@@ -60,7 +60,7 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
     assert with_number("kernel_seconds: 5.0e-6\n", "kernel_seconds", 7e-6) == "kernel_seconds: 7.0e-6\n"
     with pytest.raises(AssertionError, match="stated 0 times"):
         with_number("memory: 0.7", "matmul", 0.5)
-    assert shown(0.1) == "0.1"
+    assert number_text(0.1) == "0.1"
 
 
 @pytest.mark.slow

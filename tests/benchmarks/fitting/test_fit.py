@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.fitting.constants import fitted_constants, prior_values
 from benchmarks.fitting.fit import ConstantsFit, left_out_ratios, values_without
-from benchmarks.fitting.learned import intervals, learned
-from benchmarks.levels import GENERATION, LEVELS, left_out
+from benchmarks.fitting.learned import intervals, lessons_of
+from benchmarks.levels import GENERATION, LEVELS, groups_left_out
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
 from sweeps.confidence.interval import width_of
 
@@ -45,7 +45,7 @@ def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list
 
 @pytest.mark.slow
 def test_what_is_learned_names_devices_trainers_and_their_ranges(rows: list[MeasuredRow]) -> None:
-    found = learned(rows, np.zeros(len(rows)))
+    found = lessons_of(rows, np.zeros(len(rows)))
     assert found.sources["A100-80GB-SXM"] == 3
     assert found.generations == 2
     assert found.trainers["fsdp"]["pipeline"].highest == 1
@@ -61,7 +61,7 @@ def test_a_generation_that_is_far_off_makes_every_interval_wide(rows: list[Measu
     off = np.where(hopper, -0.5, 0.01)
     # Of two generations the next may be as far off as the farthest row.
     widths = np.array([width_of(row.run.setup, 0) for row in rows])
-    assert learned(rows, off).half == pytest.approx(np.max(np.abs(off) / widths), abs=1e-4)
+    assert lessons_of(rows, off).half == pytest.approx(np.max(np.abs(off) / widths), abs=1e-4)
     for row, around in zip(rows, intervals(rows, off, off, GENERATION), strict=True):
         is_inside = around.low_seconds <= row.seconds <= around.high_seconds
         assert is_inside != (LEVELS[GENERATION](row) == "Hopper"), "Hopper's own errors do not make its intervals"
@@ -71,7 +71,7 @@ def test_a_generation_that_is_far_off_makes_every_interval_wide(rows: list[Measu
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_left_out_at_a_level_is_left_out_whole(rows: list[MeasuredRow], level: str) -> None:
     seen = []
-    for members, kept in left_out(rows, level):
+    for members, kept in groups_left_out(rows, level):
         names = {LEVELS[level](rows[index]) for index in members}
         assert len(names) == 1
         assert not names & {LEVELS[level](rows[index]) for index in kept}

@@ -11,15 +11,15 @@ from benchmarks.gpu_check.machine import CheckedMachine
 from benchmarks.gpu_check.node import node_of
 from benchmarks.gpu_check.scale import CPU, GPU
 from benchmarks.gpu_check.workbench import CheckWorkbench
-from benchmarks.known_device import FoundDevice
+from benchmarks.known_device import TorchDevice
 from conf.compose.load import compose_tree
 
-H200 = FoundDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")
-MachineOf = Callable[[FoundDevice, int], CheckedMachine]
-GpuBench = Callable[[FoundDevice, int], CheckWorkbench]
+H200 = TorchDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")
+MachineOf = Callable[[TorchDevice, int], CheckedMachine]
+GpuBench = Callable[[TorchDevice, int], CheckWorkbench]
 
 
-def machine_of(device: FoundDevice, count: int) -> CheckedMachine:
+def machine_of(device: TorchDevice, count: int) -> CheckedMachine:
     return CheckedMachine(
         kind="gpu",
         devices=(device,) * count,
@@ -36,7 +36,7 @@ def machine_of(device: FoundDevice, count: int) -> CheckedMachine:
 def bench_of(tmp_path: Path) -> GpuBench:
     """The workbench of a node with GPUs. Nothing is run on it."""
 
-    def build(device: FoundDevice, count: int) -> CheckWorkbench:
+    def build(device: TorchDevice, count: int) -> CheckWorkbench:
         node = node_of(machine_of(device, count))
         return CheckWorkbench("gpu", count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
 

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from benchmarks.gpu_check.anonymous import anonymous
-from benchmarks.gpu_check.machine import found_machine, links_in
+from benchmarks.gpu_check.machine import links_in, machine_of
 from benchmarks.gpu_check.probe import Probe
 
 NVIDIA = """
@@ -36,7 +36,7 @@ def test_links_are_counted_by_kind_once_for_each_pair() -> None:
 
 
 def test_a_machine_without_gpus_is_described_by_its_ranks_and_processor() -> None:
-    machine = found_machine(Probe(), 2)
+    machine = machine_of(Probe(), 2)
     assert machine.device_text == "2 CPU ranks"
     assert {"Trisweep", "torch", "Python"} <= machine.versions.keys()
 

@@ -10,17 +10,17 @@ from benchmarks.gpu_check.one_device import WAYS
 from benchmarks.gpu_check.plan import PARTS, rounds
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
-from benchmarks.known_device import FoundDevice
+from benchmarks.known_device import TorchDevice
 from conf.units import GIBIBYTE
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
 from train_core.costs import estimate
 
-UNKNOWN = FoundDevice(name="Acme X1", memory_bytes=48 * GIBIBYTE, num_multiprocessors=100, capability="gfx942")
-V100 = FoundDevice(name="Tesla V100-SXM2-16GB", memory_bytes=16 * GIBIBYTE, num_multiprocessors=80, capability="7.0")
+UNKNOWN = TorchDevice(name="Acme X1", memory_bytes=48 * GIBIBYTE, num_multiprocessors=100, capability="gfx942")
+V100 = TorchDevice(name="Tesla V100-SXM2-16GB", memory_bytes=16 * GIBIBYTE, num_multiprocessors=80, capability="7.0")
 
 
 @pytest.mark.parametrize("device", [H200, UNKNOWN, V100], ids=lambda device: device.name)
-def test_every_layout_exists_on_the_node(bench_of: GpuBench, device: FoundDevice) -> None:
+def test_every_layout_exists_on_the_node(bench_of: GpuBench, device: TorchDevice) -> None:
     bench = bench_of(device, 8)
     for num_devices, layouts in LAYOUTS.items():
         for layout in layouts:
@@ -54,7 +54,7 @@ def test_a_device_that_no_file_describes_is_checked_with_the_memory_that_torch_s
 
 
 @pytest.mark.parametrize("device", [H200, UNKNOWN, V100], ids=lambda device: device.name)
-def test_the_overfull_batch_is_predicted_not_to_fit(bench_of: GpuBench, device: FoundDevice) -> None:
+def test_the_overfull_batch_is_predicted_not_to_fit(bench_of: GpuBench, device: TorchDevice) -> None:
     experiment = _overfull(bench_of(device, 1))
     assert not estimate(experiment).fits
     assert experiment.batch.micro_batch_size <= 64
