@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.published_rows import PUBLISHED
 from calibrate.refit_cluster import MeasuredRun
 from results.score import RowComparison, comparison
-from sweeps.table.cells import Row, said, text_of
+from sweeps.table.cells import Row, match_in, text_of
 from sweeps.table.file import FIRST_LINE, read_table
 from sweeps.table.prices import PricedRow, price
 
@@ -113,7 +113,7 @@ def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
     """
     sizes = Counter(row.series for row in rows)
     weights = [min(sizes[row.series], MOST_TELLING) ** 0.5 / sizes[row.series] for row in rows]
-    return np.array(weights) * [not said(row.compared.row, r"\bqualitative\b", ("notes",)) for row in rows]
+    return np.array(weights) * [not match_in(row.compared.row, r"\bqualitative\b", ("notes",)) for row in rows]
 
 
 def table_of(row: Row) -> str:

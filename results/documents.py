@@ -121,7 +121,7 @@ def _standing(reading: Reading, now: float) -> Row:
         "failing_rank": reading.failing_rank,
         "last_log_line": reading.last_log_line,
         "log": str(reading.log) if reading.log else None,
-        "quarantined": [str(path) for path in reading.quarantined],
+        "quarantined": [str(path) for path in reading.damaged_files],
     }
 
 

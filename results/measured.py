@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from conf.units import TERA
-from sweeps.table.cells import Row, flag_of, number_of, said, text_of
+from sweeps.table.cells import Row, flag_of, match_in, number_of, text_of
 from sweeps.table.prices import RowPrediction
 from sweeps.table.remarks import with_columns
 from train_core.costs.counts.flops import attention_core_forward_flops
@@ -53,9 +53,9 @@ def counts_half_of_attention(row: Row, prediction: RowPrediction) -> bool:
     Megatron-Core has done so since 2025: rows of Megatron-Bridge and of JUPITER that print a rate beside a time agree
     with it within 1 %, and with the full square they do not by 6 %.
     """
-    if said(row, r"non-causal|full square", ("notes",)):
+    if match_in(row, r"non-causal|full square", ("notes",)):
         return False
-    if said(row, r"causal[^;]*(?:count|once|half|halv)|count[^;]*causal", ("notes",)):
+    if match_in(row, r"causal[^;]*(?:count|once|half|halv)|count[^;]*causal", ("notes",)):
         return True
     trainer = prediction.configuration.implementation
     return trainer.name == "megatron-core" and trainer.flash_attention
@@ -63,7 +63,7 @@ def counts_half_of_attention(row: Row, prediction: RowPrediction) -> bool:
 
 def is_allocated(row: Row) -> bool:
     """True if the row's memory is what the allocator gave out, without what the framework reserves beside it."""
-    return said(row, r"max[ _]allocated|allocated peak|peak allocated|max_memory_allocated", ("notes",)) is not None
+    return match_in(row, r"max[ _]allocated|allocated peak|peak allocated|max_memory_allocated", ("notes",)) is not None
 
 
 def ran_out_of_memory(row: Row) -> bool:

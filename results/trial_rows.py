@@ -75,7 +75,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
             "scaling_note": relation.note,
         }
         | _environment(measurement.environment if measurement else None)
-        | {"quarantined": " ".join(path.name for path in result.quarantined)}
+        | {"quarantined": " ".join(path.name for path in result.damaged_files)}
     )
 
 

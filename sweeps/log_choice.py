@@ -46,7 +46,9 @@ def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyR
         spoken = [reading for reading in readings if reading.submission is not None and reading.measurement is None]
     if not spoken:
         raise UsageError("No trial has written a log yet", "`trisweep status` shows what they wait for.")
-    return max(spoken, key=lambda reading: (_interest(reading, to_follow), reading.ended or reading.started or 0.0))
+    return max(
+        spoken, key=lambda reading: (_interest(reading, to_follow), reading.end_time or reading.start_time or 0.0)
+    )
 
 
 def log_file(reading: Reading, rank: int | None) -> Path | None:

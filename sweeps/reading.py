@@ -131,7 +131,7 @@ class Reading:
         return first_cause(self.folder.read_failures()) if "failures" in self._listing else None
 
     @cached_property
-    def quarantined(self) -> tuple[Path, ...]:
+    def damaged_files(self) -> tuple[Path, ...]:
         """Damaged files that were put aside, now or earlier."""
         # Files are put aside when they are read. A trial with a measurement no longer needs its other files, so that
         # they are not read just to find out whether they are damaged.
@@ -193,13 +193,13 @@ class Reading:
         return newest.loss if isinstance(newest, StepMetrics) else newest.final_loss if newest else None
 
     @property
-    def started(self) -> float | None:
+    def start_time(self) -> float | None:
         if self.measurement is not None:
             return self.measurement.started
         return self.submission.submitted if self.submission else None
 
     @property
-    def ended(self) -> float | None:
+    def end_time(self) -> float | None:
         return self.measurement.ended if self.measurement else None
 
     @cached_property

@@ -41,7 +41,7 @@ class Rows:
         by_fingerprint = {one.fingerprint: (row, one) for row in reversed(rows) if (one := _experiment(row, parts))}
         self.rows = [row for row, _ in reversed(by_fingerprint.values())]
         self.experiments = [one for _, one in reversed(by_fingerprint.values())]
-        self.priced = join_plans([_priced(row) for row in self.rows])
+        self.prices = join_plans([_priced(row) for row in self.rows])
         self._numbers = {one.fingerprint: number for number, one in enumerate(self.experiments)}
 
     def experiment(self, row: int) -> Experiment:
@@ -57,7 +57,7 @@ class Rows:
     def rates(self) -> list[float]:
         """Measured FLOP/s per device that the model needs; 0 of a row that ran out of memory."""
         return [
-            float(self.priced.flops[n] / (row.step_seconds or inf) / self.experiments[n].parallel.world_size)
+            float(self.prices.flops[n] / (row.step_seconds or inf) / self.experiments[n].parallel.world_size)
             for n, row in enumerate(self.rows)
         ]
 

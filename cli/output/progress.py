@@ -87,7 +87,9 @@ class PlainProgress:
         if state.outcome is Outcome.RUNNING:
             self._line(f"started   {state.title}")
         elif state.outcome is not None and state.outcome.is_final:
-            took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
+            took = (
+                f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
+            )
             told = f"{_counted(states)}{_about_left(states)}"
             self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{told}]")
 
@@ -105,12 +107,14 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
 
     It assumes that the others last as long as those that ended, and that as many go on running at once as do now.
     """
-    spans = [(s.started, s.ended) for s in states if s.outcome is Outcome.COMPLETED and s.started and s.ended]
+    spans = [
+        (s.start_time, s.end_time) for s in states if s.outcome is Outcome.COMPLETED and s.start_time and s.end_time
+    ]
     unfinished = sum(state.outcome in (Outcome.PENDING, Outcome.RUNNING) for state in states)
     if not spans or not unfinished:
         return None
     busy = sum(ended - started for started, ended in spans)
-    running = [state.started for state in states if state.outcome is Outcome.RUNNING and state.started]
+    running = [state.start_time for state in states if state.outcome is Outcome.RUNNING and state.start_time]
     spent = sum(now - started for started in running)
     return max(0.0, (unfinished * busy / len(spans) - spent) / max(1, len(running)))
 
@@ -166,11 +170,11 @@ def worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
     relevant = [state for state in states if state.outcome is not None]
     if len(relevant) <= rows:
         return relevant
-    newest = sorted(relevant, key=lambda state: -(state.ended or 0.0))
+    newest = sorted(relevant, key=lambda state: -(state.end_time or 0.0))
     troubled = [state for state in newest if is_troubled(state)]
     order = [*_best(relevant), *troubled[: rows // 4]]
     order += [state for state in relevant if state.outcome is Outcome.RUNNING]
-    order += [state for state in newest if state.ended]
+    order += [state for state in newest if state.end_time]
     order += sorted(relevant, key=lambda state: state.outcome is not Outcome.PENDING)
     kept = set(list(dict.fromkeys(state.name for state in order))[:rows])
     # What is shown keeps the order of the sweep, so that lines do not jump about when a trial ends.

@@ -158,7 +158,7 @@ def _notices(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: Sw
         yield _best(record, *best)
     if now.failures > before.failures:
         failed = _failed_trials(step.readings)
-        last = max(failed, key=lambda reading: reading.ended or 0.0)
+        last = max(failed, key=lambda reading: reading.end_time or 0.0)
         text = f"{len(failed)} trials have failed, the last of them {last.name}: {last.cause}"
         yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
     for entry in step.news:

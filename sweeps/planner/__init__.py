@@ -6,7 +6,7 @@ request   from overrides to the spaces that are searched: usual batch and precis
 plans     a room: all legal plans of a space, as columns that are priced together
 choosing  a room: which plan to take among them, by which objective, and why
 points    what a sweep then measures
-mixed     one job over several types of device
+mixed     one job over several types of device; `mixed_price`: what each of its assignments costs
 """
 
 from sweeps.planner.choosing.choice import Candidate, Choice, choose, pareto_front

@@ -75,7 +75,7 @@ class Stages:
             after=before.trial_id,
         )
         try:
-            return _priced(drafted, self._experiment(place, before, folder))
+            return _with_prediction(drafted, self._experiment(place, before, folder))
         except InfeasiblePlan as reason:
             return drafted.model_copy(update={"infeasible_reason": str(reason)})
 
@@ -121,7 +121,7 @@ class Stages:
         return {**tree, "trainer": _trainer(name, spec, tree["trainer"])}
 
 
-def _priced(drafted: Trial, experiment: Experiment) -> Trial:
+def _with_prediction(drafted: Trial, experiment: Experiment) -> Trial:
     """The trial with its experiment, and a prediction where it trains: no cost model knows what else a program does."""
     trainer = experiment.trainer
     predicted = estimate(experiment, IMPLEMENTATIONS[trainer.costs_of]) if trainer.trains else None

@@ -71,7 +71,7 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
     lists = search.space == "listed" or BATCH in points.varied_keys
     sizes = _sizes(asked, points, of_stand_in=record.mode == "proxy")
     candidates: Candidates = _listed_candidates(asked, points) if lists else _plans(asked, sizes)
-    if not len(candidates.priced):
+    if not len(candidates.prices):
         problem = f"finds no plan of {asked.settings.model.name} that fits and that this trainer runs"
         remedy = "Use more devices or a smaller model, or pin fewer knobs."
         raise InfeasiblePlan("search.kind", search.kind, problem, remedy)

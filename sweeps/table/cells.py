@@ -23,7 +23,7 @@ FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0":
 }
 EMPTY = ("nan", "n/a", "<na>", "null", "-", "--")
 """What programs and people write into a cell that they mean to be empty. `none` is not among them: it is a value."""
-SAID_IN = ("source", "table", "series", "model", "notes")
+REMARK_COLUMNS = ("source", "table", "series", "model", "notes")
 """Columns of free text that are read for remarks. What only `assumed` says is somebody's guess."""
 GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 
@@ -34,7 +34,7 @@ def text_of(row: Row, column: str) -> str:
     return "" if text.lower() in EMPTY else text
 
 
-def said(row: Row, pattern: str, columns: tuple[str, ...] = SAID_IN) -> re.Match[str] | None:
+def match_in(row: Row, pattern: str, columns: tuple[str, ...] = REMARK_COLUMNS) -> re.Match[str] | None:
     """The first match in the row's words, in lower case; None where they do not say it."""
     matches = (re.search(pattern, text_of(row, column).lower()) for column in columns)
     return next((match for match in matches if match), None)

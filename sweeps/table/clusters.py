@@ -29,15 +29,15 @@ NOISE = re.compile(
 def cluster_of(row: Row) -> ClusterSpec:
     """The cluster that the row names, else the one that claims its device, as the row says that it hangs together."""
     named = text_of(row, "cluster")
-    chosen = _chosen(row, named, text_of(row, "gpu"))
+    chosen = _usual_cluster(row, named, text_of(row, "gpu"))
     return with_network_of(with_nodes_of(chosen, row), row)
 
 
-def _chosen(row: Row, cluster: str, gpu: str) -> ClusterSpec:
+def _usual_cluster(row: Row, cluster: str, gpu: str) -> ClusterSpec:
     if cluster and cluster not in options("cluster"):
         raise ConfigError("cluster", cluster, "is no cluster", f"Known: {', '.join(options('cluster'))}.")
     if not gpu and not cluster:
-        raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_shown_gpus()}.")
+        raise ConfigError("gpu", gpu, "is empty, and no device is taken for granted", f"Known: {_gpu_list()}.")
     if not gpu:
         return cluster_named(cluster)
     claimed_by = next((found for name in _spellings(gpu) if (found := clusters_by_gpu().get(name))), None)
@@ -76,7 +76,7 @@ def plain_name(gpu: str) -> str:
     return " ".join(sorted(re.sub(r"(\d) *gi?b\b", r"\1gb", without).split()))
 
 
-def _shown_gpus() -> str:
+def _gpu_list() -> str:
     return ", ".join(known_gpus())
 
 
@@ -125,7 +125,7 @@ def _meant_gpu(gpu: str) -> str:
     if begin_alike:
         return f"Did you mean {' or '.join(begin_alike)}?"
     meant = most_like(gpu, known_gpus())
-    return f"Did you mean {meant}?" if meant else f"Known: {_shown_gpus()}."
+    return f"Did you mean {meant}?" if meant else f"Known: {_gpu_list()}."
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -166,11 +166,11 @@ def with_nodes_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     per_node = count_of(row, "gpus_per_node", default=cluster.devices_per_node, most=MOST_PER_NODE)
     if per_node == cluster.devices_per_node:
         return cluster
-    links = tuple(_growing(_resized(link, cluster.devices_per_node, per_node) for link in cluster.links))
+    links = tuple(_growing(_with_nodes(link, cluster.devices_per_node, per_node) for link in cluster.links))
     return cluster.model_copy(update={"devices_per_node": per_node, "links": links})
 
 
-def _resized(link: LinkSpec, before: int, per_node: int) -> LinkSpec:
+def _with_nodes(link: LinkSpec, before: int, per_node: int) -> LinkSpec:
     """The tier that ends with a node still does; those beyond it, such as a rack's, stay as they are."""
     return link.model_copy(update={"num_devices": per_node}) if link.num_devices == before else link
 

@@ -14,7 +14,7 @@ from conf.plan.knobs import KNOBS
 from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.cluster_spec import ClusterSpec
-from sweeps.table.cells import Row, flag_of, index_of, said, text_of
+from sweeps.table.cells import Row, flag_of, index_of, match_in, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
@@ -114,7 +114,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     model, precision = model_of(row, parallel.tensor_parallel_size), precision_of(row, cluster, trainer.name)
     setup = Setup(
         model=model,
-        cluster=_widened(cluster, parallel.world_size),
+        cluster=_with_room_for(cluster, parallel.world_size),
         parallel=parallel,
         batch=batch_of(row, parallel),
         precision=precision,
@@ -132,7 +132,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
 
 def _leaves_memory_open(row: Row) -> bool:
     """Whether the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
-    other = said(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer",))
+    other = match_in(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer",))
     return other is not None or text_of(row, "recompute").lower() == "unknown"
 
 
@@ -140,7 +140,7 @@ def _was_run(row: Row) -> bool:
     return any(text_of(row, column) for column in MEASURED_COLUMNS) or flag_of(row, "out_of_memory", default=False)
 
 
-def _widened(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:
+def _with_room_for(cluster: ClusterSpec, num_devices: int) -> ClusterSpec:
     """The cluster with as many nodes as the row's devices fill, if it has fewer.
 
     A published table may come from a larger machine of the same kind than the one in conf/cluster.

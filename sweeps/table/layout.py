@@ -8,7 +8,7 @@ from typing import Literal
 from conf.errors import ConfigError
 from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
 from conf.types.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
-from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, said, text_of
+from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, match_in, text_of
 from sweeps.table.model import MOST_LAYERS
 
 ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
@@ -121,7 +121,9 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
 
 def _zero_group_of(row: Row, replicas: int) -> int | None:
     """Replicas among which ZeRO shares out: as the row says, those of a node under HSDP; None where these are all."""
-    usual = count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if said(row, HYBRID, ("zero_stage",)) else replicas
+    usual = (
+        count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if match_in(row, HYBRID, ("zero_stage",)) else replicas
+    )
     size = index_of(row, "zero_group_size") or usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
 
@@ -140,11 +142,11 @@ def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict
 
 def _recompute_of(row: Row) -> dict[str, object]:
     # Two words of a remark change what the first word means: `selective (every 2nd layer)`, `norm and activation`.
-    every = said(row, r"every (\d+)(?:st|nd|rd|th)? layer", ("recompute",))
+    every = match_in(row, r"every (\d+)(?:st|nd|rd|th)? layer", ("recompute",))
     if every:
         return {"recompute": "full", "recompute_every": int(every.group(1))}
     _require_modelled(row)
-    if said(row, POINTWISE_MODULES, ("recompute",)):
+    if match_in(row, POINTWISE_MODULES, ("recompute",)):
         return {"recompute": "pointwise"}
     return {"recompute": choice_of(row, "recompute", RECOMPUTATIONS, default="none")}
 
@@ -157,7 +159,7 @@ def _require_modelled(row: Row) -> None:
     """
     modules = {found.group() for found in re.finditer(WHOLE_MODULES, text_of(row, "recompute").lower())}
     has_experts = (index_of(row, "num_experts") or 1) > 1
-    if modules - ({"mlp"} if has_experts else set()) or said(row, r"\bblock\b", ("recompute",)):
+    if modules - ({"mlp"} if has_experts else set()) or match_in(row, r"\bblock\b", ("recompute",)):
         problem = "recomputes whole modules, or layers at one end of a stage, which is not modelled"
         remedy = "Modelled are none, selective, full, pointwise and `every Nth layer`."
         raise ConfigError("recompute", text_of(row, "recompute"), problem, remedy)

@@ -6,7 +6,7 @@ from conf.errors import ConfigError
 from conf.remedies import VOCABULARY_MULTIPLE, next_multiple
 from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import Family
-from sweeps.table.cells import Row, count_of, flag_of, index_of, number_of, said, text_of
+from sweeps.table.cells import Row, count_of, flag_of, index_of, match_in, number_of, text_of
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
@@ -31,7 +31,7 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         rotary_base=None,
         gated_mlp=gated,
         tied_embeddings=flag_of(row, "tied_embeddings", default=family == "gpt"),
-        vocab_size=_padded(count_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),
+        vocab_size=_embedding_rows(count_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),
         seq_length=count_of(row, "seq"),
         experts=_experts_of(row),
         latent_attention=latent,
@@ -48,7 +48,7 @@ def _family_of(row: Row, gated: bool) -> Family:
     return "llama" if gated or grouped else "gpt"
 
 
-def _padded(vocabulary: int, tensor_parallel_size: int) -> int:
+def _embedding_rows(vocabulary: int, tensor_parallel_size: int) -> int:
     """Rows of the embedding: a multiple of 128 x tensor size, so that every rank's share suits its matrix units.
 
     Source: Megatron-LM, megatron/tokenizer/tokenizer.py, _vocab_size_with_padding.
@@ -83,7 +83,7 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
     """Latent attention, where the row has it, and the width of a head."""
     if text_of(row, "mla").lower() in ("", "no", "none"):
         return None, count_of(row, "head_dim") if text_of(row, "head_dim") else None
-    sizes = said(row, LATENT_ATTENTION, ("mla",))
+    sizes = match_in(row, LATENT_ATTENTION, ("mla",))
     if sizes is None:
         remedy = "Write 128+64 / v 128, q_lora 1536, kv_lora 512, or no."
         raise ConfigError("mla", text_of(row, "mla"), "is no latent attention that can be read", remedy)

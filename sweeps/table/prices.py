@@ -83,10 +83,10 @@ def price(records: Iterable[Record], implementation: str | None = None) -> list[
     Args:
         implementation: a name of IMPLEMENTATIONS for the rows that name none; None takes the usual one of each row.
     """
-    return [_priced(record, implementation) for record in records]
+    return [_priced_row(record, implementation) for record in records]
 
 
-def _priced(record: Record, implementation: str | None) -> PricedRow:
+def _priced_row(record: Record, implementation: str | None) -> PricedRow:
     try:
         record.require_whole()
         configuration = configuration_of(record.row, implementation)

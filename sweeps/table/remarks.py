@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sweeps.table.cells import SAID_IN, Row, said, text_of
+from sweeps.table.cells import REMARK_COLUMNS, Row, match_in, text_of
 
 SINCE_26_06 = r"megatron-bridge.*\(26\.(?:0[6-9]|1\d)|megatron-bridge.*\((?:2[7-9]|[3-9]\d)\."
 SINCE_APRIL_2025 = r"(?<!\d)20(?:25[-_]?(?:0[4-9]|1[0-2])|2[6-9])"
@@ -34,8 +34,8 @@ class Remark:
 
     def cell(self, row: Row) -> str:
         """The cell for a row; empty where the row does not say this."""
-        found = said(row, self.pattern, self.read)
-        if found is None or not all(said(row, pattern, (column,)) for column, pattern in self.where.items()):
+        found = match_in(row, self.pattern, self.read)
+        if found is None or not all(match_in(row, pattern, (column,)) for column, pattern in self.where.items()):
             return ""
         return self.value.format(found.group(), *found.groups(default=""))
 
@@ -94,8 +94,8 @@ REMARKS = (
         {"cluster": r"^$"},
     ),
     # NeMo and Megatron-Bridge overlap by themselves; Megatron-LM's own script has to be told, and InternEvo cannot.
-    Remark("async_tp", "no", r"(?:no|without) tp[- ]?comm\w* overlap|vanilla tp", SAID_IN),
-    Remark("async_tp", "yes", r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers", SAID_IN),
+    Remark("async_tp", "no", r"(?:no|without) tp[- ]?comm\w* overlap|vanilla tp", REMARK_COLUMNS),
+    Remark("async_tp", "yes", r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers", REMARK_COLUMNS),
     Remark("async_tp", "no", r"megatron-lm|oellm|internevo", ("source", "implementation")),
     Remark("grouped_gemm", "no", r"no grouped[- ]?gemm"),
     # Megatron-Core's --overlap-moe-expert-parallel-comm, which recipes of Megatron-Bridge turn on

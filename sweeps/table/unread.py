@@ -6,7 +6,7 @@ Priced without them, it would be priced as something else.
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from sweeps.table.cells import Row, said, text_of
+from sweeps.table.cells import Row, match_in, text_of
 
 UNREAD_COLUMNS = (
     "attention_window",
@@ -90,22 +90,22 @@ def require_read(row: Row) -> None:
         if _says_something(row, column) and not text_of(row, known):
             raise ConfigError(column, text_of(row, column), f"is called {known} here", "Rename the column.")
     _require_known_model(row)
-    if waiting := said(row, WAITING_HOST):
+    if waiting := match_in(row, WAITING_HOST):
         problem = "was run with launch blocking, in which the host waits for every kernel: that is not modelled"
         raise ConfigError("notes", waiting.group(), problem, "Measure without it.")
-    if (other := said(row, UNKNOWN_TRAINERS, ("source", "series"))) and not text_of(row, "implementation"):
+    if (other := match_in(row, UNKNOWN_TRAINERS, ("source", "series"))) and not text_of(row, "implementation"):
         remedy = "Name in implementation the one that it is to be priced for."
         raise ConfigError("source", other.group(), "is a trainer that is not modelled", remedy)
 
 
 def _require_known_model(row: Row) -> None:
     for pattern, what in UNREAD_MODELS:
-        if said(row, pattern, ("model", "series")):
+        if match_in(row, pattern, ("model", "series")):
             raise ConfigError("model", text_of(row, "model"), f"has {what}, which is not modelled", "Leave it out.")
-    if said(row, WITH_EXPERTS, ("model",)) and not text_of(row, "num_experts"):
+    if match_in(row, WITH_EXPERTS, ("model",)) and not text_of(row, "num_experts"):
         problem = "has experts, and the row does not say how many"
         raise ConfigError("model", text_of(row, "model"), problem, "Fill in num_experts; 1 where it has none.")
-    if extra := said(row, EXTRA_PREDICTIONS, ("notes",)):
+    if extra := match_in(row, EXTRA_PREDICTIONS, ("notes",)):
         raise ConfigError("notes", extra.group(), "adds layers that are not modelled", "Leave it out.")
 
 

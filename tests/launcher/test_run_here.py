@@ -292,7 +292,7 @@ def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(
     folder.trial(record.trials[0].trial_id).measurement.write_text('{"outcome": "COMPL')
     states = run(folder, record, progress, make_job())
     assert num_runs(folder, record) == [2, 1]
-    assert [len(state.quarantined) for state in states] == [1, 0]
+    assert [len(state.damaged_files) for state in states] == [1, 0]
     assert [state.outcome for state in states] == [Outcome.COMPLETED] * 2
 
 

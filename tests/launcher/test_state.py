@@ -104,7 +104,7 @@ def test_a_damaged_file_is_named_and_hurts_its_own_trial_only(
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\x80\x81 no text at all")
     readings = reconcile(sweep.read())
-    (aside,) = readings[0].quarantined
+    (aside,) = readings[0].damaged_files
     assert aside.name in shown(readings).replace("\n", "").replace(" ", "")
     assert list(collect(readings)["quarantined"]) == [aside.name, ""]
     assert [reading.outcome for reading in readings][1] is Outcome.FAILED

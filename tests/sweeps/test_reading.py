@@ -94,7 +94,7 @@ def test_a_measurement_of_another_experiment_counts_for_nothing_and_is_measured_
 def test_a_damaged_measurement_is_put_aside_and_measured_again(sweep: Sweep, content: bytes) -> None:
     sweep.folder_of(sweep.record.trials[0]).measurement.write_bytes(content)
     reading = first(sweep, Job("COMPLETED", is_live=False))
-    (aside,) = reading.quarantined
+    (aside,) = reading.damaged_files
     assert aside.name.startswith("measurement.corrupt-")
     assert reading.cause == f"measurement.json was corrupt and is now {aside.name}; the next run measures again"
     assert reading.outcome is Outcome.PENDING
@@ -112,7 +112,7 @@ def test_a_damaged_measurement_of_a_job_that_lives_is_not_run_beside_it(sweep: S
 def test_a_later_attempt_forgets_the_damaged_measurement_of_an_earlier_one(sweep: Sweep) -> None:
     folder = sweep.folder_of(sweep.record.trials[0])
     folder.measurement.write_text("")
-    aside = first(sweep).quarantined[0]
+    aside = first(sweep).damaged_files[0]
     later = aside.stat().st_ctime + 5
     os.utime(folder.submission, (later, later))
     reading = first(sweep)
@@ -122,7 +122,7 @@ def test_a_later_attempt_forgets_the_damaged_measurement_of_an_earlier_one(sweep
 def test_a_measurement_that_is_a_folder_is_put_aside(sweep: Sweep) -> None:
     sweep.folder_of(sweep.record.trials[0]).measurement.mkdir()
     reading = first(sweep)
-    assert [path.is_dir() for path in reading.quarantined] == [True]
+    assert [path.is_dir() for path in reading.damaged_files] == [True]
     assert (reading.outcome, is_to_run(reading)) == (Outcome.PENDING, True)
 
 
@@ -132,9 +132,9 @@ def test_a_damaged_file_is_put_aside_named_and_hurts_its_own_trial_only(sweep: S
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\x80\x81 no text at all")
     hurt, unharmed = sweep.read()
-    assert [aside.name.startswith(f"{path.stem}.corrupt-") for aside in hurt.quarantined] == [True]
+    assert [aside.name.startswith(f"{path.stem}.corrupt-") for aside in hurt.damaged_files] == [True]
     assert not path.exists()
-    assert unharmed.quarantined == ()
+    assert unharmed.damaged_files == ()
     assert [reading.outcome for reading in (hurt, unharmed)] == [Outcome.PENDING] * 2
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_file_in_a_folder_that_cannot_be_written_ends_nothing(sweep: S
     folder.measurement.write_text("")
     folder.put_aside = lambda path: None  # type: ignore[method-assign]  # root may rename anywhere
     reading = TrialReading(folder=folder, experiment=sweep.record.trials[0].experiment, trial=sweep.record.trials[0])
-    assert (reading.outcome, reading.quarantined) == (Outcome.PENDING, ())
+    assert (reading.outcome, reading.damaged_files) == (Outcome.PENDING, ())
 
 
 def test_a_ranks_failure_speaks_where_slurm_says_nothing(sweep: Sweep) -> None:

@@ -50,7 +50,7 @@ def _not_listed(num_waiting: int) -> list[Text]:
 
 def _has_more_to_say(state: Reading) -> bool:
     was_stopped = state.outcome is Outcome.PENDING and bool(state.cause)
-    return state.outcome not in UNEVENTFUL or was_stopped or bool(state.quarantined)
+    return state.outcome not in UNEVENTFUL or was_stopped or bool(state.damaged_files)
 
 
 def _details(state: Reading) -> RenderableType:
@@ -64,7 +64,7 @@ def _details(state: Reading) -> RenderableType:
         "job": job if state.job_id else "",
         "last line": state.last_log_line,
         "log": _short(state.log),
-        "aside": ", ".join(_short(path) for path in state.quarantined),
+        "aside": ", ".join(_short(path) for path in state.damaged_files),
     }
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="dim", no_wrap=True)

@@ -115,5 +115,5 @@ def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFol
     if left_out := sum(result.outcome is None for result in results):
         said.append(f"{left_out} points that fit were left out, beyond `sweep.max_trials={record.spec.max_trials}`.")
     for result in results:
-        said += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.quarantined]
+        said += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.damaged_files]
     return tuple(said)

@@ -75,7 +75,7 @@ class AxisSearch:
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         seen = seen_points(trials, self.plan.objective)
         left = self.max_trials - sum(reading.trial.role == "asked" for reading in trials)
-        proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._all_asked)
+        proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._limit_reached)
         # What is in flight may still deserve further seeds, or show that the search is worth going on with.
         if proposals or count <= 0 or any(reading.outcome in IN_FLIGHT for reading in trials):
             return Answer(tuple(proposals))
@@ -95,7 +95,7 @@ class AxisSearch:
         return proposals, why_last
 
     @property
-    def _all_asked(self) -> str:
+    def _limit_reached(self) -> str:
         return f"all of sweep.max_trials = {self.max_trials} trials were asked for"
 
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:

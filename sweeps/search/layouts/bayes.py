@@ -78,11 +78,11 @@ class Bayes(Search):
         return proposals, ""
 
     def _outlook(self, observed: Observed, proposed: Sequence[int]) -> Outlook:
-        priced = self.candidates.priced
+        priced = self.candidates.prices
         tried = [*(row for row in observed.rows if row >= 0), *proposed, *self._refused]
         is_open = np.ones(len(priced), dtype=bool)
         is_open[tried] = False
-        seen = observed.rates_seen()
+        seen = observed.measured_rates()
         measured = Measured(seen, seconds_to_cost(self.objective, seen.priced)).best_ones(MOST_MEASUREMENTS)
         liars = join_plans([observed.plans_in_flight, priced.rows(np.array(proposed, dtype=int))])
         if len(liars):
@@ -92,7 +92,7 @@ class Bayes(Search):
 
     def _as_predicted(self, ahead: Outlook) -> Iterator[int]:
         """Places in the outlook: plans that surely run and fit come first, and among them the lowest predicted cost."""
-        predicted = (np.log(self.candidates.priced.step_seconds) + self._to_cost)[ahead.rows]
+        predicted = (np.log(self.candidates.prices.step_seconds) + self._to_cost)[ahead.rows]
         order: Integers = np.lexsort((predicted, ahead.fits < SURE_TO_FIT, ahead.runs < LIKELY_TO_RUN))
         yield from order.tolist()
 
@@ -120,12 +120,12 @@ class Bayes(Search):
 
     @property
     def _predicted_best(self) -> str:
-        return f"predicted the best of {len(self.candidates.priced):,} plans"
+        return f"predicted the best of {len(self.candidates.prices):,} plans"
 
     def _ending(self, ahead: Outlook) -> str:
         """Return why nothing more is asked, and what would have been."""
         if not len(ahead.rows):
-            return f"all {len(self.candidates.priced):,} plans were tried"
+            return f"all {len(self.candidates.prices):,} plans were tried"
         following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))
         label = "another plan" if following is None else following.label
         if ahead.expected_gain < self.min_gain:
@@ -143,7 +143,7 @@ class Bayes(Search):
 
     @cached_property
     def _to_cost(self) -> Floats:
-        return seconds_to_cost(self.objective, self.candidates.priced)
+        return seconds_to_cost(self.objective, self.candidates.prices)
 
 
 def _any_in_flight(trials: Sequence[TrialReading]) -> bool:

@@ -33,11 +33,11 @@ class Candidates(Protocol):
     """Plans by their number.
 
     Attributes:
-        priced: all of them, in columns.
+        prices: all of them, priced, in columns.
     """
 
     @property
-    def priced(self) -> Priced: ...
+    def prices(self) -> Priced: ...
 
     def experiment(self, row: int) -> Experiment | None:
         """The experiment of a plan; None where it does not go with what else is configured."""
@@ -67,7 +67,7 @@ class PlansOfSpaces:
         self._starts = np.cumsum([0, *(len(plans) for _, plans in self._kinds)])
 
     @cached_property
-    def priced(self) -> Priced:
+    def prices(self) -> Priced:
         return join_plans(
             [price_with_slopes(space.setting, plans, space.global_batch_size) for space, plans in self._kinds]
         )
@@ -107,7 +107,7 @@ class ListedPoints:
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = [trial for trial in trials if nearly_fits(trial)]
-        self.priced: Priced = join_plans([priced_experiment(_experiment(trial)) for trial in self._trials])
+        self.prices: Priced = join_plans([priced_experiment(_experiment(trial)) for trial in self._trials])
 
     def experiment(self, row: int) -> Experiment | None:
         return _experiment(self._trials[row])

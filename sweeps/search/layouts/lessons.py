@@ -36,13 +36,13 @@ def lessons(observed: Observed) -> list[str]:
     numbers = observed.has_rate
     if len(numbers) < FEWEST_TRIALS:
         return []
-    surrogate = Surrogate.fit(observed.rates_seen())
+    surrogate = Surrogate.fit(observed.measured_rates())
     surprise = [SURPRISE] if surrogate.is_surprised else []
     return [_of_step(observed), *_of_terms(surrogate, len(numbers)), *surprise, *_of_memory(observed)]
 
 
 def _of_step(observed: Observed) -> str:
-    seen = observed.rates_seen()
+    seen = observed.measured_rates()
     ratios = np.exp(seen.log_seconds) / seen.priced.step_seconds
     return (
         f"measured steps take {np.median(ratios):.2f} x the prediction ({len(ratios)} trials,"

@@ -68,7 +68,7 @@ class Observed:
             if reading.outcome in IN_FLIGHT and not is_measured[number]
         ]
 
-    def rates_seen(self) -> Seen:
+    def measured_rates(self) -> Seen:
         chosen = np.array(self.has_rate, dtype=int)
         parts = [_log_parts(self.readings[number], self.priced.terms[number]) for number in chosen]
         log_parts = np.array(parts, dtype=np.float64).reshape(len(chosen), len(PARTS))
@@ -134,7 +134,7 @@ class Observer:
             if row is None or self.candidates is None:
                 self._known[name] = -1, priced_experiment(reading.experiment)
             else:
-                self._known[name] = row, self.candidates.priced.rows(slice(row, row + 1))
+                self._known[name] = row, self.candidates.prices.rows(slice(row, row + 1))
         return self._known[name]
 
 

@@ -21,7 +21,7 @@ def test_a_stand_in_is_searched_on_every_number_of_ranks_that_its_points_take() 
     asked = compose(Overrides.parse(["sweep=175b", "search=bayes"]))
     search = search_for(asked, plan_sweep(asked, proxy=True, git_sha=""))
     assert isinstance(search, Bayes)
-    plans = search.candidates.priced.plans
+    plans = search.candidates.prices.plans
     sizes = plans.tensor_parallel_size * plans.pipeline_parallel_size * plans.data_parallel_size
     assert set(sizes.tolist()) == {1, 2, 4, 8}
 

@@ -40,7 +40,7 @@ def test_the_best_of_the_planner_is_asked_first(replay: Replay) -> None:
     planned = composed(["sweep=175b", "search=planner"])
     assert isinstance(search_for(planned, replay.record), Listed)
     # Some that are a little faster take 98 % of the memory, and may not fit.
-    priced = replay.search.candidates.priced
+    priced = replay.search.candidates.prices
     best = min(priced.step_seconds[priced.held_bytes <= 0.95 * priced.room_bytes])
     estimate = replay.trial(proposal).estimate
     assert estimate is not None

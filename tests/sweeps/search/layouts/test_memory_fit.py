@@ -18,7 +18,7 @@ TORCH = (
 
 @pytest.fixture(scope="module")
 def plans(replay: Replay) -> Priced:
-    priced = replay.search.candidates.priced
+    priced = replay.search.candidates.prices
     fullest = np.argsort(priced.held_bytes)[len(priced) // 2 :]
     return priced.rows(fullest[:: len(fullest) // 200])
 

@@ -18,7 +18,7 @@ NOISE = 0.02
 
 @pytest.fixture(scope="module")
 def plans(replay: Replay) -> Priced:
-    return replay.search.candidates.priced
+    return replay.search.candidates.prices
 
 
 @pytest.fixture(scope="module")
