@@ -23,7 +23,7 @@ from conf.compose.load import Composition, load_cluster
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from results.terminal.layout_names import LayoutCell
-from sweeps.confidence.interval import half_width
+from sweeps.confidence import half_width
 
 
 @dataclass(frozen=True)

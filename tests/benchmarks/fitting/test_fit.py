@@ -10,7 +10,7 @@ from benchmarks.fitting.fit import Fit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, learned
 from benchmarks.levels import GENERATION, LEVELS, left_out
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
-from sweeps.confidence.interval import width_of
+from sweeps.confidence import width_of
 
 
 @pytest.fixture(scope="module")

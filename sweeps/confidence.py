@@ -1,4 +1,7 @@
-"""The interval of a prediction: four measurements of five are expected inside."""
+"""The trust that a prediction deserves: an interval in which four measurements of five are expected.
+
+It is learned from published rows (`validated.yaml`, beside this file); a plan also says where it lies outside of them.
+"""
 
 from __future__ import annotations
 
