@@ -18,7 +18,7 @@ from conf.compose.load import compose
 from conf.overrides import Overrides
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.units import GIBIBYTE, TERA
-from sweeps.confidence.interval import Interval, interval_of
+from sweeps.confidence import Interval, interval_of
 from sweeps.planner import Training, choose
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request, request

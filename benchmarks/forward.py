@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.level_results import LevelResult, level_result
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
 from benchmarks.published_rows import PUBLISHED
-from sweeps.confidence.interval import Interval, interval_around, load_validated
+from sweeps.confidence import Interval, interval_around, load_validated
 from sweeps.table.cells import text_of
 
 PUBLISHED_3 = PUBLISHED.with_name("published_3.csv")

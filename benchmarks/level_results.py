@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.levels import LEVELS
 from benchmarks.measured_rows import MeasuredRow
-from sweeps.confidence.interval import Interval
+from sweeps.confidence import Interval
 
 LEVEL_RESULTS = Path(__file__).with_name("levels.csv")
 

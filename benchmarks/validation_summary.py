@@ -13,7 +13,7 @@ from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain
-from sweeps.confidence.interval import SHARE, load_validated
+from sweeps.confidence import SHARE, load_validated
 
 CLOSE, FAR = 0.1, 0.15
 LINE = 120

@@ -33,7 +33,7 @@ def in_chains(readings: Sequence[AnyReading]) -> list[AnyReading]:
 
 
 def chain_of(point: TrialReading, readings: Mapping[str, Sequence[TrialReading]]) -> dict[str, TrialReading]:
-    """What followed a trial, by stage.
+    """The trials that followed a trial, by stage.
 
     Args:
         readings: the later stages by the trial that each comes directly after; see `by_predecessor`.
@@ -75,7 +75,7 @@ def with_figures(readings: Sequence[TrialReading], stages: Mapping[str, StageSpe
 
 
 def _is_open(chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> bool:
-    """Whether a stage with figures is still to begin or to end, and nothing that it needs has failed."""
+    """True if a stage with figures is still to begin or to end, and nothing that it needs has failed."""
     for name, stage in stages.items():
         needed = [name, *earlier_stages(name, stages)]
         outcomes = [chain[each].outcome if each in chain else None for each in needed]
@@ -87,7 +87,7 @@ def _is_open(chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec])
 
 
 def chain_metrics(readings: Sequence[TrialReading]) -> dict[str, dict[str, float]]:
-    """What the programs of later stages measured, as `STAGE.FIGURE`, by the id of the sweep's own trial."""
+    """The measurements of the programs of later stages, as `STAGE.FIGURE`, by the id of the sweep's own trial."""
     later = by_predecessor(readings)
     if not later:
         return {}

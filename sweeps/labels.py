@@ -53,7 +53,7 @@ class Labels:
 
     Attributes:
         names: of every key beside the layout that labels mention, its short name.
-        names_layouts: whether labels say layouts, because these differ or nothing else does.
+        names_layouts: True if labels say layouts, because these differ or nothing else does.
     """
 
     def __init__(

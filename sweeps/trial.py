@@ -140,7 +140,7 @@ class SweepRecord(Frozen):
         return self.objective == ("throughput",)
 
     def label_of(self, trial: Trial) -> str:
-        """What a trial is called; of a later stage, what its sweep's own trial is called and then the stage."""
+        """The label of a trial; of a later stage, that of its sweep's own trial and then the stage."""
         point = trial
         while before := self._by_id.get(point.after):
             point = before

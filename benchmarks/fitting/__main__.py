@@ -1,7 +1,7 @@
 """Fit every constant to all published rows, and say what that does to each table.
 
 python -m benchmarks.fitting                print constants before and after, and each table's errors
-python -m benchmarks.fitting --residuals    also write what is left out into benchmarks/*.csv and sweeps/confidence
+python -m benchmarks.fitting --residuals    also write what is left out into benchmarks/*.csv and sweeps/validated.yaml
 python -m benchmarks.fitting --write        also write the constants, each where it is declared
 python -m benchmarks.fitting FILE ...       take the rows of these tables instead
 """
@@ -25,7 +25,7 @@ from benchmarks.level_results import LEVEL_RESULTS, LevelResult, level_results
 from benchmarks.levels import GENERATION, LEVELS, TABLE
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
-from sweeps.confidence.interval import VALIDATED, yaml_text
+from sweeps.confidence import VALIDATED, yaml_text
 from train_core.whole_files import write_atomically
 
 

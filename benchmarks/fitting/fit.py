@@ -24,7 +24,7 @@ from calibrate.robust_fit import (
     slopes,
     values_at,
 )
-from sweeps.confidence.interval import Interval
+from sweeps.confidence import Interval
 
 SMALLEST_GAIN = 2e-3
 """A step that earns less changes no error in its first digits, and each takes as long as forty times all rows."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
 from benchmarks.measured_rows import MeasuredRow
-from sweeps.confidence.interval import (
+from sweeps.confidence import (
     SHARE,
     Interval,
     Range,

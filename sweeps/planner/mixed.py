@@ -192,6 +192,7 @@ def _shares(counts: Sequence[int], num_layers: int) -> Integers:
         return np.zeros((0, len(counts)), dtype=np.int64)
     grid = np.meshgrid(*(np.arange(spare + 1) for _ in counts[1:]), indexing="ij")
     others = np.stack([axis.ravel() for axis in grid], axis=1)
+    # What the other blocks leave of the spare layers goes to the first one, so that every row adds up to them.
     others = others[others.sum(axis=1) <= spare]
     shares: Integers = np.concatenate([spare - others.sum(axis=1, keepdims=True), others], axis=1) + np.array(counts)
     return shares
@@ -213,13 +214,15 @@ def _bounds(
         # Of layers that recompute only now and then, most take no longer than those that never do.
         recompute = np.where(shards[:, 3] > 1, NONE, shards[:, 2])
         layer = table.of_shards(np.asarray(t), shards[:, 0], shards[:, 1], recompute).layer
-        ahead = (layer.forward_seconds + layer.tensor_forward_seconds)[:, None]
+        of_forward = (layer.forward_seconds + layer.tensor_forward_seconds)[:, None]
         backward = layer.input_gradient_seconds + layer.weight_gradient_seconds + layer.tensor_backward_seconds
         fullest = -(-layers[:, index] // count)
-        stage = (ahead + backward[:, None]) * fullest
-        whole += (ahead + backward[:, None]) * layers[:, index]
-        forward = np.where(stage > slowest, ahead * fullest, forward)
+        stage = (of_forward + backward[:, None]) * fullest
+        whole += (of_forward + backward[:, None]) * layers[:, index]
+        forward = np.where(stage > slowest, of_forward * fullest, forward)
         slowest = np.maximum(slowest, stage)
+    # As in `train_core.costs.step.schedule`: all stages once, the slowest for the other micro-batches, less the forward
+    # passes that the schedule may run while the first micro-batch is in later stages.
     chain = whole + (m - 1) * slowest - (np.minimum(m, sum(counts)) - 1) * forward
     return np.maximum(m * slowest, chain) * SLACK
 

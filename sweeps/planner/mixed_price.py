@@ -104,24 +104,25 @@ def block_stages(index: int, start: int, count: int, num_stages: int, layers: In
     ends = start + count == num_stages
     # The block's first stage and the pipeline's last are groups of their own; these are the stages between them.
     inner = count - 1 - (1 if ends and count > 1 else 0)
+    # The block's first stage is the first that takes a layer more, so that one fewer is left for those between.
     fuller = np.clip(fuller_stages - 1, 0, inner)
     groups = [
-        _alone(index, start, base + (fuller_stages > 0), start > 0, is_last=ends and count == 1),
-        _several(index, start + 1, fuller, base + 1),
-        _several(index, start + 1 + fuller, inner - fuller, base),
+        _single_stage(index, start, base + (fuller_stages > 0), start > 0, is_last=ends and count == 1),
+        _equal_stages(index, start + 1, fuller, base + 1),
+        _equal_stages(index, start + 1 + fuller, inner - fuller, base),
     ]
     if ends and count > 1:
-        groups.append(_alone(index, num_stages - 1, base, False, is_last=True))
+        groups.append(_single_stage(index, num_stages - 1, base, False, is_last=True))
     return [stages for stages in groups if np.any(stages.group.count > 0)]
 
 
-def _alone(index: int, start: int, layers: Integers, heads_block: bool, *, is_last: bool) -> StagesOnType:
+def _single_stage(index: int, start: int, layers: Integers, heads_block: bool, *, is_last: bool) -> StagesOnType:
     same, none = np.ones_like(layers), np.zeros(layers.shape, dtype=bool)
     group = StageGroup(same, same * start, layers, none | (start == 0), none | is_last)
     return StagesOnType(index, group, heads_block)
 
 
-def _several(index: int, start: Integers | int, count: Integers, layers: Integers) -> StagesOnType:
+def _equal_stages(index: int, start: Integers | int, count: Integers, layers: Integers) -> StagesOnType:
     none = np.zeros(layers.shape, dtype=bool)
     return StagesOnType(index, StageGroup(count, np.zeros_like(layers) + start, layers, none, none), False)
 

@@ -94,7 +94,7 @@ class Stages:
             raise _of_stage(place.name, error) from None
 
     def _values(self, place: StagePlace, before: Trial, folder: SweepFolder) -> dict[str, Any]:
-        """What sets the stage apart: the point's values but for what the stage says itself, and what it begins with."""
+        """The values that set the stage apart: the point's unless the stage states its own, and what it begins with."""
         assert before.experiment is not None
         spec, own = self.specs[place.name], Overrides.parse(self.specs[place.name].overrides)
         point: dict[str, Any] = dict(before.point)
@@ -141,7 +141,7 @@ def _trainer(name: str, spec: StageSpec, of_sweep: Mapping[str, Any]) -> dict[st
 
 
 def _sets(override: Override, key: str) -> bool:
-    """Whether an override states the key, or chooses the whole group that it is in."""
+    """True if an override states the key, or chooses the whole group that it is in."""
     return key == override.key or key.startswith(f"{override.key}.")
 
 

@@ -130,6 +130,7 @@ def _pool_spread(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
     freedom = sum(len(runs) - 1 for runs in repeated)
     if not freedom:
         return None
+    # Squares around each point's own mean, over as many degrees of freedom as all points have together.
     shares = ((value / fmean(runs) - 1) ** 2 for runs in repeated for value in runs)
     return math.sqrt(sum(shares) / freedom), freedom
 

@@ -51,6 +51,7 @@ def pooled_spread(points: Sequence[Sequence[float]]) -> RepeatSpread | None:
     freedom = sum(len(runs) - 1 for runs in repeated)
     if not freedom:
         return None
+    # Each point's runs are compared with their own mean, which costs a degree of freedom for each point.
     squares = sum((value - fmean(runs)) ** 2 for runs in repeated for value in runs)
     return RepeatSpread(sqrt(squares / freedom), freedom)
 

@@ -99,14 +99,15 @@ def middle_of(runs: Sequence[TrialReading]) -> TrialReading:
     middle, before = slowest_last[len(runs) // 2], slowest_last[(len(runs) - 1) // 2]
     if middle is before or middle.measurement is None or middle.performance is None:
         return middle
+    # Half of the distance in logarithms, which is the root of the ratio.
     faster = sqrt(_seconds(middle) / _seconds(before))
     mean = copy(middle)
-    known = middle.measurement.model_copy(update={"performance": _at(middle.performance, faster)})
+    known = middle.measurement.model_copy(update={"performance": _with_faster_step(middle.performance, faster)})
     mean.__dict__["measurement"] = known
     return mean
 
 
-def _at(performance: Performance, faster: float) -> Performance:
+def _with_faster_step(performance: Performance, faster: float) -> Performance:
     """The same with a step that is faster by a factor; its fastest and slowest step, memory and energy stay."""
     rates = {name: getattr(performance, name) * faster for name in RATES}
     return performance.model_copy(update={"step_seconds": performance.step_seconds / faster, **rates})
@@ -197,6 +198,8 @@ def late_ones(lateness: Sequence[float]) -> list[bool]:
     if len(lateness) < LEAST_RUNS:
         return [False] * len(lateness)
     middle = float(numpy.median(lateness))
+    # Medians instead of means, because a few late runs would move the mean and the deviation that they are held
+    # against.
     deviation = float(numpy.median(numpy.abs(numpy.asarray(lateness) - middle))) / NORMAL
     bound = max(FARTHEST * deviation, float(numpy.log(LEAST_RATIO)))
     return [late - middle > bound for late in lateness]
@@ -228,6 +231,8 @@ def _without_slowest(samples: Table) -> Table:
 
 def _cluster_share(samples: Table) -> Table:
     """The share of each row's variance that lies between two clusters, where it is divided for the largest share."""
+    # Around the mean the lower cluster's sum is S and the upper one's -S, so that between them lie S^2 / below and
+    # S^2 / (size - below), which together are S^2 size / (below (size - below)).
     ordered = numpy.sort(samples - samples.mean(axis=1, keepdims=True), axis=1)
     size, below = samples.shape[1], numpy.arange(1, samples.shape[1])
     between = numpy.cumsum(ordered, axis=1)[:, :-1] ** 2 * size / (below * (size - below))
@@ -237,6 +242,7 @@ def _cluster_share(samples: Table) -> Table:
 
 def _line_share(samples: Table) -> Table:
     """The share of each row's variance that a straight line over its order explains."""
+    # The square of the correlation with the place, both centred.
     centred = samples - samples.mean(axis=1, keepdims=True)
     place = numpy.arange(samples.shape[1]) - (samples.shape[1] - 1) / 2
     share: Table = (centred @ place) ** 2 / ((place**2).sum() * (centred**2).sum(axis=1))
@@ -249,6 +255,7 @@ def _bounds(num_steps: int) -> ChanceBounds:
 
 @lru_cache(maxsize=MOST_DRAWN_STEPS)
 def _drawn_bounds(num_steps: int) -> ChanceBounds:
+    # The seed is the number of steps, so that the same steps always get the same verdict.
     drawn = _without_slowest(numpy.random.default_rng(num_steps).standard_normal((NUM_DRAWN, num_steps)))
     variance = drawn.var(axis=1)
     usual = float(numpy.median(variance))

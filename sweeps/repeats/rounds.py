@@ -65,7 +65,7 @@ class Rounds:
         def may_run(point: MeasuredPoint) -> bool:
             return num_tried[_mark(point.middle)] < self.most and _mark(point.middle) not in given_up
 
-        waiting = [each for each in self._doubtful(points, trials, num_tried) if may_run(each[0])]
+        waiting = [each for each in self._doubtful_points(points, trials, num_tried) if may_run(each[0])]
         waiting = waiting or [each for each in self._repeat_candidates(points, trials) if may_run(each[0])]
         if not waiting:
             return Answer(finished=self._ending(over, points, trials))
@@ -73,7 +73,7 @@ class Rounds:
         taking_it = [each for each in waiting if num_tried[_mark(each[0].middle)] == turn]
         return Answer(tuple(self._proposal(point, why, trials) for point, why in taking_it[:count]))
 
-    def _doubtful(
+    def _doubtful_points(
         self, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading], num_tried: Mapping[str, int]
     ) -> list[Wanted]:
         """The points that no steady run measured, and those to be measured twice, with the reason.

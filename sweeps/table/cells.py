@@ -35,7 +35,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def match_in(row: Row, pattern: str, columns: tuple[str, ...] = REMARK_COLUMNS) -> re.Match[str] | None:
-    """The first match in the row's words, in lower case; None where they do not say it."""
+    """The first match in the row's words, in lower case; None where nothing matches."""
     matches = (re.search(pattern, text_of(row, column).lower()) for column in columns)
     return next((match for match in matches if match), None)
 
@@ -78,7 +78,7 @@ def flag_of(row: Row, column: str, default: bool) -> bool:
 
 
 def choice_of(row: Row, column: str, known: Mapping[str, Choice], default: Choice | None = None) -> Choice:
-    """What `known` says of the cell's leading word, so that a remark may follow: `3 (FSDP2)`, `selective (per op)`."""
+    """The value in `known` of the cell's leading word, which a remark may follow: `3 (FSDP2)`, `selective (per op)`."""
     cell = text_of(row, column)
     if not cell and default is not None:
         return default

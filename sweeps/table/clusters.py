@@ -145,7 +145,7 @@ def _gpu_names(cluster: str) -> tuple[str, ...]:
 
 @cache
 def _facts(cluster: str) -> dict[str, object]:
-    """What the file of a cluster says, before it is composed."""
+    """The content of a cluster's file, before it is composed."""
     path = path_of("cluster", cluster)
     assert path is not None  # the name is an option
     try:
@@ -166,7 +166,7 @@ def with_nodes_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     per_node = count_of(row, "gpus_per_node", default=cluster.devices_per_node, most=MOST_PER_NODE)
     if per_node == cluster.devices_per_node:
         return cluster
-    links = tuple(_growing(_with_nodes(link, cluster.devices_per_node, per_node) for link in cluster.links))
+    links = tuple(_widening_links(_with_nodes(link, cluster.devices_per_node, per_node) for link in cluster.links))
     return cluster.model_copy(update={"devices_per_node": per_node, "links": links})
 
 
@@ -175,7 +175,7 @@ def _with_nodes(link: LinkSpec, before: int, per_node: int) -> LinkSpec:
     return link.model_copy(update={"num_devices": per_node}) if link.num_devices == before else link
 
 
-def _growing(links: Iterable[LinkSpec]) -> list[LinkSpec]:
+def _widening_links(links: Iterable[LinkSpec]) -> list[LinkSpec]:
     """The links without those that span no more than the one before."""
     kept: list[LinkSpec] = []
     for link in links:

@@ -81,7 +81,7 @@ MEASURED_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a row describes, ready to be priced.
+    """A row of a table as a setup and a trainer, ready to be priced.
 
     Attributes:
         stage: the pipeline stage whose memory is asked for; None asks for that of the worst stage.
@@ -96,7 +96,7 @@ class Configuration:
 
 
 def configuration_of(row: Row, implementation: str | None = None) -> Configuration:
-    """What `row` describes, priced as `implementation` carries it out unless the row names one itself.
+    """The configuration of a row, priced as `implementation` carries it out unless the row names one itself.
 
     Raises:
         ConfigError: what cannot be priced, with the column as its key.
@@ -131,7 +131,7 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
 
 
 def _leaves_memory_open(row: Row) -> bool:
-    """Whether the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
+    """True if the row has another optimizer than Adam, or says that what it recomputes or offloads is not known."""
     other = match_in(row, r"adafactor|\bmuon\b|\blion\b|\bsgd\b", ("optimizer",))
     return other is not None or text_of(row, "recompute").lower() == "unknown"
 

@@ -1,4 +1,4 @@
-"""How a row of a table lays its model over devices, and how many sequences a step takes."""
+"""The layout of a row's model over devices, and the sequences of a step."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ def precision_of(row: Row, cluster: ClusterSpec, trainer: str) -> PrecisionPlan:
 
 
 def is_narrow(row: Row) -> bool:
-    """Whether products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`."""
+    """True if products are in a narrow type, which its recipe may follow: `fp8 rowwise`, `fp8-blockwise`."""
     return any(text_of(row, column).lower().startswith(NARROW) for column in ("precision", "matmul_precision"))
 
 
 def recipe_of(row: Row, trainer: str) -> MatmulRecipe | None:
-    """How narrow products are scaled; None where all products are in the type of the activations."""
+    """The scaling of narrow products; None where all products are in the type of the activations."""
     named = text_of(row, "fp8_recipe")
     if not is_narrow(row):
         if named:

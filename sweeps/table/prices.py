@@ -41,7 +41,7 @@ class RowPrediction:
 
     @property
     def interval(self) -> Interval:
-        """Where four measurements of five are expected."""
+        """The interval in which four measurements of five are expected."""
         configuration = self.configuration
         return interval_of(configuration.setup, configuration.implementation.name, self.estimate)
 

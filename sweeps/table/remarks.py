@@ -18,7 +18,7 @@ NOTES = ("notes",)
 
 @dataclass(frozen=True)
 class Remark:
-    """What fills the blank cells of one column.
+    """A rule that fills the blank cells of one column from a remark in another.
 
     Attributes:
         value: the cell; `{0}` stands for the whole match, `{1}` for its first group.

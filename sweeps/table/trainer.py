@@ -74,7 +74,7 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
 
 
 def _is_flash(row: Row) -> bool:
-    """Whether attention is one fused kernel; where a row does not say it, all of bf16 and narrower since 2023 are."""
+    """True if attention is one fused kernel; where a row does not say it, all of bf16 and narrower since 2023 are."""
     if not text_of(row, "flash_attention"):
         return _is_half(row) and not BEFORE_2023.match(text_of(row, "arxiv"))
     if VERSION_OF_FLASH.match(text_of(row, "flash_attention").lower()):

@@ -99,24 +99,24 @@ def estimate(setup: Setup, implementation: Implementation = TRISWEEP) -> Estimat
     return estimates([(setup, implementation)])[0]
 
 
-def estimates(asked: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
+def estimates(requests: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
     """Estimate each setup; those on the same devices are priced together, which takes hardly longer than one.
 
     Raises:
         ConfigError: a setup's sizes are beyond 64 bits.
     """
-    for setup, _ in asked:
+    for setup, _ in requests:
         require_computable(setup.model, setup.batch.micro_batch_size)
-    found = {index: _mixed_estimate(*each) for index, each in enumerate(asked) if each[0].mixed is not None}
-    for setting, alike in _alike(asked):
-        found |= zip(alike, _uniform_estimates(setting, [asked[index] for index in alike]), strict=True)
-    return [found[index] for index in range(len(asked))]
+    found = {index: _mixed_estimate(*each) for index, each in enumerate(requests) if each[0].mixed is not None}
+    for setting, alike in _setups_by_setting(requests):
+        found |= zip(alike, _uniform_estimates(setting, [requests[index] for index in alike]), strict=True)
+    return [found[index] for index in range(len(requests))]
 
 
-def _alike(asked: Sequence[tuple[Setup, Implementation]]) -> Iterator[tuple[Setting, list[int]]]:
+def _setups_by_setting(requests: Sequence[tuple[Setup, Implementation]]) -> Iterator[tuple[Setting, list[int]]]:
     """The setups that can be columns of one price: all in one setting, their stages in as many groups."""
     kinds: list[tuple[Setting, int, list[int]]] = []
-    for index, (setup, implementation) in enumerate(asked):
+    for index, (setup, implementation) in enumerate(requests):
         if setup.mixed is not None:
             continue
         setting, number = setting_of(setup, implementation), len(listed_stages(setup.layers_per_stage))
@@ -130,20 +130,21 @@ def _alike(asked: Sequence[tuple[Setup, Implementation]]) -> Iterator[tuple[Sett
         yield setting, found
 
 
-def _uniform_estimates(setting: Setting, asked: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
+def _uniform_estimates(setting: Setting, requests: Sequence[tuple[Setup, Implementation]]) -> list[Estimate]:
     """The estimates of setups that are columns of one price."""
-    listed = [listed_stages(setup.layers_per_stage) for setup, _ in asked]
-    plans = plans_of([setup for setup, _ in asked])
+    listed = [listed_stages(setup.layers_per_stage) for setup, _ in requests]
+    plans = plans_of([setup for setup, _ in requests])
     work = work_of(setting, plans)  # by far the most expensive part, so time and memory share it
     joined = [StageGroup.join(groups) for groups in zip(*listed, strict=True)]
     step = step_columns(priced_stages(setting, plans, work, joined))
     stages = [each_stage(groups) for groups in listed]
     counts = [len(of_setup.layers) for of_setup in stages]
-    owner = np.repeat(np.arange(len(asked)), counts)
+    # Memory is listed stage by stage, so that each row of plans and work is repeated for every stage of its setup.
+    owner = np.repeat(np.arange(len(requests)), counts)
     memories = iter(_stage_memories(setting, plans.rows(owner), work.rows(owner), StageGroup.join(stages)))
     return [
         _estimate(*each, step, index, tuple(islice(memories, count)))
-        for index, (each, count) in enumerate(zip(asked, counts, strict=True))
+        for index, (each, count) in enumerate(zip(requests, counts, strict=True))
     ]
 
 
@@ -234,11 +235,13 @@ def _estimate(
         for block, count in zip(setup.blocks, setup.stages_per_block, strict=True)
         for _ in range(count)
     ]
+    # Devices may differ in memory, so that the worst stage is the one with the least to spare and not the fullest.
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes - capacities[stage])
     capacity = capacities[worst]
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
     seconds, peak = float(step.total_seconds[index]), setup.peak_flops_per_second
+    # Steps per second and device.
     rate = 1 / (seconds * parallel.world_size)
     return Estimate(
         implementation=implementation.name,

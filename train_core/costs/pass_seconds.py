@@ -97,7 +97,7 @@ def stage_times(setup: Setup, implementation: Implementation = TRISWEEP) -> tupl
     """The stages of a plan, first to last, each rank on a device of its own."""
     blocks = list(_blocks(setup, implementation))
     # As in the closed form, the slowest device is behind by a share of the computation of the stage with the most.
-    most = max(float(_busy(block).max()) for block in blocks)
+    most = max(float(_compute_seconds(block).max()) for block in blocks)
     first = blocks[0]
     share = float(slower_share(first.setting, first.plans.world_size)[0])
     lag = float(first.plans.num_micro_batches[0]) * share * most
@@ -130,14 +130,14 @@ def _hops(blocks: Sequence[_Block]) -> Iterator[list[tuple[float, float]]]:
         yield [(to_before, to_after) for to_before, to_after in hops]
 
 
-def _busy(block: _Block) -> Floats:
+def _compute_seconds(block: _Block) -> Floats:
     passes = stage_passes(block.priced_stage)
     return _columns(block.stages, passes.forward + passes.input_gradient + passes.weight_gradient)
 
 
 def _times(block: _Block, hops: Sequence[tuple[float, float]], lag: float) -> Iterator[StageTimes]:
     stages = block.stages
-    reductions = _columns(stages, _reductions(block.priced_stage, _busy(block)))
+    reductions = _columns(stages, _reductions(block.priced_stage, _compute_seconds(block)))
     updates = _columns(stages, update_seconds(block.priced_stage))
     for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
         chunks = _chunks(block, index, *hops[index])

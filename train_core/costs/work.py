@@ -98,6 +98,7 @@ def shard_work(setting: Setting, shard: Shard, *, some_layers_are_plain: bool = 
     """
     model, t = setting.model, shard.tensor_parallel_size
     hidden = hidden_bytes_of(setting, shard)
+    # Sequence parallelism shares out what passes between layers; without it every tensor rank has the whole.
     held = np.where(shard.sequence_parallel, hidden // t, hidden)
     # Tensor ranks share out the vocabulary, so that each has the logits of all tokens for its part of it.
     num_logits = tokens_of(setting, shard) * (model.vocab_size // t)

@@ -22,7 +22,7 @@ from conf.compose.load import Composition, load_cluster
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from results.table import Table, breakable, text
-from sweeps.confidence.interval import half_width
+from sweeps.confidence import half_width
 
 
 @dataclass(frozen=True)

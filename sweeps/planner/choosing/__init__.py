@@ -1,4 +1,4 @@
-"""Which of the priced plans to take, and why.
+"""The choice among the priced plans, and the reasons for it.
 
 promising    many spaces at once: bounds tell which families need not be priced
 choice       among spaces: which cluster, how many devices, which plan; `objectives` are money, energy, device-hours

@@ -351,5 +351,6 @@ def num_rivals(choice: Choice, best: Judged) -> int:
 
     It is the least number where families were left out unpriced (`Choice.num_left_out`).
     """
+    # Every objective is proportional to the step's time, so that a share of the time is the same share of the value.
     limit = choice.family_values[0] * (1 + best.interval.rivals)
     return sum(value <= limit for value in choice.family_values)

@@ -121,6 +121,7 @@ class Prospects:
     def _take_in(self, prospect: Prospect, objective: Objective, limit: float, tally: Tally) -> None:
         """Price the plans of a family that may still be among the best."""
         space = self.spaces[prospect.number]
+        # A micro-batch whose bound reaches the limit has no plan below it, so that its columns are not built.
         wanted = set(prospect.micro_batch_sizes[prospect.values < limit].tolist())
         found = blocks_of(space, prospect.sizes, wanted)
         if limit < inf:
@@ -131,6 +132,8 @@ class Prospects:
         """The blocks without what cannot fit, and without shards and layouts whose bounds are longer than `longest`."""
         bounds = self._bounds[_kind(space)]
         for block in found:
+            # The block is cut to shards, layouts and ZeRO stages with some such plan; it remains a grid of all their
+            # combinations.
             kept = block.legal & (bounds.of_plans(block.sizes, block.plans) < longest)
             shards, layouts = np.flatnonzero(kept.any(axis=(0, 2))), np.flatnonzero(kept.any(axis=(0, 1)))
             stages = np.flatnonzero(bounds.bytes_of_stages(block) <= space.room_bytes)
@@ -204,7 +207,10 @@ class Bounds:
         at = np.ix_(splits, recomputed, np.searchsorted(shards.sizes, chosen))
         layer, head = shards.layer_seconds[at].min(axis=(0, 1)), shards.head_seconds[at].min(axis=(0, 1))
         layers = space.setting.model.num_layers
+        # w, the seconds of one micro-batch on all stages together: embedding and transfers are left out, so that it
+        # errs low.
         whole, fullest = layers * layer + head, _fullest_stage(layers, p)
+        # s: the slowest of p stages takes no less than their mean, nor than the layers of the fullest.
         slowest = np.maximum(whole / p, fullest * layer)
         m = space.global_batch_size // (sizes.data * chosen)
         chunks = max(1, most_chunks(space, p))
@@ -213,6 +219,7 @@ class Bounds:
             _interleaved_seconds(whole, slowest, p, m, chunks),
             _zero_bubble(whole, slowest, m, shards.waiting[at].min(axis=(0, 1))),
         )
+        # A family may have plans of every schedule, so that only the least of their bounds is a bound of it.
         return chosen, np.minimum.reduce(found) * SLACK
 
     def of_plans(self, sizes: Sizes, plans: Plans) -> Floats:
@@ -260,6 +267,8 @@ class Bounds:
         of_layer = forward + to_input + layer.weight_gradient_seconds
         head_waits = work.head_forward_seconds + work.head_tensor_seconds + work.head_input_gradient_seconds
         of_head = head_waits + work.head_weight_gradient_seconds
+        # Under ZB-H1 a stage waits F + B - W of its F + B + W. It has layers and perhaps the head, so that its share is
+        # no smaller than the smaller one of theirs.
         waits = np.minimum(
             (forward + to_input - layer.weight_gradient_seconds) / of_layer,
             (head_waits - work.head_weight_gradient_seconds) / of_head,
@@ -269,6 +278,8 @@ class Bounds:
 
 
 def _one_f_one_b(whole: Floats, slowest: Floats, num_stages: int, m: Integers) -> Floats:
+    # One end of the chain lasts at least as long as the later stages take, which with the earlier ones is w; the other
+    # as long as the longer of its forward and its backward passes, which are half of (min(m, p) - 1) s or more.
     return whole + (m - 1) * slowest - (np.minimum(m, num_stages) - 1) * slowest / 2
 
 

@@ -81,6 +81,7 @@ class PlanGrid:
 def _part(column: Any, *selections: Selection) -> Any:
     """The selected entries of a column, which has one entry along the axes on which it does not depend."""
     for axis, selection in enumerate(selections):
+        # An axis of length 1 stands for all entries and stays, or numpy could no longer broadcast it.
         if column.shape[axis] > 1:
             column = column[(*(slice(None),) * axis, selection)]
     return column
@@ -96,6 +97,7 @@ def searched_values(space: Space) -> dict[str, list[Listed | None]]:
                 continue
             column = getattr(block.plans, name)
             others = tuple(axis for axis in range(3) if column.shape[axis] == 1)
+            # A value counts if a plan with it is legal, whatever the choices along the other axes.
             used = np.broadcast_to(block.legal.any(axis=others, keepdims=True), column.shape)
             entries.update(column[used].tolist())
     return {
@@ -189,6 +191,7 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
         equal = chunk_layers * plans.virtual_pipeline_size * plans.pipeline_parallel_size
         legal = legal & ((plans.schedule != INTERLEAVED) | (equal == space.setting.model.num_layers))
     if not runs(space.setting.implementation, UNEVEN_GROUPS, True):
+        # All groups have as many micro-batches as there are stages where the latter divides the former.
         whole = plans.num_micro_batches % plans.pipeline_parallel_size == 0
         legal = legal & ((plans.schedule != INTERLEAVED) | whole)
     # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.plan.expert_axis).
@@ -198,6 +201,7 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
         return legal
     every = plans.recompute_every
     smaller = np.array((0, *RECOMPUTE_EVERY))[np.searchsorted(RECOMPUTE_EVERY, every)]
+    # A chunk of n layers recomputes in n / every of them, rounded up.
     fewer = -(-chunk_layers // every) < -(-chunk_layers // np.maximum(smaller, 1))
     some: Booleans = legal & ((every == 1) | fewer)
     return some

@@ -70,6 +70,7 @@ def _fitting_blocks(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid,
     stages = block.plans.zero_stage.ravel()
     for kind in (stages <= 1, stages == 2, stages == 3):
         chosen = np.flatnonzero(kind)
+        # The part is the smallest grid with all plans of the kind that fit; the mask leaves out its others.
         of_kind = fits[chosen]
         if of_kind.any():
             shards, layouts = np.flatnonzero(of_kind.any(axis=(0, 2))), np.flatnonzero(of_kind.any(axis=(0, 1)))

@@ -45,6 +45,7 @@ class ShardWork:
             plain = self.of_shards(*shard, np.full_like(plans.recompute, NONE)).layer
             rows = replace(rows, plain_layer=plain)
         t = np.searchsorted(self.tensor_parallel_sizes, plans.tensor_parallel_size) * len(self.micro_batch_sizes)
+        # The first row of a tensor size stands for all of its rows, which have the same parameters.
         of_tensor_size = t * (2 * len(RECOMPUTES))
         return replace(rows, **{name: getattr(self.work, name)[of_tensor_size] for name in PARAMETERS})
 

@@ -186,6 +186,7 @@ def shards_of(
     space: Space, tensor_parallel_size: int, data_parallel_size: int, context_parallel_size: int = 1
 ) -> list[ShardChoice]:
     """Micro-batch, sequence parallelism and recomputation of every shard: what a layer's cost depends on."""
+    # With context parallelism a rank has two pieces of a sequence, each of which its tensor ranks share out.
     t, pieces = tensor_parallel_size, 2 * context_parallel_size if context_parallel_size > 1 else 1
     splits_sequences = t > 1 and space.setting.model.seq_length % (pieces * t) == 0
     both = [False, True] if splits_sequences else [False]
@@ -285,6 +286,7 @@ def divisors(number: int) -> list[int]:
 @lru_cache(maxsize=4096)  # a search asks many times for the divisors of few numbers
 def _divisors(number: int) -> tuple[int, ...]:
     small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    # Divisors come in pairs around the root, whose own pair is counted once.
     return (*small, *(number // size for size in reversed(small) if size * size != number))
 
 

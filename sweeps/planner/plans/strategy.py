@@ -113,6 +113,7 @@ def spread_layers(num_layers: int, num_stages: int, first: int, last: int) -> tu
 
 def even_ends(num_layers: int, num_stages: int) -> tuple[int, int]:
     """Layers of the first and of the last stage where all stages hold as nearly the same number as possible."""
+    # The first stage is among the fuller ones wherever there are any, and the last never is.
     base, fuller = divmod(num_layers, num_stages)
     return base + (fuller > 0), base
 

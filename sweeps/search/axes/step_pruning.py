@@ -93,6 +93,7 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
 def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
     """Return why the trial does not pass the last mark that it reached; empty if it passes."""
     for number in range(NUM_MARKS):
+        # The last mark is at one in REDUCTION of the tokens, and each earlier one at so much less again.
         share = REDUCTION ** -(NUM_MARKS - number)
         mark = curve.num_tokens * share
         here = curve.index_after(mark)
@@ -109,6 +110,7 @@ def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
             if other.times[there] <= time and not math.isnan(other.losses[there])
         ]
         competing = sorted([*before, loss])
+        # The best share goes on, and always at least one.
         best = competing[: max(1, len(competing) // REDUCTION)]
         if loss > best[-1]:
             rank = competing.index(loss) + 1
@@ -136,6 +138,7 @@ def why_below_median(curve: Curve, ended: Sequence[Curve]) -> str:
 
 
 def _smooth(steps: Sequence[StepMetrics], window: int) -> list[tuple[StepMetrics, float]]:
+    # Running sums make every mean of a window one difference, however long the window is.
     sums = [0.0]
     for step in steps:
         sums.append(sums[-1] + step.loss)

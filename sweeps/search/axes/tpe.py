@@ -91,11 +91,13 @@ def _known_trials(spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint]) -> Ite
             continue
         params, of_params = _params(choices, known), {name: known[name] for name in choices}
         if each.costs is not None:
+            # The cost of a diverged run is infinite; the worst finite cost stands for it.
             values, over = [min(cost, bound) for cost, bound in zip(each.costs, worst, strict=True)], -1.0
         elif each.is_in_flight:
             yield create_trial(state=TrialState.RUNNING, params=params, distributions=of_params)
             continue
         elif each.ended_as(Outcome.OUT_OF_MEMORY) and worst:
+            # A constraint above 0 is violated: the sampler then prefers points that keep it, whatever their cost.
             values, over = worst, 1.0
         else:
             continue

@@ -78,6 +78,7 @@ class PlansOfSpaces:
         return self._kinds
 
     def strategy(self, row: int) -> Strategy:
+        # Kinds follow one another, so that a plan's kind is the last one that starts at or before its number.
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         space, plans = self._kinds[number]
         return _strategy(space, plans, row - int(self._starts[number]))
@@ -93,6 +94,7 @@ class PlansOfSpaces:
 
     def row_of(self, experiment: Experiment) -> int | None:
         row = self._rows.get(key_of(experiment))
+        # Equal knobs do not make equal experiments: a trial may differ in what no plan has, such as its data.
         same = None if row is None else self.experiment(row)
         return row if same is not None and same.fingerprint == experiment.fingerprint else None
 

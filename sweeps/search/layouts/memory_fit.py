@@ -78,6 +78,7 @@ class MemoryFit:
 
     @classmethod
     def _of(cls, plans: Plans, ratios: Floats, noise: Floats) -> MemoryFit:
+        # Linear regression with a normal prior: each row is weighted by its noise, and the prior's precision is added.
         rows = _parts(plans) / noise[:, None]
         covariance = np.linalg.inv(np.diag(1.0 / PRIOR) + rows.T @ rows)
         return cls(covariance @ (rows.T @ (ratios / noise)), covariance)
@@ -85,12 +86,14 @@ class MemoryFit:
     def ratio(self, plans: Plans) -> tuple[Floats, Floats]:
         """Mean and standard deviation of that logarithm for other plans, (n,)."""
         rows = _parts(plans)
+        # The diagonal of rows C rows' alone; what is left out of it is the noise, below which no plan is known.
         variance = ((rows @ self.covariance) * rows).sum(axis=1)
         return rows @ self.mean, np.sqrt(np.maximum(variance, NOISE**2))
 
     def probability(self, priced: Priced) -> Floats:
         """Return the probability that each plan fits, (n,)."""
         mean, spread = self.ratio(priced.plans)
+        # A plan fits if log(needed / predicted) is at most log(room / predicted).
         return cumulative((np.log(priced.room_bytes / priced.held_bytes) - mean) / spread)
 
 
@@ -127,6 +130,7 @@ def cumulative(z: Floats) -> Floats:
 
 def expected_improvement(best: float, mean: Floats, spread: Floats) -> Floats:
     """Return the mean amount by which a normal variable is below `best`, counting 0 where it is above."""
+    # With z standard deviations of room below `best`, the mean of max(0, best - x) is spread (z Phi(z) + phi(z)).
     z = (best - mean) / spread
     # Far in the tail the two summands cancel to less than the rounding error of either.
     gain: Floats = np.maximum(spread * (z * cumulative(z) + density(z)), 0.0)

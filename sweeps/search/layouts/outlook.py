@@ -106,6 +106,7 @@ def outlook(
     gain = expected_improvement(best, mean, belief.spread) if len(measured) else np.zeros(len(rows))
     runs = 1.0 - near_failures(chosen.plans, failed)
     fits = memory.probability(chosen)
+    # The joint covariance grows with the square of the plans, so that only the best few are drawn together.
     promising = np.argsort(-(fits * runs * gain), kind="stable")[:NUM_DRAWN_TOGETHER]
     of_all = (
         inf
@@ -126,14 +127,18 @@ def _gain_of_all(surrogate: Surrogate, plans: Priced, to_loss: Floats, fits: Flo
     mean, covariance = surrogate.joint(plans)
     # The same draws each time, so that the same trials always get the same answer.
     rng = np.random.default_rng(0)
+    # Plans that are all but equal make the covariance singular but for rounding, which a little on the diagonal
+    # outweighs.
     root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(plans)))
     losses = (mean + to_loss)[:, None] + root @ rng.normal(size=(len(plans), NUM_DRAWS))
+    # In each draw a plan fits or not by its probability; one that does not improves nothing.
     losses[rng.uniform(size=losses.shape) > fits[:, None]] = inf
     return float(np.maximum(0.0, -losses.min(axis=0)).mean())
 
 
 def _most_promising(surrogate: Surrogate, candidates: Priced, to_cost: Floats, open_rows: Integers) -> Integers:
     """Select the open rows of lowest expected cost, as many as can be looked at closely."""
+    # The variance of a candidate takes a product with a square matrix of all measurements.
     kept = max(FEWEST_KEPT, int(MOST_WORK / max(1, len(surrogate.weights)) ** 2))
     if len(open_rows) <= kept:
         return open_rows
@@ -151,6 +156,7 @@ def near_failures(plans: Plans, failed: Plans) -> Floats:
         for name in SIZES:
             distance += (np.log2(getattr(plans, name)) - np.log2(getattr(one, name))) ** 2
         for name in KINDS:
+            # Another kind counts as much as a doubling of a size.
             distance += getattr(plans, name) != getattr(one, name)
         nearest = np.minimum(nearest, distance)
     nearness: Floats = np.exp(-nearest / 2)

@@ -108,8 +108,10 @@ def _terms(columns: StepColumns, number: int) -> Floats:
 
 def _slope(terms: Floats, altered: Floats) -> Floats:
     """Return the derivative of log terms by the log of a nudged constant; 0 where a term is zero."""
-    there = (terms > 0) & (altered > 0)
-    ratio = np.divide(altered, terms, out=np.ones_like(terms), where=there)
+    positive = (terms > 0) & (altered > 0)
+    # A ratio of 1 stands for a missing term, so that its logarithm and the slope are 0.
+    ratio = np.divide(altered, terms, out=np.ones_like(terms), where=positive)
+    # The constant was moved by the factor NUDGE, so that the quotient of logarithms is the elasticity.
     slope: Floats = np.log(ratio) / np.log(NUDGE)
     return slope
 
@@ -161,6 +163,7 @@ def seconds_to_cost(objective: Objective, priced: Priced) -> Floats:
     """Return what to add to the logarithm of a step's seconds to have the logarithm of the cost, (n,)."""
     if objective not in PER_TOKEN:
         return np.zeros(len(priced))
+    # Devices times seconds over FLOPs: the device-seconds of each FLOP, as a sum of logarithms.
     shift: Floats = np.log(priced.plans.world_size) - np.log(priced.flops)
     return shift
 

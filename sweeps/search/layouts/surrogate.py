@@ -133,10 +133,16 @@ class Surrogate:
         for _ in range(NUM_ITERATIONS):
             of_steps, of_parts = _linearise(seen.priced, factors), _linearise(parts.priced, factors)
             mean, rows = (np.concatenate(pair) for pair in zip(of_steps, of_parts, strict=True))
+            # The measurements' covariance is the remainder's and the factors' prior P seen through the derivatives J: J
+            # P J'. Around the last factors x the model is mean + J (factors - x), so that measured - mean + J x is what
+            # J factors explains.
             inverse = np.linalg.inv(np.linalg.cholesky(remainder + (rows * PRIOR) @ rows.T))
             whitened = inverse @ (measured - mean + rows @ factors)
+            # The logarithm of a normal density: the inverse factor's diagonal has that of one over the root of the
+            # determinant, less half of the squared residuals.
             evidence = float(np.log(np.diag(inverse)).sum() - whitened @ whitened / 2)
             weights = inverse.T @ whitened
+            # The posterior mean, P J' K^-1 residual, with K the covariance of the measurements.
             factors = PRIOR * (rows.T @ weights)
         return cls(seen, factors, weights, inverse, rows, scale, evidence)
 
@@ -151,11 +157,13 @@ class Surrogate:
 
     def terms(self) -> tuple[Floats, Floats]:
         """Logarithm of the factor on each term, averaged over the measured plans, and its standard deviation, (7,)."""
+        # A term moves with its own factor, with each constant by its slope, and with the factor of the whole.
         unit = np.zeros((len(STEP_TERMS), NUM_FACTORS))
         unit[:, : len(STEP_TERMS)] = np.eye(len(STEP_TERMS))
         unit[:, len(STEP_TERMS) : -1] = self.seen.priced.slopes.mean(axis=0)
         unit[:, -1] = 1.0
         explained = self.inverse @ (self.rows * PRIOR) @ unit.T
+        # The prior's variance less what the measurements explain of it.
         variance = (unit**2 * PRIOR).sum(axis=1) - (explained**2).sum(axis=0)
         return unit @ self.factors, np.sqrt(np.maximum(variance, 0.0))
 
@@ -169,6 +177,7 @@ class Surrogate:
         """Mean and covariance of the logarithms of all these plans' seconds together, (n,) and (n, n)."""
         mean, rows = _linearise(plans, self.factors)
         near = self._near(plans)
+        # A Gaussian process: the prior covariance of the plans, less what goes together with the measurements.
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
         alone = self.scale**2 * _remainder(plans.plans, plans.plans)
         covariance: Floats = alone + (rows * PRIOR) @ rows.T - explained.T @ explained
@@ -178,6 +187,7 @@ class Surrogate:
         mean, rows = _linearise(plans, self.factors)
         near = self._near(plans)
         explained = self.inverse @ (near + (rows * PRIOR) @ self.rows.T).T
+        # As `joint`, with the diagonal alone, since a full covariance of all candidates would be far too large.
         alone = self.scale**2 * _REMAINDER_VARIANCE
         variance = (rows**2 * PRIOR).sum(axis=1) + alone - (explained**2).sum(axis=0)
         return Belief(mean + near @ self.weights, np.sqrt(np.maximum(variance, 1e-8)))
@@ -195,6 +205,7 @@ class _Parts:
         number, part = np.nonzero(np.isfinite(seen.log_parts))
         of_part = np.array([[name in names for name in STEP_TERMS] for names in PARTS.values()])
         plans = seen.priced.rows(number)
+        # All other terms become 0, so that the formulas of a whole step hold for its part.
         return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
 
 
@@ -204,6 +215,7 @@ _REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(KINDS) * KIND_SPR
 def _linearise(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
     """The logarithm of the step with these factors, (n,), and its derivatives by them, (n, factors)."""
     mean, shares = _scale_terms(priced, factors)
+    # The derivative of the logarithm of a sum is the mean of the terms' own, each by its share of the sum.
     by_constant = np.einsum("nk,nkc->nc", shares, priced.slopes)
     return mean, np.concatenate([shares, by_constant, np.ones((len(mean), 1))], axis=1)
 

@@ -10,7 +10,7 @@ from benchmarks.fitting.fit import ConstantsFit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, lessons_of
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
-from sweeps.confidence.interval import width_of
+from sweeps.confidence import width_of
 
 
 @pytest.fixture(scope="module")

@@ -36,12 +36,14 @@ def _layer_flops(model: ModelSpec, num_sequences: int, ffn_hidden_size: int, oth
     """Forward FLOPs of a layer whose matrices are known but for `others`, so many elements for each token."""
     matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
     elements = sum(matrix.size for matrix in matrices) + others
+    # A product of matrices takes a multiplication and an addition for each element of the matrix and each token.
     core = attention_core_forward_flops(model, num_sequences)
     return 2 * num_sequences * model.seq_length * elements + core
 
 
 def attention_core_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats."""
+    # Scores have the depth of all heads' queries, weighted values the width of all heads' values.
     return 2 * num_sequences * model.seq_length**2 * (model.query_size + model.attended_size)
 
 
@@ -70,6 +72,7 @@ def stage_model_flops(
     """
     head = head_forward_flops(model, num_sequences) if has_head else 0
     dense = min(model.num_dense_layers, num_layers) if is_first else 0
+    # Once forward and twice backward, as in `model_flops`.
     return 3 * (_forward_flops(model, num_sequences, dense, num_layers - dense) + head)
 
 

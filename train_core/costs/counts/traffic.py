@@ -133,6 +133,8 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
         # A row product whose weight gradient is put off keeps only its shard of the gradient, and gathers it again.
         again = 3 if parallel.schedule == "zero-bubble" else 2
+        # The head is a column product, so that the last stage gathers for it forward and backward; the first one
+        # gathers the gradient of the embedding's output.
         ends = (stage == 0) + 2 * is_last
         tally.add("tensor", "all_gather", m * (forward + again * backward + ends), hidden)
         tally.add("tensor", "reduce_scatter", m * (forward + backward + (stage == 0) + is_last), hidden)
@@ -158,6 +160,7 @@ def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
         tally.add("context", "reduce_scatter", backward, c * own)
     else:
         for kind in ("receive", "send"):
+            # In c - 1 hops everything has been at every rank; backward the gradients go round with keys and values.
             tally.add("context", kind, (c - 1) * (forward + 2 * backward), own)
 
 
@@ -180,6 +183,8 @@ def _add_experts(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
         rows = _num_tokens(experiment) // spread * experts.top_k
         row = experiment.model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
         tally.add(EXPERT, "all_gather", forward, e * experts.num_experts * INT64_BYTES)
+        # Tokens go to their experts and results come back, in each pass once; the weights go one way, and their
+        # gradients back.
         tally.add(EXPERT, "all_to_all", 2 * (forward + backward), rows * row)
         tally.add(EXPERT, "all_to_all", forward + backward, rows * FLOAT32_BYTES)
 
@@ -192,6 +197,8 @@ def _add_pipeline(tally: TrafficTally, experiment: Experiment, stage: int) -> No
         return
     # Under sequence parallelism each tensor rank holds, and so sends, only its part of the sequence.
     shards = parallel.tensor_parallel_size if parallel.sequence_parallel else 1
+    # A chunk receives an activation and sends one, or the gradients of both: but the model's first chunk receives none
+    # and the last one sends none.
     passes = 2 * parallel.virtual_pipeline_size - (stage == 0) - (stage == last)
     for kind in ("receive", "send"):
         tally.add("pipeline", kind, m * passes, _hidden_bytes(experiment) // shards)
@@ -229,6 +236,7 @@ def _add_shards(tally: TrafficTally, experiment: Experiment) -> None:
     precision, d, m = experiment.precision, experiment.num_replicas, experiment.num_micro_batches
     num_layers, parameters = experiment.model.num_layers, list(parameters_of(experiment, 0))
     layer = d * sum(_first_share(parameter, d) for parameter in layer_parameters_of(experiment))
+    # What is in no layer: all parameters less those of the layers.
     around = d * sum(_first_share(parameter, d) for parameter in parameters) - num_layers * layer
     for length, gathers, sums in ((layer, 2 * m * num_layers, m * num_layers), (around, m, m)):
         tally.add("data", "all_gather", gathers, length * DTYPE_BYTES[precision.dtype])

@@ -34,6 +34,7 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
         setting, hidden, t, np.ones_like(t)
     )
     return (
+        # A product of (rows, columns, depth): logits; the gradient of their input; the gradient of the weight.
         matmul_seconds(setting, tokens, vocab, h) + loss,
         matmul_seconds(setting, tokens, h, vocab) + gradient,
         matmul_seconds(setting, vocab, h, tokens),

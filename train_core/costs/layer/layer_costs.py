@@ -92,6 +92,8 @@ def _seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, Fl
     to_input = projections_input_gradient(setting, shard) + core.backward + repeated
     host_forward, host_backward = launch_seconds(setting, shard)
     forward = forward + waiting_seconds(host_forward, forward + sent_forward)
+    # The host's launches cover the whole backward pass, weight gradients and collectives included; what the device
+    # waits is counted with the input gradients.
     to_input = to_input + waiting_seconds(host_backward, to_input + weights + sent_backward)
     return forward, to_input, weights, sent_forward, sent_backward
 
@@ -124,6 +126,7 @@ def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floa
     core = (trainer.core_launches + more) * one
     around = REPEATED_SECONDS * slower
     selected = np.where(shard.recompute == SELECTIVE, core + around, 0.0)
+    # Full recomputation launches a whole forward pass again, selective the attention core alone.
     again = np.where(shard.recompute == FULL, forward + around, selected)
     return forward, backward + again
 

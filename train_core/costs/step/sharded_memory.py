@@ -121,7 +121,7 @@ def _two_buckets(stage: PricedStage) -> Integers:
     return np.minimum(whole, stage.parameters)
 
 
-def gathers_ahead(stage: PricedStage) -> Booleans | bool:
+def prefetches_layers(stage: PricedStage) -> Booleans | bool:
     """True where ZeRO-3 gathers the next layer while one is at work, and keeps one that backward is about to use.
 
     DeepSpeed holds no more than `live_parameters`, and lets go of what is used again only after as many others. With

@@ -14,7 +14,7 @@ from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import across_groups_seconds, num_shards, replica_seconds
-from train_core.costs.step.sharded_memory import gathers_ahead
+from train_core.costs.step.sharded_memory import prefetches_layers
 
 
 class _Unit(NamedTuple):
@@ -37,10 +37,10 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     setting, plans = stage.setting, stage.plans
     if not np.any(plans.zero_stage >= 2):
         return np.asarray(0.0), np.asarray(0.0)
-    units, is_ahead = _units(stage), (plans.zero_stage < 3) | gathers_ahead(stage)
-    overlap = np.where(is_ahead, setting.implementation.sharded_overlap, 0.0)
+    units, is_prefetched = _units(stage), (plans.zero_stage < 3) | prefetches_layers(stage)
+    overlap = np.where(is_prefetched, setting.implementation.sharded_overlap, 0.0)
     # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
-    gathers_after_forward = np.where(is_ahead | (plans.recompute != FULL), 1.0, 2.0)
+    gathers_after_forward = np.where(is_prefetched | (plans.recompute != FULL), 1.0, 2.0)
     # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
     gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
     scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))

@@ -10,12 +10,12 @@ from conf.compose.load import settings_of
 from conf.compose.tree import with_values
 from conf.plan.experiment import Experiment
 from conf.types.cluster_spec import FittedRuns
-from sweeps.confidence import interval_of
-from sweeps.confidence.interval import (
+from sweeps.confidence import (
     FEW_IS_WIDER,
     VALIDATED,
     half_width,
     interval_around,
+    interval_of,
     load_validated,
     outside_of,
     width_of,

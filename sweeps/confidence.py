@@ -1,4 +1,7 @@
-"""The interval of a prediction: four measurements of five are expected inside."""
+"""The trust that a prediction deserves: an interval in which four measurements of five are expected.
+
+It is learned from published rows (`validated.yaml`, beside this file); a plan also says where it lies outside of them.
+"""
 
 from __future__ import annotations
 
@@ -244,6 +247,8 @@ def width_of(setup: Setup, num_few: int) -> float:
     Args:
         num_few: how many of the plan's device, trainer and kinds few sources have measured.
     """
+    # The width grows with a small power of how far the layer is below the usual size, and by a factor for each side
+    # that few have measured.
     layer = max(layer_flops_per_device(setup), SMALLEST_LAYER_FLOPS)
     return float(max(1.0, SMALL_LAYER_FLOPS / layer) ** SMALLER_IS_WIDER * FEW_IS_WIDER**num_few)
 
@@ -256,7 +261,7 @@ def few_sources(setup: Setup, implementation: str, sources: Mapping[str, int], *
 
     Args:
         sources: how many have measured each, by name.
-        own: whether the cluster's own runs show its device and trainer.
+        own: True if the cluster's own runs show its device and trainer.
     """
     machines = () if own else (tuple(block.cluster.device.name for block in setup.blocks), (implementation,))
     rarest = [min(names, key=lambda name: sources.get(name, 0)) for names in (*machines, kinds_of(setup)) if names]
