@@ -53,7 +53,7 @@ def status_document(
         "device_seconds": history.device_seconds,
         "counts": _counts(trials),
         "trials": rows,
-        "trainings": [{"name": each.name} | _standing(each, now) for each in trainings],
+        "trainings": [{"name": each.name} | _status_of(each, now) for each in trainings],
     }
 
 
@@ -101,11 +101,11 @@ def _counts(trials: Sequence[TrialReading]) -> dict[str, int]:
 
 
 def _status_row(trial: TrialReading, relation: Scaling, now: float) -> Row:
-    return _row(trial_row(trial, relation)) | _standing(trial, now) | {"chosen_because": trial.trial.chosen_because}
+    return _row(trial_row(trial, relation)) | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because}
 
 
-def _standing(reading: Reading, now: float) -> Row:
-    """Return what a status says of a trial or a training beyond its row in a report."""
+def _status_of(reading: Reading, now: float) -> Row:
+    """The values of a status, of a trial or a training, that no row of a report has."""
     submission = reading.submission
     return {
         "outcome": reading.outcome.value if reading.outcome else None,

@@ -125,7 +125,7 @@ def _sizes_of_point(point: dict[str, Value]) -> Row:
 
 
 def _progress(result: TrialReading) -> Row:
-    """Return how far an unfinished trial has come; of a finished one only the counts remain."""
+    """The progress of an unfinished trial; of a finished one only the counts remain."""
     # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
     last = result.steps[-1] if result.steps else None
     live = last if last and result.outcome is Outcome.RUNNING else None
@@ -261,7 +261,7 @@ def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
 
 
 def _figures(found: Mapping[str, float]) -> dict[str, float]:
-    """What later stages measured of a trial, in columns of its row."""
+    """The figures that later stages measured of a trial, as columns of its row."""
     return {f"measured_{name}": value for name, value in found.items()}
 
 

@@ -88,7 +88,7 @@ class PlainProgress:
             self._line(f"started   {state.title}")
         elif state.outcome is not None and state.outcome.is_final:
             took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
-            told = f"{_counted(states)}{_about_left(states)}"
+            told = f"{_progress_sentence(states)}{_about_left(states)}"
             self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{told}]")
 
     def _line(self, text: str) -> None:
@@ -130,7 +130,9 @@ def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, 
     unseen = f"; {left_out} more are not shown" if left_out else ""
     return (
         Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(f"{_counted(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(
+            f"{_progress_sentence(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"
+        ),
     )
 
 
@@ -140,7 +142,7 @@ def outcome_counts(states: Sequence[Reading]) -> str:
     return ", ".join(f"{number} {name}" for name, number in counted.most_common())
 
 
-def _counted(states: Sequence[Reading]) -> str:
+def _progress_sentence(states: Sequence[Reading]) -> str:
     # Points that cannot run are no work, neither done nor to do.
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
     ended = sum(outcome is not None and outcome.is_final for outcome in chosen)

@@ -109,7 +109,7 @@ def _rate(state: Reading, now: float) -> str:
     return _tera(state.model_flops_per_second_per_device)
 
 
-def _predicted(state: Reading, now: float) -> str:
+def _predicted_rate(state: Reading, now: float) -> str:
     return _tera(predicted_flops(state))
 
 
@@ -120,9 +120,9 @@ def _loss(state: Reading, now: float) -> str:
     return "" if loss is None else f"{loss:.4g}"
 
 
-def _left(state: Reading, now: float) -> str:
-    left = trial_seconds_left(state)
-    return "" if left is None else duration(left)
+def _remaining_time(state: Reading, now: float) -> str:
+    seconds = trial_seconds_left(state)
+    return "" if seconds is None else duration(seconds)
 
 
 def _tera(flops_per_second: float | None) -> str:
@@ -134,7 +134,7 @@ COLUMNS = (
     Column("nodes", 0, _nodes),
     Column("step", 0, _step),
     Column("TFLOPS", 0, _rate),
-    Column("predicted", 0, _predicted),
+    Column("predicted", 0, _predicted_rate),
     Column("loss", 100, _loss),
-    Column("left", 100, _left),
+    Column("left", 100, _remaining_time),
 )

@@ -18,7 +18,7 @@ from train_core.costs import estimate
 
 REPORTS: tuple[Literal["html", "md", "csv"], ...] = ("html", "md", "csv")
 EXPORTED = re.compile(r"^(export (?!PYTHON)\w+=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*", re.MULTILINE)
-"""What a job's script sets a variable to, quoted for a shell; PYTHONPATH and its like are of this package."""
+"""The value that a job's script gives a variable, quoted for a shell; PYTHONPATH and its like are of this package."""
 
 MAX_RECORD_BYTES = 20_000_000
 """Beyond this the sweep's record, which is in its folder, is not copied: a browser would not show it."""

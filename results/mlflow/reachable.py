@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 REACH_SECONDS = 5.0
 REFUSALS = ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED")
-"""What MLflow calls the answers 401 and 403."""
+"""MLflow's names of the answers 401 and 403."""
 
 OTHER_VERSION = re.compile(r"out-of-date database schema \(found version (\w+)")
-"""What MLflow says of a store that another version of it wrote, be it older or newer."""
+"""MLflow's words about a store that another version of it wrote, be it older or newer."""
 
 KEPT = "The sweeps' folders keep everything"
 
@@ -126,7 +126,7 @@ def require_database(uri: str) -> None:
 
 
 def remedy_of(said: str, uri: str) -> str | None:
-    """Return what helps if MLflow refused its store; None if that is not known."""
+    """The remedy if MLflow refused its store; None if that is not known."""
     match = OTHER_VERSION.search(said)
     if match is None:
         return None

@@ -147,7 +147,7 @@ def _point_blocks(both: SweepComparison) -> Iterator[Block]:
 
 
 def _point_row(point: ComparedPoint) -> tuple[Any, ...]:
-    (before, after), (low, high) = point.measured, point.spread
+    (before, after), (low, high) = point.performances, point.ratio_bounds
     rates = [each.model_flops_per_second_per_device for each in (before, after)]
     return (
         text(point.label),
@@ -176,7 +176,7 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
             "high": round_to_digits(high),
         }
         for point in shown
-        for low, high in [point.spread]
+        for low, high in [point.ratio_bounds]
     ]
     layouts = [point.label for point in shown]
     y = {"field": "layout", "type": "nominal", "sort": layouts, "title": None}

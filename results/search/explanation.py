@@ -18,7 +18,7 @@ SMALLEST_SHARE = 0.001
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
-    """Yield what to print, one after the other."""
+    """The lines to print, and at the end the table of alternatives."""
     predicted = explanation.estimate
     if predicted is None:
         yield Text.assemble((explanation.label, "bold"), f" cannot exist: {explanation.reason or ''}")

@@ -36,7 +36,7 @@ def padded_vocabulary_sentence(stated: int, padded: int) -> str:
 
 
 def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
-    """Return which families may be the best, and what would decide."""
+    """A sentence on the families that may be the best, and on what would decide."""
     rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
     if len(choice.family_values) == 1:

@@ -128,7 +128,7 @@ def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
 
 
 def overrides(candidate: Candidate, request: Request) -> list[str]:
-    """Return what composes the plan: its knobs, and the cluster and vocabulary if they are not those asked for."""
+    """The overrides that compose the plan: its knobs, and cluster and vocabulary if the request has others."""
     own = candidate.strategy.overrides()
     return [*_cluster_override(candidate, request.settings), *request.padding_overrides, *own]
 

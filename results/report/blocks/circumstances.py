@@ -108,7 +108,7 @@ def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
 
 
 def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFolder) -> tuple[str, ...]:
-    """Return what must be said of the trials beside their rows."""
+    """Sentences about the trials that their rows have no room for."""
     said = []
     if any(result.trial.repeat for result in results) and (why := History.kept_in(folder).finished):
         said.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")

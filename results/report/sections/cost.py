@@ -136,7 +136,7 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
 
 
 def counted_table(results: Sequence[TrialReading]) -> Table | None:
-    """Return what counters said of each trial, beside what its declared watts would be."""
+    """The energy of each trial by counters, beside what its declared watts would come to."""
     rows = [_counted_row(result) for result in ranking_of(list(results))[:MOST_COUNTED]]
     shown = tuple(row for row in rows if row is not None)
     return Table(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None

@@ -1,4 +1,4 @@
-"""What followed the trials: how far each chain of stages has come, and the figures that its programs measured."""
+"""The stages that followed the trials: the progress of each chain, and the figures that its programs measured."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _cells(
     metrics: Mapping[str, float],
     names: Sequence[str],
 ) -> Iterator[Cell]:
-    yield from (text(_standing(stage, {TRAIN: point, **chain}, stages)) for stage in stages)
+    yield from (text(_words_for_stage(stage, {TRAIN: point, **chain}, stages)) for stage in stages)
     for name in names:
         value = metrics.get(name)
         yield text(ABSENT) if value is None else number(significant(value), value)
 
 
-def _standing(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> str:
-    """How a stage stands; of one that has not begun, what keeps it."""
+def _words_for_stage(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> str:
+    """The outcome of a stage in words; for one that has not begun, the reason."""
     if stage in chain:
         outcome = chain[stage].outcome
         return outcome.value.lower().replace("_", " ") if outcome else ABSENT

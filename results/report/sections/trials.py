@@ -67,7 +67,7 @@ def section(subject: ReportSubject) -> Section | None:
 
 
 def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """Return how the trials ended; if points were measured again, how their points did."""
+    """The ends of the trials in words; if points were measured again, those of the points."""
     repeats = sum(len(point.runs) - 1 for point in points)
     unmeasured = Counter(_outcome(result) for result in results if not result.performance)
     others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
@@ -83,7 +83,7 @@ def _outcome(result: TrialReading) -> str:
 
 
 def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
-    """Return what must be known before these numbers are compared with any other."""
+    """The cautions that must be read before these numbers are compared with any other."""
     said = noise_notes([result.performance for result in results if result.performance])
     if record.mode == "proxy" and any(result.performance for result in results):
         said.append(
@@ -119,7 +119,7 @@ def _ranking(
 
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
-    """Yield what efficiency means here, and which trials have none."""
+    """Sentences on the meaning of efficiency here, and on the trials without one."""
     ranked_relations = [relations[point.middle.trial.trial_id] for point in points]
     constants = dict.fromkeys(
         (relation.kind, relation.held_constant) for relation in ranked_relations if relation.held_constant
@@ -184,7 +184,7 @@ def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
 
 
 def _cause(result: TrialReading) -> str:
-    """Return why it ended as it did, and where its logs are."""
+    """The reason why it ended as it did, and the folder of its logs."""
     cause = result.cause
     if not cause and result.steps and result.outcome is Outcome.RUNNING:
         cause = f"step {result.steps[-1].step} of {result.steps[-1].num_steps} done"
