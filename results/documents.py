@@ -38,10 +38,10 @@ def status_document(
     """
     now = time.time()
     disturbed = disturbances(trials)
-    found = chain_metrics(trials)
+    metrics = chain_metrics(trials)
     rows = [
         _status_row(trial, relation, now)
-        | {"disturbed": disturbed.get(trial.trial.trial_id), "metrics": found.get(trial.name, trial.metrics)}
+        | {"disturbed": disturbed.get(trial.trial.trial_id), "metrics": metrics.get(trial.name, trial.metrics)}
         for trial, relation in zip(trials, scalings(trials), strict=True)
     ]
     return {
@@ -69,9 +69,9 @@ def plan_document(record: SweepRecord) -> Row:
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
     """Return the rows of a report's table: every trial that was measured, or was to be."""
     aligned = zip(trials, scalings(trials), repeat_columns(trials), strict=True)
-    found = chain_metrics(trials)
+    metrics = chain_metrics(trials)
     rows = [
-        _row(trial_row(trial, relation) | repeats) | {"metrics": found.get(trial.name, trial.metrics)}
+        _row(trial_row(trial, relation) | repeats) | {"metrics": metrics.get(trial.name, trial.metrics)}
         for trial, relation, repeats in aligned
     ]
     paths = {name: str(path) for name, path in files.items()}

@@ -80,11 +80,11 @@ class Table:
 
     def only(self, columns: Collection[str]) -> Table:
         """The table with these of its columns."""
-        kept = [position for position, name in enumerate(self.columns) if name in columns]
+        positions = [position for position, name in enumerate(self.columns) if name in columns]
         return replace(
             self,
-            columns=tuple(self.columns[position] for position in kept),
-            rows=tuple(tuple(row[position] for position in kept) for row in self.rows),
+            columns=tuple(self.columns[position] for position in positions),
+            rows=tuple(tuple(row[position] for position in positions) for row in self.rows),
             numeric=self.numeric & frozenset(columns),
             choices=tuple(name for name in self.choices if name in columns),
         )

@@ -251,18 +251,18 @@ def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
     The columns are the same however far it has come, but for the figures of its later stages, which only these know.
     """
     aligned = zip(results, scalings(results), repeat_columns(results), strict=True)
-    found = chain_metrics(results)
+    metrics = chain_metrics(results)
     return pandas.DataFrame(
         [
-            trial_row(result, relation) | repeats | _figures(found.get(result.name, {}))
+            trial_row(result, relation) | repeats | _figures(metrics.get(result.name, {}))
             for result, relation, repeats in aligned
         ]
     )
 
 
-def _figures(found: Mapping[str, float]) -> dict[str, float]:
+def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
     """The figures that later stages measured of a trial, as columns of its row."""
-    return {f"measured_{name}": value for name, value in found.items()}
+    return {f"measured_{name}": value for name, value in metrics.items()}
 
 
 def plan_frame(record: SweepRecord) -> pandas.DataFrame:

@@ -65,8 +65,8 @@ def _trial_files(reading: Reading) -> Mapping[str, str]:
 
 
 def _prediction(reading: Reading, experiment: Experiment) -> str:
-    kept = reading.trial.estimate if isinstance(reading, TrialReading) else None
-    return (kept or estimate(experiment)).model_dump_json(indent=1)
+    predicted = reading.trial.estimate if isinstance(reading, TrialReading) else None
+    return (predicted or estimate(experiment)).model_dump_json(indent=1)
 
 
 def _sbatch_text(submission: Submission) -> str:

@@ -118,16 +118,16 @@ def require_database(uri: str) -> None:
             pass
         engine.dispose()
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
-        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        message = " ".join(str(getattr(error, "orig", None) or error).split())
         raise UsageError(
-            f"tracking.uri = {without_credentials(uri)!r} cannot be opened ({hide_credentials(said)[:300]})",
+            f"tracking.uri = {without_credentials(uri)!r} cannot be opened ({hide_credentials(message)[:300]})",
             f"Start it or correct the address, then import again with the report command. {KEPT}.",
         ) from None
 
 
-def remedy_of(said: str, uri: str) -> str | None:
+def remedy_of(message: str, uri: str) -> str | None:
     """The remedy if MLflow refused its store; None if that is not known."""
-    match = OTHER_VERSION.search(said)
+    match = OTHER_VERSION.search(message)
     if match is None:
         return None
     anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."

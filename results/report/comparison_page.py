@@ -249,8 +249,10 @@ def _circumstances(before: Side, after: Side) -> Section:
         differing.append(("overrides", first, second))
     rows = tuple((text(name), text(one), text(other)) for name, one, other in differing)
     names = ", ".join(name for name, _, _ in differing)
-    said = (
+    sentence = (
         f"Between the two sweeps differ: {names}." if differing else "Cluster, machine, software and code are the same."
     )
     table = Table(("what", "A", "B"), rows, frozenset())
-    return Section("circumstances", "What differs", None, said, (NamedTable("circumstances", table),) if rows else ())
+    return Section(
+        "circumstances", "What differs", None, sentence, (NamedTable("circumstances", table),) if rows else ()
+    )

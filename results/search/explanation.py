@@ -36,12 +36,12 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
 
 
 def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
-    said = [
+    words = [
         f"{name.removesuffix('_seconds').removesuffix('_bytes')} {shown(value)}{unit} ({100 * value / whole:.0f} %)"
         for name, value in parts.items()
         if value > SMALLEST_SHARE * whole
     ]
-    return ", ".join(said)
+    return ", ".join(words)
 
 
 def _binding(explanation: Explanation) -> str:

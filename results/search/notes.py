@@ -56,9 +56,9 @@ def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:
     for number, judged in enumerate(shown, start=1):
         for side in judged.interval.outside:
             sides.setdefault(side, []).append(number)
-    said = sorted(sides.items(), key=lambda item: -len(item[1]))
-    for side, numbers in said[:MOST_OUTSIDE]:
+    in_order = sorted(sides.items(), key=lambda item: -len(item[1]))
+    for side, numbers in in_order[:MOST_OUTSIDE]:
         which = "all" if len(numbers) == len(shown) else ", ".join(f"#{number}" for number in numbers)
         yield f"Outside what was validated ({which}): {side}."
-    if (more := len(said) - MOST_OUTSIDE) > 0:
+    if (more := len(in_order) - MOST_OUTSIDE) > 0:
         yield f"Outside what was validated on {more} more side{'s' * (more > 1)}, which --format json names."

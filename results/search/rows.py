@@ -123,8 +123,8 @@ def layout(candidate: Candidate) -> str:
 def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
     """Return the knobs and values that make up the name of a layout."""
     strategy, num_layers = candidate.strategy, candidate.space.setting.model.num_layers
-    said = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
-    return [(knob, value) for knob, value in said if knob.name != "global_batch_size"]
+    values = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
+    return [(knob, value) for knob, value in values if knob.name != "global_batch_size"]
 
 
 def overrides(candidate: Candidate, request: Request) -> list[str]:

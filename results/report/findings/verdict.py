@@ -43,8 +43,8 @@ class SweepVerdict(NamedTuple):
     @property
     def text(self) -> str:
         """All of it, as a terminal shows it."""
-        said = (self.headline, self.figures, *self.details, self.advice)
-        return "\n".join(filter(None, said)).replace("`", "")
+        parts = (self.headline, self.figures, *self.details, self.advice)
+        return "\n".join(filter(None, parts)).replace("`", "")
 
 
 def verdict(

@@ -26,7 +26,7 @@ def section(subject: ReportSubject) -> Section | None:
         return None
     everything = [*subject.results, *subject.later]
     later, metrics = by_predecessor(everything), chain_metrics(everything)
-    names = list(dict.fromkeys(name for found in metrics.values() for name in found))
+    names = list(dict.fromkeys(name for figures in metrics.values() for name in figures))
     rows = [
         (text(each.label), *_cells(each, chain_of(each, later), stages, metrics.get(each.name, {}), names))
         for each in tried
@@ -65,8 +65,8 @@ def _words_for_stage(stage: str, chain: Mapping[str, TrialReading], stages: Mapp
 
 def _finding(stages: Mapping[str, StageSpec], later: Sequence[TrialReading]) -> str:
     counts = {stage: Counter(each.outcome for each in later if each.trial.stage == stage) for stage in stages}
-    said = [f"{stage} completed for {counts[stage][Outcome.COMPLETED]}{_others(counts[stage])}" for stage in stages]
-    return f"After the trials: {', '.join(said)}."
+    parts = [f"{stage} completed for {counts[stage][Outcome.COMPLETED]}{_others(counts[stage])}" for stage in stages]
+    return f"After the trials: {', '.join(parts)}."
 
 
 def _others(outcomes: Counter[Outcome | None]) -> str:

@@ -49,10 +49,10 @@ def section(subject: ReportSubject) -> Section | None:
         blocks += _table_blocks(table, sensitivities.get(table.rates_are))
     blocks += _neighbours(explained) if explained else []
     blocks += _published_blocks(record.name, sensitivities, tables)
-    said = _finding(tables, sensitivities)
+    sentence = _finding(tables, sensitivities)
     is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
     kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
-    return Section("knobs", "Which knob mattered", kind, said, tuple(blocks))
+    return Section("knobs", "Which knob mattered", kind, sentence, tuple(blocks))
 
 
 def _finding(tables: Sequence[KnobTable], sensitivities: Mapping[RatesAre, Sensitivity]) -> str:

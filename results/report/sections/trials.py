@@ -84,13 +84,13 @@ def _outcome(result: TrialReading) -> str:
 
 def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
     """The cautions that must be read before these numbers are compared with any other."""
-    said = noise_notes([result.performance for result in results if result.performance])
+    sentences = noise_notes([result.performance for result in results if result.performance])
     if record.mode == "proxy" and any(result.performance for result in results):
-        said.append(
+        sentences.append(
             "This is a small proxy: its TFLOPS may be compared among themselves, but not with predicted or published"
             " figures, which are about another model on another machine."
         )
-    return [Paragraph(sentence, is_caution=True) for sentence in said]
+    return [Paragraph(sentence, is_caution=True) for sentence in sentences]
 
 
 def _ranking(
@@ -108,14 +108,14 @@ def _ranking(
     table = NamedTable("trials", _drop_idle_columns(whole, record))
     if not points:
         return (table,)
-    said = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
+    note = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
     if len(points) < 2:
-        return (table, said)
+        return (table, note)
     caption = (
         "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; those whose whiskers"
         " overlap cannot be told apart."
     )
-    return (table, said, Plot("measured-rate", caption, _rates(points)))
+    return (table, note, Plot("measured-rate", caption, _rates(points)))
 
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
