@@ -74,7 +74,8 @@ def _alternatives(explanation: Explanation) -> Table:
         )
         rows.append(tuple(map(text, row)))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")
-    return Table(columns, tuple(rows), frozenset({"step s", "slower", "GiB"}), title="One knob changed, predicted")
+    numeric, title = frozenset({"step s", "slower", "GiB"}), "One knob changed, predicted"
+    return Table(columns, tuple(rows), numeric, title=title, names_stay_whole=True)
 
 
 def explanation_document(explanation: Explanation) -> dict[str, object]:
