@@ -55,6 +55,7 @@ def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | 
     if not valid:
         return None
     sizes = [abs(error_of(*pair)) for pair in valid]
+    # A prediction of half and one of twice the time are equally wrong, so that their logarithms cancel out.
     logarithms = [math.log(predicted / measured) for predicted, measured in valid]
     return ErrorStatistics(
         count=len(valid),
@@ -66,8 +67,9 @@ def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | 
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> RankCorrelation | None:
-    """Return how alike predictions and measurements order the trials; None of fewer than three, or all equal."""
+    """The agreement of the order as predicted with that as measured; None of fewer than three trials, or all equal."""
     valid = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
+    # Neither coefficient is defined where one side is constant.
     if len(valid) < FEWEST_RANKED or any(len(set(column)) == 1 for column in zip(*valid, strict=True)):
         return None
     from scipy import stats  # takes longer to load than most reports take to write

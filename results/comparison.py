@@ -28,7 +28,7 @@ class ComparedPoint:
     why_not: str
 
     @property
-    def measured(self) -> tuple[Performance, Performance]:
+    def performances(self) -> tuple[Performance, Performance]:
         assert self.before.performance is not None
         assert self.after.performance is not None
         return self.before.performance, self.after.performance
@@ -36,13 +36,13 @@ class ComparedPoint:
     @property
     def ratio(self) -> float:
         """The factor from the first sweep's tokens per second to the second's."""
-        before, after = self.measured
+        before, after = self.performances
         return after.tokens_per_second / before.tokens_per_second
 
     @property
-    def spread(self) -> tuple[float, float]:
+    def ratio_bounds(self) -> tuple[float, float]:
         """The same by the slowest and the fastest timed steps of both."""
-        before, after = self.measured
+        before, after = self.performances
         tokens = self.ratio * after.step_seconds / before.step_seconds  # of one step over those of the other
         return (
             tokens * before.step_seconds_min / after.step_seconds_max,
@@ -51,8 +51,8 @@ class ComparedPoint:
 
     @property
     def is_clear(self) -> bool:
-        """True if the spreads of the timed steps do not overlap."""
-        low, high = self.spread
+        """True if even the bounds of the ratio say which side is faster: the timed steps do not overlap."""
+        low, high = self.ratio_bounds
         return low > 1 or high < 1
 
 
@@ -115,7 +115,7 @@ def _trials_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[st
 
 
 def why_incomparable(before: TrialReading, after: TrialReading) -> str:
-    """Return why two measurements of one layout say nothing about each other; empty if they do."""
+    """The reason why two measurements of one layout say nothing about each other; empty if they do."""
     first, second = before.experiment, after.experiment
     assert first is not None
     assert second is not None
@@ -128,7 +128,7 @@ def why_incomparable(before: TrialReading, after: TrialReading) -> str:
 
 
 def _conditions(first: Experiment, second: Experiment) -> Iterator[tuple[str, str, str]]:
-    """Yield what must be equal in both: name and two values. Cluster and software may differ: that is the question."""
+    """The conditions that must be equal in both: name and two values. Cluster and software are what is compared."""
     yield "model", first.model.name, second.model.name
     yield "precision", first.precision.dtype, second.precision.dtype
     yield "matmul recipe", str(first.precision.matmul_recipe), str(second.precision.matmul_recipe)

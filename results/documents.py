@@ -38,10 +38,10 @@ def status_document(
     """
     now = time.time()
     disturbed = disturbances(trials)
-    found = chain_metrics(trials)
+    metrics = chain_metrics(trials)
     rows = [
         _status_row(trial, relation, now)
-        | {"disturbed": disturbed.get(trial.trial.trial_id), "metrics": found.get(trial.name, trial.metrics)}
+        | {"disturbed": disturbed.get(trial.trial.trial_id), "metrics": metrics.get(trial.name, trial.metrics)}
         for trial, relation in zip(trials, scalings(trials), strict=True)
     ]
     return {
@@ -53,7 +53,7 @@ def status_document(
         "device_seconds": history.device_seconds,
         "counts": _counts(trials),
         "trials": rows,
-        "trainings": [{"name": each.name} | _standing(each, now) for each in trainings],
+        "trainings": [{"name": each.name} | _status_of(each, now) for each in trainings],
     }
 
 
@@ -69,9 +69,9 @@ def plan_document(record: SweepRecord) -> Row:
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
     """Return the rows of a report's table: every trial that was measured, or was to be."""
     aligned = zip(trials, scalings(trials), repeat_columns(trials), strict=True)
-    found = chain_metrics(trials)
+    metrics = chain_metrics(trials)
     rows = [
-        _row(trial_row(trial, relation) | repeats) | {"metrics": found.get(trial.name, trial.metrics)}
+        _row(trial_row(trial, relation) | repeats) | {"metrics": metrics.get(trial.name, trial.metrics)}
         for trial, relation, repeats in aligned
     ]
     paths = {name: str(path) for name, path in files.items()}
@@ -101,11 +101,11 @@ def _counts(trials: Sequence[TrialReading]) -> dict[str, int]:
 
 
 def _status_row(trial: TrialReading, relation: Scaling, now: float) -> Row:
-    return _row(trial_row(trial, relation)) | _standing(trial, now) | {"chosen_because": trial.trial.chosen_because}
+    return _row(trial_row(trial, relation)) | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because}
 
 
-def _standing(reading: Reading, now: float) -> Row:
-    """Return what a status says of a trial or a training beyond its row in a report."""
+def _status_of(reading: Reading, now: float) -> Row:
+    """The values of a status, of a trial or a training, that no row of a report has."""
     submission = reading.submission
     return {
         "outcome": reading.outcome.value if reading.outcome else None,

@@ -1,4 +1,4 @@
-"""How sweeps stand, as gauges in the text format of Prometheus: for sites that watch their jobs with it.
+"""The progress of sweeps as gauges in the text format of Prometheus: for sites that watch their jobs with it.
 
 node_exporter's textfile collector reads such a file from a folder. A trial has gauges of its own only while it runs, so
 that their number stays that of the jobs, however much a sweep has measured.
@@ -82,7 +82,7 @@ class SweepState:
             yield Sample("best_model_flops_per_second_per_device", of_best, measured.model_flops_per_second_per_device)
         for trial in self.trials:
             if trial.outcome is Outcome.RUNNING:
-                yield from _running(trial, of_sweep | {"trial": trial.name})
+                yield from _samples_while_running(trial, of_sweep | {"trial": trial.name})
 
 
 def write_gauges(path: Path, states: Sequence[SweepState], *, num_unreadable: int) -> None:
@@ -121,7 +121,7 @@ def _is_over(outcome: Outcome | None) -> bool:
     return outcome is None or outcome.is_final or outcome is Outcome.INFEASIBLE
 
 
-def _running(trial: TrialReading, labels: dict[str, str]) -> Iterator[Sample]:
+def _samples_while_running(trial: TrialReading, labels: dict[str, str]) -> Iterator[Sample]:
     age = age_seconds(trial, time.time())
     if age is not None:
         yield Sample("trial_age_seconds", labels, age)

@@ -61,7 +61,7 @@ class PublishedFigure(BaseModel):
     notes: str
 
     @property
-    def standing(self) -> str:
+    def confirmation(self) -> str:
         """The words for how far the row is confirmed."""
         return {"yes": "confirmed", "partial": "partly confirmed", "no": "unconfirmed"}[self.confirmed]
 

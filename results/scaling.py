@@ -86,6 +86,7 @@ def _relation(experiment: Experiment, here: Performance, base_experiment: Experi
         return _constant_relation(
             "weak", f"batch of {batch / here.num_devices:g} per device", efficiency, speed_up, grown
         )
+    # Ranks may share devices, as on a CPU: the batch of each rank may be constant where that of a device is not.
     if batch * base_ranks == base_batch * ranks:
         return _constant_relation("weak", f"batch of {batch / ranks:g} per rank", efficiency, speed_up, grown)
     return _incomparable(

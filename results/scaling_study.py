@@ -101,6 +101,7 @@ def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
         law([(point.factor, getattr(point, name)) for point in own])
         for name in ("efficiency", "efficiency_high", "efficiency_low")
     )
+    # The higher the efficiencies, the smaller the share that more devices do not speed up.
     low, high = (end.serial_share if end else 0.0 for end in ends)
     return ScalingStudy(kind, ordered, fit, (low, high))
 
@@ -108,6 +109,7 @@ def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
 def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
     here, base, experiment = point.performance, baseline.performance, point.middle.experiment
     assert experiment is not None
+    # The baseline is 1 by definition, so that its own noise widens the intervals of the others alone.
     efficiency, ranks = point.rate / baseline.rate, experiment.parallel.world_size
     low, high = (1.0, 1.0) if point is baseline else _ratio_bounds(efficiency, point, baseline)
     return StudyPoint(
@@ -201,5 +203,6 @@ def _fit_law(law: ScalingLaw, pairs: Sequence[tuple[float, float]]) -> LawFit | 
     """Least squares of `y = s x` through the origin."""
     if not pairs:
         return None
+    # Both laws hold exactly at the baseline, so that the line must pass through it: no intercept is fitted.
     share = sum(x * y for x, y in pairs) / sum(x * x for x, _ in pairs)
     return LawFit(law, share, len(pairs))

@@ -51,6 +51,7 @@ class Table:
         num_totals: so many rows at the end sum up the others, and are set off from them in a terminal.
         is_dense: in a terminal, its columns stand closer than those of others.
         least_name_width: in a terminal, the characters that the first column has at least.
+        names_stay_whole: a terminal breaks no text of the first column.
     """
 
     columns: tuple[str, ...]
@@ -63,6 +64,7 @@ class Table:
     num_totals: int = 0
     is_dense: bool = False
     least_name_width: int = 0
+    names_stay_whole: bool = False
 
     @property
     def key(self) -> str:
@@ -80,11 +82,11 @@ class Table:
 
     def only(self, columns: Collection[str]) -> Table:
         """The table with these of its columns."""
-        kept = [position for position, name in enumerate(self.columns) if name in columns]
+        positions = [position for position, name in enumerate(self.columns) if name in columns]
         return replace(
             self,
-            columns=tuple(self.columns[position] for position in kept),
-            rows=tuple(tuple(row[position] for position in kept) for row in self.rows),
+            columns=tuple(self.columns[position] for position in positions),
+            rows=tuple(tuple(row[position] for position in positions) for row in self.rows),
             numeric=self.numeric & frozenset(columns),
             choices=tuple(name for name in self.choices if name in columns),
         )

@@ -53,19 +53,20 @@ def write_events(contents: Sequence[RunContent], folder: Path) -> None:
 
 def _write_run(content: RunContent, folder: Path) -> None:
     """Add a file with what is new; of a trial that started over, or whose note is damaged, all is written anew."""
-    written = _written(folder)
-    if written.get("digest") == content.digest:
+    before = _read_state(folder)
+    if before.get("digest") == content.digest:
         return
-    if written.get("attempt") not in ("", content.attempt) and folder.exists():
+    if before.get("attempt") not in ("", content.attempt) and folder.exists():
         shutil.rmtree(folder)
-        written = {}
+        before = {}
     folder.mkdir(parents=True, exist_ok=True)
-    _write_file(content, int(written.get("last_step", 0)), folder)
+    _write_file(content, int(before.get("last_step", 0)), folder)
     state = {"attempt": content.attempt, "last_step": content.last_step, "digest": content.digest}
     write_atomically(folder / WRITTEN, json.dumps(state))
 
 
-def _written(folder: Path) -> dict[str, Any]:
+def _read_state(folder: Path) -> dict[str, Any]:
+    """The state at the last writing; empty where there is none, or its file is damaged."""
     try:
         state = json.loads((folder / WRITTEN).read_text())
     except (OSError, ValueError):

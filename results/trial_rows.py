@@ -125,7 +125,7 @@ def _sizes_of_point(point: dict[str, Value]) -> Row:
 
 
 def _progress(result: TrialReading) -> Row:
-    """Return how far an unfinished trial has come; of a finished one only the counts remain."""
+    """The progress of an unfinished trial; of a finished one only the counts remain."""
     # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
     last = result.steps[-1] if result.steps else None
     live = last if last and result.outcome is Outcome.RUNNING else None
@@ -251,18 +251,18 @@ def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
     The columns are the same however far it has come, but for the figures of its later stages, which only these know.
     """
     aligned = zip(results, scalings(results), repeat_columns(results), strict=True)
-    found = chain_metrics(results)
+    metrics = chain_metrics(results)
     return pandas.DataFrame(
         [
-            trial_row(result, relation) | repeats | _figures(found.get(result.name, {}))
+            trial_row(result, relation) | repeats | _figures(metrics.get(result.name, {}))
             for result, relation, repeats in aligned
         ]
     )
 
 
-def _figures(found: Mapping[str, float]) -> dict[str, float]:
-    """What later stages measured of a trial, in columns of its row."""
-    return {f"measured_{name}": value for name, value in found.items()}
+def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The figures that later stages measured of a trial, as columns of its row."""
+    return {f"measured_{name}": value for name, value in metrics.items()}
 
 
 def plan_frame(record: SweepRecord) -> pandas.DataFrame:

@@ -57,7 +57,7 @@ def in_three_digits(value: float | None) -> str:
 
 
 def error_percent(predicted: float, measured: float) -> str:
-    """Return how far the prediction is above (+) or below (-) the measurement, in percent of the measurement."""
+    """The distance of the prediction above (+) or below (-) the measurement, in percent of the measurement."""
     shown = f"{100 * (predicted - measured) / measured:+.1f}"
     return "0.0" if shown in ("+0.0", "-0.0") else shown
 

@@ -204,5 +204,5 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
 def _point_values(point: ComparedPoint) -> dict[str, Any]:
     if point.why_not:
         return {"layout": point.label, "not_comparable_because": point.why_not}
-    low, high = point.spread
+    low, high = point.ratio_bounds
     return {"layout": point.label, "ratio": point.ratio, "ratio_low": low, "ratio_high": high}

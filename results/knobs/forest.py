@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 
 Floats = npt.NDArray[np.float64]
 POINTS_PER_LEAF = 60
-"""Of so many points a leaf may hold one."""
+"""A leaf of a tree may hold one of so many points."""
 
 
 class Forest:
@@ -39,7 +39,7 @@ class Forest:
         self._trees.fit(codes, values)
 
     @property
-    def explained(self) -> float:
+    def explained_share(self) -> float:
         """The share of the variance that trees explain of points that they did not see (out-of-bag R2)."""
         return float(self._trees.oob_score_)
 
@@ -48,7 +48,8 @@ class Forest:
         return predicted
 
     def shap_values(self, codes: Floats) -> Floats:
-        """Return how far each knob moves each point from the mean: (points, knobs)."""
+        """The part of each knob in the distance of each point from the mean: (points, knobs)."""
+        # SHAP's check of its own sums would stop a report over mere rounding.
         moved: Floats = shap.TreeExplainer(self._trees).shap_values(codes, check_additivity=False)
         return moved
 
@@ -62,7 +63,9 @@ def fanova_shares(codes: Floats, values: Floats, num_values: Sequence[int], seed
     """The share of each knob alone in the variance over all combinations of values, tried or not."""
     names = [str(number) for number in range(len(num_values))]
     distributions: dict[str, Any] = {
-        name: IntDistribution(0, count - 1) for name, count in zip(names, num_values, strict=True)
+        # Codes have an order, so that trees may split between any two of them.
+        name: IntDistribution(0, count - 1)
+        for name, count in zip(names, num_values, strict=True)
     }
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.ERROR)

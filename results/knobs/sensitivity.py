@@ -106,11 +106,12 @@ class Sensitivity:
         """The fewest knobs of which one mattered most in four draws of five."""
         in_order = sorted(self.effects, key=lambda effect: -effect.first)
         reached = np.cumsum([effect.first for effect in in_order])
+        # Parts of forty draws add up with rounding, which must not ask for one knob more.
         return tuple(in_order[: int(np.searchsorted(reached, 0.8 - 1e-9)) + 1])
 
 
 def why_untold(table: KnobTable) -> str:
-    """Return why these points cannot say which knob mattered; empty if they may."""
+    """The reason why these points cannot say which knob mattered; empty if they may."""
     rated, columns = len(table.rated_points), len(table.columns)
     if columns < 2:
         return "fewer than two knobs vary"
@@ -140,7 +141,7 @@ def sensitivity(table: KnobTable) -> Sensitivity:
     return Sensitivity(
         rates_are=table.rates_are,
         num_points=len(table.rated_points),
-        explained=forest.explained,
+        explained=forest.explained_share,
         effects=tuple(sorted(effects, key=lambda effect: -effect.share)),
         interactions=_interactions(columns, forest.shap_interactions(codes)),
     )
@@ -158,6 +159,7 @@ def _draw(
     forest_of: type[Forest], codes: Floats, values: Floats, grid: Floats, columns: Sequence[KnobColumn], number: int
 ) -> Draw:
     """A forest of as many points, drawn with replacement; it is asked about all points."""
+    # A draw has a seed of its own, so that the same points give the same answer in whatever order draws are made.
     rows = np.random.default_rng([SEED, number]).integers(0, len(values), len(values))
     forest = forest_of(codes[rows], values[rows], NUM_TREES_OF_DRAW, number)
     return Draw(shares_of(forest.shap_values(codes)), _dependence(forest.predict(grid), columns))
@@ -168,6 +170,7 @@ def _arrays(table: KnobTable) -> tuple[Floats, Floats]:
     ranked = sorted(table.rated_points, key=lambda point: point.rate or 0.0)
     taken = [ranked[int(row)] for row in np.linspace(0, len(ranked) - 1, min(len(ranked), MOST_POINTS))]
     codes = [[column.code(point.settings[column.name]) for column in table.columns] for point in taken]
+    # Of logarithms, so that the effects of knobs multiply, as times and shares of a step do.
     return np.array(codes, dtype=float), np.log([point.rate or 0.0 for point in taken])
 
 
@@ -206,6 +209,7 @@ def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: floa
         high=float(high),
         fanova=fanova,
         first=float((shares.argmax(axis=1) == number).mean()),
+        # The geometric mean, because the trees learnt logarithms.
         rates=tuple(map(float, np.exp(np.log(rates).mean(axis=0)))),
         low_rates=tuple(map(float, low_rates)),
         high_rates=tuple(map(float, high_rates)),
@@ -215,6 +219,7 @@ def _effect(number: int, column: KnobColumn, draws: Sequence[Draw], fanova: floa
 def _interactions(columns: Sequence[KnobColumn], moved: Floats) -> tuple[Interaction, ...]:
     """Pairs by the mean size of what only both together do, as a share of all that moves the points."""
     sizes = np.abs(moved).mean(axis=0)
+    # SHAP puts half of what a pair does together into either of its two cells.
     interactions = [
         Interaction(columns[a], columns[b], float((sizes[a, b] + sizes[b, a]) / max(float(sizes.sum()), 1e-300)))
         for a, b in combinations(range(len(columns)), 2)

@@ -18,7 +18,7 @@ from train_core.costs import estimate
 
 REPORTS: tuple[Literal["html", "md", "csv"], ...] = ("html", "md", "csv")
 EXPORTED = re.compile(r"^(export (?!PYTHON)\w+=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*", re.MULTILINE)
-"""What a job's script sets a variable to, quoted for a shell; PYTHONPATH and its like are of this package."""
+"""The value that a job's script gives a variable, quoted for a shell; PYTHONPATH and its like are of this package."""
 
 MAX_RECORD_BYTES = 20_000_000
 """Beyond this the sweep's record, which is in its folder, is not copied: a browser would not show it."""
@@ -65,8 +65,8 @@ def _trial_files(reading: Reading) -> Mapping[str, str]:
 
 
 def _prediction(reading: Reading, experiment: Experiment) -> str:
-    kept = reading.trial.estimate if isinstance(reading, TrialReading) else None
-    return (kept or estimate(experiment)).model_dump_json(indent=1)
+    predicted = reading.trial.estimate if isinstance(reading, TrialReading) else None
+    return (predicted or estimate(experiment)).model_dump_json(indent=1)
 
 
 def _sbatch_text(submission: Submission) -> str:

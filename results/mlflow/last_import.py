@@ -56,20 +56,20 @@ class LastImport:
 
     def parent_if_all_stored(self) -> StoredRun | None:
         """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
-        kept = self._read_memory()
-        if kept.get("files") != self.files:
+        record = self._read_memory()
+        if record.get("files") != self.files:
             return None
         stored = self._read_stored_runs()
-        return stored.get(SWEEP) if kept.get("runs") == _digest_of(stored) else None
+        return stored.get(SWEEP) if record.get("runs") == _digest_of(stored) else None
 
     def remember(self, readings: Sequence[TrialReading], contents: Sequence[RunContent]) -> None:
         """Keep what was seen, after the store got all of it; nothing while a job may still change a trial."""
         stored = self._read_stored_runs()
         is_whole = stored.keys() == {content.key for content in contents}
         if self.is_sharp and is_whole and all(map(is_settled, readings)):
-            kept = {"files": self.files, "runs": _digest_of(stored)}
+            record = {"files": self.files, "runs": _digest_of(stored)}
             with contextlib.suppress(OSError):  # the next import reads the sweep, as this one did
-                write_atomically(self.memory, json.dumps(kept, indent=1) + "\n", durable=False)
+                write_atomically(self.memory, json.dumps(record, indent=1) + "\n", durable=False)
 
     def _read_stored_runs(self) -> Mapping[str, StoredRun]:
         runs = stored_runs(self.database, self.experiment, self.sweep_id) or {}
@@ -77,10 +77,10 @@ class LastImport:
 
     def _read_memory(self) -> Mapping[str, object]:
         try:
-            kept = json.loads(self.memory.read_bytes())
+            record = json.loads(self.memory.read_bytes())
         except (OSError, ValueError, RecursionError):
             return {}
-        return kept if isinstance(kept, dict) else {}
+        return record if isinstance(record, dict) else {}
 
 
 def _digest_of(stored: Mapping[str, StoredRun]) -> str:

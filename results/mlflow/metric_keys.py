@@ -50,7 +50,7 @@ RATES = (
     Quantity("step_s", "step_seconds"),
     Quantity("tok_per_s", "tokens_per_second"),
 )
-"""What a prediction and a measurement share."""
+"""The figures that a prediction and a measurement share."""
 
 MEASURED = (
     *RATES,
@@ -99,7 +99,7 @@ SYSTEM = (
     Quantity("cpu_cores", "cpu_cores"),
     Quantity("rss_GiB", "resident_bytes", over=GIBIBYTE),
 )
-"""What a step says of devices and processes. MLflow shows keys that begin with `system/` on a page of their own."""
+"""Values of a step about devices and processes. MLflow shows keys that begin with `system/` on a page of their own."""
 
 SOUGHT = "objective/"
 RANK_MEMORY = "meas/rank_mem_GiB"
@@ -126,7 +126,7 @@ def predicted_metrics(estimate: Estimate) -> dict[str, float]:
 
 
 def measured_metrics(performance: Performance) -> dict[str, float]:
-    """Return what was measured; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
+    """The measured figures; memory is the fullest rank's, and the terms of a step are the slowest rank's."""
     values = _metrics_of("meas", MEASURED, performance)
     if performance.model_flops_utilization > 1.0:
         del values["meas/MFU_pct"]  # something else ran while the peak was measured
@@ -138,13 +138,14 @@ def measured_metrics(performance: Performance) -> dict[str, float]:
 
 
 def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) -> dict[str, float]:
-    """Return what the sweep seeks, as the trial measured it; nothing of the rate, which is `meas/TFLOPS`."""
+    """The objectives of the sweep as the trial measured them, without the rate, which is `meas/TFLOPS`."""
     values = {objective_key(objective): value_of(objective, reading) for objective in objectives}
     return {key: value for key, value in values.items() if key.startswith(SOUGHT) and value is not None}
 
 
 def stage_metrics(reading: TrialReading) -> dict[str, float]:
-    """What the program of a later stage measured. A figure may have any name, and MLflow takes few signs."""
+    """The figures that the program of a later stage measured."""
+    # A figure may have any name, and MLflow takes few signs in the key of a metric.
     names = {name: NOT_FOR_MLFLOW.sub("_", name) for name in reading.metrics}
     return {f"{reading.trial.stage}/{names[name]}": value for name, value in reading.metrics.items()}
 
@@ -158,7 +159,7 @@ def objective_key(objective: Objective) -> str:
 
 
 def error_metrics(estimate: Estimate, performance: Performance) -> dict[str, float]:
-    """Return how far the predicted step is above (+) or below (-) the measured one, in percent of the latter."""
+    """The distance of the predicted step above (+) or below (-) the measured one, in percent of the latter."""
     return {"error/step_pct": 100 * (estimate.step_seconds / performance.step_seconds - 1)}
 
 

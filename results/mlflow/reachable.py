@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 REACH_SECONDS = 5.0
 REFUSALS = ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED")
-"""What MLflow calls the answers 401 and 403."""
+"""MLflow's names of the answers 401 and 403."""
 
 OTHER_VERSION = re.compile(r"out-of-date database schema \(found version (\w+)")
-"""What MLflow says of a store that another version of it wrote, be it older or newer."""
+"""MLflow's words about a store that another version of it wrote, be it older or newer."""
 
 KEPT = "The sweeps' folders keep everything"
 
@@ -118,16 +118,16 @@ def require_database(uri: str) -> None:
             pass
         engine.dispose()
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
-        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        message = " ".join(str(getattr(error, "orig", None) or error).split())
         raise UsageError(
-            f"tracking.uri = {without_credentials(uri)!r} cannot be opened ({hide_credentials(said)[:300]})",
+            f"tracking.uri = {without_credentials(uri)!r} cannot be opened ({hide_credentials(message)[:300]})",
             f"Start it or correct the address, then import again with the report command. {KEPT}.",
         ) from None
 
 
-def remedy_of(said: str, uri: str) -> str | None:
-    """Return what helps if MLflow refused its store; None if that is not known."""
-    match = OTHER_VERSION.search(said)
+def remedy_of(message: str, uri: str) -> str | None:
+    """The remedy if MLflow refused its store; None if that is not known."""
+    match = OTHER_VERSION.search(message)
     if match is None:
         return None
     anew = f"{KEPT}, so a store of sweeps alone may be moved aside instead, and `trisweep reindex` makes it anew."

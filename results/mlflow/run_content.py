@@ -12,10 +12,10 @@ from results.mlflow.metric_keys import STEPS, SYSTEM
 from train_core.measurement import Outcome
 
 VERSION = "2"
-"""Of the keys, tags and artifacts; another number has every run written anew, once."""
+"""The version of the keys, tags and artifacts; another number has every run written anew, once."""
 
 FORMAT = repr((VERSION, STEPS, SYSTEM))
-"""What metrics are made of the lines of steps; another format has every run brought up to date."""
+"""The version of the metrics that are made of the lines of steps; another format has every run brought up to date."""
 
 DIGITS = 5
 

@@ -33,6 +33,7 @@ def guard(command: Sequence[str]) -> int:
 def stop(server: subprocess.Popen[bytes]) -> None:
     """End the whole session: ask first, and then kill."""
     for number in (signal.SIGTERM, signal.SIGKILL):
+        # The leader of a session has its number, also after it has ended while its workers run on.
         _signal_session(server.pid, number)
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
@@ -53,6 +54,7 @@ def _signal_session(session: int, number: int) -> bool:
 
 def _is_over() -> bool:
     readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
+    # A pipe is readable without a byte in it only when its other end is closed.
     return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 
 

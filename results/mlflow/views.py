@@ -99,7 +99,7 @@ def _view(name: str, made_ms: int, state: dict[str, Any]) -> str:
 
 
 def _columns(contents: Sequence[RunContent], objectives: Sequence[Objective]) -> tuple[str, ...]:
-    """Return what is sought, then what any trial has: the page is narrow, and a column of one value says nothing."""
+    """The columns of what is sought, then of what any trial has; without those that hold one value alone."""
     measured = {metric.key for run in contents for metric in run.metrics}
     metrics = [key for key in METRICS if key in measured or key == METRICS[0]]
     sought, varied = list(map(objective_key, objectives)), _varied_params(contents)

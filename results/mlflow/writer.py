@@ -59,6 +59,7 @@ class RunWriter:
             run = None
         self.counts["updated" if run else "created"] += 1
         previous, run = run, run or self._create(content, parent_run_id)
+        # Files, status and values come before the digest: a run with a digest is whole, whenever an import dies.
         log_files(self._repository(run.info.artifact_uri))
         self._close(run.info.run_id, content)
         self._log(run.info.run_id, content, previous, parent_run_id)
@@ -72,6 +73,7 @@ class RunWriter:
                 continue
             if self._whole_run(stored).data.tags.get("measured") == "true":
                 self.client.set_tag(stored.run_id, "in_sweep", "false")
+                # A point that comes back is written anew, because no digest of a content is this word.
                 self.client.set_tag(stored.run_id, DIGEST, LEFT)
             else:
                 self.client.delete_run(stored.run_id)
@@ -126,10 +128,12 @@ class RunWriter:
         changed = self._tags(content, parent_run_id) if stored else {}
         tags = [RunTag(key, value) for key, value in (changed | seal).items()]
         known_params, last_step = (stored.data.params, int(stored.data.tags.get(LAST_STEP, 0))) if stored else ({}, 0)
+        # MLflow refuses another value for a parameter that a run has, so that none is sent twice.
         params = [Param(key, value) for key, value in content.params.items() if key not in known_params]
         while len(params) > PARAM_LIMIT:
             self.client.log_batch(run_id, params=params[:PARAM_LIMIT])
             params = params[PARAM_LIMIT:]
+        # The last request also holds the params and tags that are left, and all entries count together.
         *rest, last = _batches(content.metrics_after(last_step), BATCH_LIMIT - PARAM_LIMIT - len(tags))
         for metrics in rest:
             self.client.log_batch(run_id, metrics)

@@ -147,7 +147,7 @@ def _point_blocks(both: SweepComparison) -> Iterator[Block]:
 
 
 def _point_row(point: ComparedPoint) -> tuple[Any, ...]:
-    (before, after), (low, high) = point.measured, point.spread
+    (before, after), (low, high) = point.performances, point.ratio_bounds
     rates = [each.model_flops_per_second_per_device for each in (before, after)]
     return (
         text(point.label),
@@ -176,7 +176,7 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
             "high": round_to_digits(high),
         }
         for point in shown
-        for low, high in [point.spread]
+        for low, high in [point.ratio_bounds]
     ]
     layouts = [point.label for point in shown]
     y = {"field": "layout", "type": "nominal", "sort": layouts, "title": None}
@@ -249,8 +249,10 @@ def _circumstances(before: Side, after: Side) -> Section:
         differing.append(("overrides", first, second))
     rows = tuple((text(name), text(one), text(other)) for name, one, other in differing)
     names = ", ".join(name for name, _, _ in differing)
-    said = (
+    sentence = (
         f"Between the two sweeps differ: {names}." if differing else "Cluster, machine, software and code are the same."
     )
     table = Table(("what", "A", "B"), rows, frozenset())
-    return Section("circumstances", "What differs", None, said, (NamedTable("circumstances", table),) if rows else ())
+    return Section(
+        "circumstances", "What differs", None, sentence, (NamedTable("circumstances", table),) if rows else ()
+    )

@@ -52,7 +52,7 @@ class LiveReport:
         """Read the sweep, and make the page anew where anything has changed."""
         sweep, readings = self.read()
         seen = [(each.trial.trial_id, each.outcome, each.cause, each.num_steps_done) for each in readings]
-        text, finished = _standing(sweep, readings)
+        text, finished = _news_of(sweep, readings)
         changed = seen != self._seen
         page = report_page(sweep, readings) if changed else ""
         with self._lock:
@@ -73,8 +73,8 @@ class LiveReport:
             return json.dumps({"version": self.version, "text": self.text, "finished": self.finished})
 
 
-def _standing(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
-    """Return how the sweep stands in one sentence, and why it has ended, if it has."""
+def _news_of(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
+    """The progress of the sweep in one sentence, and the sentence that says it has ended; empty until then."""
     counts = Counter(each.outcome for each in readings if each.outcome is not None)
     live = counts[Outcome.RUNNING] + counts[Outcome.PENDING]
     history = History.kept_in(sweep.folder)

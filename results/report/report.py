@@ -45,7 +45,7 @@ from train_core.whole_files import write_atomically
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
 
 ON_PAPER: tuple[MakeSection, ...] = (predicted.section, memory.section, step_over_time.section, cost.section)
-"""What is said of the plan that answers the question, where that is only predicted."""
+"""The sections about the plan that answers the question, where that is only predicted."""
 OF_TRIALS: tuple[MakeSection, ...] = (
     trials.section,
     followed.section,
@@ -61,7 +61,7 @@ OF_HYPERPARAMETERS: tuple[MakeSection, ...] = (
     learned.section,
     provenance.section,
 )
-"""Of a sweep whose layout is the same everywhere, and which seeks something else than the highest rate."""
+"""The sections of a sweep whose layout is the same everywhere, and which seeks something else than the highest rate."""
 LAST: tuple[MakeSection, ...] = (learned.section, knobs.section, published.section, provenance.section)
 
 

@@ -17,7 +17,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 
 NumbersAre = Literal["measured", "predicted", "published", "measured and predicted"]
-"""What kind of number a section holds. A section of two kinds says of every column and mark which of them it is."""
+"""The kind of number that a section holds. A section of two kinds says of every column and mark which of them it is."""
 
 HOW = frozenset({"search"})
 """Groups that say how points are measured, and not which points there are."""
@@ -170,7 +170,7 @@ def head_of(sweep: Sweep) -> Head:
 
 
 def _note(sweep: Sweep) -> str:
-    """Return which points there are, if they are not those of the sweep's file."""
+    """A sentence on the points, if they are not those of the sweep's file; else empty."""
     changed = ", ".join(Overrides.parse(sweep.record.overrides).without(HOW).texts)
     if sweep.folder.reports_a_part:
         return f"A part of the sweep: {changed}."

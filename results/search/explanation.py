@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from conf.plan.knobs import KNOB
 from conf.units import GIBIBYTE
 from results.table import Table, text
 from results.units import gib, seconds
@@ -19,7 +18,7 @@ SMALLEST_SHARE = 0.001
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
-    """Yield what to print, one after the other."""
+    """The lines to print, and at the end the table of alternatives."""
     predicted = explanation.estimate
     if predicted is None:
         yield Text.assemble((explanation.label, "bold"), f" cannot exist: {explanation.reason or ''}")
@@ -37,12 +36,12 @@ def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
 
 
 def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
-    said = [
+    words = [
         f"{name.removesuffix('_seconds').removesuffix('_bytes')} {shown(value)}{unit} ({100 * value / whole:.0f} %)"
         for name, value in parts.items()
         if value > SMALLEST_SHARE * whole
     ]
-    return ", ".join(said)
+    return ", ".join(words)
 
 
 def _binding(explanation: Explanation) -> str:
@@ -75,14 +74,8 @@ def _alternatives(explanation: Explanation) -> Table:
         )
         rows.append(tuple(map(text, row)))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")
-    return Table(
-        columns,
-        tuple(rows),
-        frozenset({"step s", "slower", "GiB"}),
-        title="One knob changed, predicted",
-        # A knob is a key that a person types again, so its name stands whole however narrow the terminal is.
-        least_name_width=max(map(len, KNOB)),
-    )
+    numeric, title = frozenset({"step s", "slower", "GiB"}), "One knob changed, predicted"
+    return Table(columns, tuple(rows), numeric, title=title, names_stay_whole=True)
 
 
 def explanation_document(explanation: Explanation) -> dict[str, object]:

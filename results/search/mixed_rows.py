@@ -44,7 +44,7 @@ def _flops_per_device(plan: MixedStrategy, spaces: Sequence[Space]) -> float:
 
 
 def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
-    """Return what all devices together cost; None if one type has no price."""
+    """The price of all devices together; None if one type has none."""
     # A sum of the known prices alone would make the plan look cheap.
     rates = [dollars_per_second(space) for space in spaces]
     prices = [rate for rate in rates if rate is not None]

@@ -36,7 +36,7 @@ def padded_vocabulary_sentence(stated: int, padded: int) -> str:
 
 
 def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
-    """Return which families may be the best, and what would decide."""
+    """A sentence on the families that may be the best, and on what would decide."""
     rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
     if len(choice.family_values) == 1:
@@ -56,9 +56,9 @@ def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:
     for number, judged in enumerate(shown, start=1):
         for side in judged.interval.outside:
             sides.setdefault(side, []).append(number)
-    said = sorted(sides.items(), key=lambda item: -len(item[1]))
-    for side, numbers in said[:MOST_OUTSIDE]:
+    in_order = sorted(sides.items(), key=lambda item: -len(item[1]))
+    for side, numbers in in_order[:MOST_OUTSIDE]:
         which = "all" if len(numbers) == len(shown) else ", ".join(f"#{number}" for number in numbers)
         yield f"Outside what was validated ({which}): {side}."
-    if (more := len(said) - MOST_OUTSIDE) > 0:
+    if (more := len(in_order) - MOST_OUTSIDE) > 0:
         yield f"Outside what was validated on {more} more side{'s' * (more > 1)}, which --format json names."

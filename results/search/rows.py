@@ -123,12 +123,12 @@ def layout(candidate: Candidate) -> str:
 def layout_knobs(candidate: Candidate) -> list[tuple[Knob, KnobValue]]:
     """Return the knobs and values that make up the name of a layout."""
     strategy, num_layers = candidate.strategy, candidate.space.setting.model.num_layers
-    said = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
-    return [(knob, value) for knob, value in said if knob.name != "global_batch_size"]
+    values = labelled_values(strategy.parallel, strategy.batch, strategy.layers_per_stage(num_layers))
+    return [(knob, value) for knob, value in values if knob.name != "global_batch_size"]
 
 
 def overrides(candidate: Candidate, request: Request) -> list[str]:
-    """Return what composes the plan: its knobs, and the cluster and vocabulary if they are not those asked for."""
+    """The overrides that compose the plan: its knobs, and cluster and vocabulary if the request has others."""
     own = candidate.strategy.overrides()
     return [*_cluster_override(candidate, request.settings), *request.padding_overrides, *own]
 

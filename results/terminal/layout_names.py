@@ -18,7 +18,7 @@ NARROW = 100
 
 
 FEWEST_CHARACTERS = 9
-"""Of an outcome on one line, such as `137.7 GiB`."""
+"""An outcome has so many on one line at least, such as `137.7 GiB`."""
 
 
 @dataclass(frozen=True, slots=True)

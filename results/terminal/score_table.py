@@ -50,14 +50,14 @@ def score_table(comparisons: Sequence[RowComparison], width: int = WIDE) -> Tabl
 def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     """The score of all rows in a sentence, which a terminal shows last."""
     overall = score(comparisons)
-    said = [f"steps are off by {_percent(overall.step_error)} % in the mean of {overall.num_steps} rows"]
+    parts = [f"steps are off by {_percent(overall.step_error)} % in the mean of {overall.num_steps} rows"]
     if overall.inside is not None:
-        said.append(f"{_percent(overall.inside)} % within the interval in which 80 % are expected")
+        parts.append(f"{_percent(overall.inside)} % within the interval in which 80 % are expected")
     if overall.memory_error is not None:
-        said.append(f"memory by {_percent(overall.memory_error)} % of {overall.num_memories}")
+        parts.append(f"memory by {_percent(overall.memory_error)} % of {overall.num_memories}")
     if overall.fits_right is not None:
-        said.append(f"{_percent(overall.fits_right)} % of {overall.num_fits} rightly said to fit or not")
-    return f"In all: {', '.join(said)}."
+        parts.append(f"{_percent(overall.fits_right)} % of {overall.num_fits} rightly said to fit or not")
+    return f"In all: {', '.join(parts)}."
 
 
 def _select_cells(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> list[Cell]:

@@ -102,7 +102,7 @@ def _never_measured(readings: Sequence[TrialReading], points: Sequence[MeasuredP
 
 
 def _disturbed_words(readings: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """Return what disturbed the points that are called so; empty if none is."""
+    """A sentence on what disturbed the points that are called so; empty if none is."""
     disturbed = disturbances(readings)
     ids = {run.trial.trial_id for point in points if point.disturbed for run in point.runs}
     reasons = dict.fromkeys(reason for trial_id, reason in disturbed.items() if trial_id in ids)
@@ -186,18 +186,18 @@ def outcome_style(outcome: str | None) -> str:
 
 
 def _outcome(outcome: str | None) -> Cell:
-    return _yielding((outcome or "left out").replace("_", " "), outcome_style(outcome))
+    return _outcome_cell((outcome or "left out").replace("_", " "), outcome_style(outcome))
 
 
 def _fit(trial: Trial) -> Cell:
     if trial.estimate is None:
-        return _yielding("cannot exist", "dim")
+        return _outcome_cell("cannot exist", "dim")
     if trial.infeasible_reason is None:
-        return _yielding("fits", "green")
+        return _outcome_cell("fits", "green")
     if not trial.estimate.shortfall_bytes:
-        return _yielding("cannot run", "yellow")
-    return _yielding(f"{gib(trial.estimate.shortfall_bytes)} GiB short", "yellow")
+        return _outcome_cell("cannot run", "yellow")
+    return _outcome_cell(f"{gib(trial.estimate.shortfall_bytes)} GiB short", "yellow")
 
 
-def _yielding(words: str, style: str) -> Cell:
+def _outcome_cell(words: str, style: str) -> Cell:
     return replace(text(words), style=style, gives_way=True)

@@ -50,7 +50,7 @@ def test_points_are_paired_by_their_layout_and_the_ratio_is_of_tokens_a_second(b
 def test_a_ratio_has_the_spread_of_both_measurements_steps(both: tuple[Side, Side]) -> None:
     """Steps vary from 0.95 to 1.05 of their median on both sides."""
     point = compare_sweeps(*(each.results for each in both)).points[0]
-    assert point.spread == pytest.approx((2 * 0.95 / 1.05, 2 * 1.05 / 0.95))
+    assert point.ratio_bounds == pytest.approx((2 * 0.95 / 1.05, 2 * 1.05 / 0.95))
     assert point.is_clear
 
 

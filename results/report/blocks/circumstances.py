@@ -108,12 +108,14 @@ def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
 
 
 def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFolder) -> tuple[str, ...]:
-    """Return what must be said of the trials beside their rows."""
-    said = []
+    """Sentences about the trials that their rows have no room for."""
+    sentences = []
     if any(result.trial.repeat for result in results) and (why := History.kept_in(folder).finished):
-        said.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")
+        sentences.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")
     if left_out := sum(result.outcome is None for result in results):
-        said.append(f"{left_out} points that fit were left out, beyond `sweep.max_trials={record.spec.max_trials}`.")
+        sentences.append(
+            f"{left_out} points that fit were left out, beyond `sweep.max_trials={record.spec.max_trials}`."
+        )
     for result in results:
-        said += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.damaged_files]
-    return tuple(said)
+        sentences += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.damaged_files]
+    return tuple(sentences)

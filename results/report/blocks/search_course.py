@@ -118,7 +118,7 @@ def _blocks(
 
 
 def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
-    """Return what the trials have shown: the best points, and of layouts how far the prediction is off."""
+    """Sentences on the best points, and, of layouts, on the error of the prediction."""
     if plan is not None and (plan.kind != "bayes" or len(plan.objective) > 1 or plan.objective[0] == "loss"):
         return best_points(plan, seen_points(subject.results, plan.objective))
     return lessons(Observer(None).observe(subject.results))

@@ -1,1 +1,7 @@
-"""The findings of a sweep: its verdict, its best plan, which numbers may be compared, and the cells of its points."""
+"""The findings of a sweep, which several sections, the page's head and the terminal say alike.
+
+verdict       which layout is fastest, in words; `sought`: of a sweep that seeks something else
+best_plan     the plan that answers the question
+comparable    parts of a prediction that may be held against parts of a measurement
+ranking       the figures of a measured point as cells; `predictions`: of a predicted one, and the order of such points
+"""

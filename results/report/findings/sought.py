@@ -21,11 +21,11 @@ WORDS: dict[str, str] = {
 }
 MOST_NAMED = 5
 HUGE = 1e10
-"""What a table has no room for: a loss that diverged."""
+"""Only a loss that diverged is as large; tables write it with an exponent, for want of room."""
 
 
 def words_of(objective: Objective) -> str:
-    """What people call the objective; a later stage's figure bears the name that its program gave it."""
+    """The objective as people call it; a later stage's figure bears the name that its program gave it."""
     return WORDS.get(objective) or figure_of(objective) or objective
 
 

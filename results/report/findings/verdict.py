@@ -43,8 +43,8 @@ class SweepVerdict(NamedTuple):
     @property
     def text(self) -> str:
         """All of it, as a terminal shows it."""
-        said = (self.headline, self.figures, *self.details, self.advice)
-        return "\n".join(filter(None, said)).replace("`", "")
+        parts = (self.headline, self.figures, *self.details, self.advice)
+        return "\n".join(filter(None, parts)).replace("`", "")
 
 
 def verdict(
@@ -53,7 +53,7 @@ def verdict(
     best_first: Sequence[TrialReading],
     folder_words: Sequence[str] = (),
 ) -> SweepVerdict:
-    """Return which layout is fastest, or, when nothing was measured, what to do.
+    """The sentences on the fastest layout, or, when nothing was measured, on what to do.
 
     Args:
         folder_words: what commands need to find the sweep again, beside its name.
@@ -110,7 +110,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
 
 
 def study_sentence(study: ScalingStudy, noise: float | None) -> str:
-    """Return what a scaling study found, and how sure that is."""
+    """The result of a scaling study, and how sure it is."""
     last = study.last
     varied = "so much the peaks vary that were measured beside the runs."
     loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
@@ -126,7 +126,7 @@ def study_sentence(study: ScalingStudy, noise: float | None) -> str:
 
 
 def predicted_study_sentence(study: ScalingStudy) -> str:
-    """Return what is predicted of a scaling study, on the most devices."""
+    """The prediction for a scaling study on the most devices."""
     first, last = study.points[0], study.last
     return (
         f"Predicted: {study.kind} scaling from {count(first.num_devices)} to {count(last.num_devices)} devices keeps"
@@ -164,7 +164,7 @@ def _range(point: MeasuredPoint) -> str:
 
 
 def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
-    """Return how sure it is that no other point is faster."""
+    """A sentence on how sure it is that no other point is faster."""
     if len(points) == 1:
         return "Nothing else was measured."
     runs = f"{best.seconds.num_runs} run{'s' if best.seconds.num_runs > 1 else ''}"
@@ -178,7 +178,7 @@ def _names_of_rivals(rivals: Sequence[MeasuredPoint]) -> str:
 
 
 def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
-    """Return what would decide between points whose intervals overlap."""
+    """The measurements that would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
         f"Intervals are {points[0].seconds.method}. `trisweep sweep {where} search.max_rounds={most + 2}`"

@@ -52,7 +52,7 @@ STATISTICS_COLUMNS = (
 
 
 def section(subject: ReportSubject) -> Section | None:
-    """Return how far the cost model was from what was measured; None if no measured trial has a prediction."""
+    """The section on the errors of the cost model; None if no measured trial has a prediction."""
     best_first = ranking_of(list(subject.results))
     compared = pairs(best_first)
     breakdowns = [result for result in best_first if breakdown_of(result)]
@@ -129,14 +129,14 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
 
 
 def _cautions(compared: Sequence[Pair]) -> Iterator[Paragraph]:
-    """Yield what the interval knows of its own limits, and constants that were fitted here."""
+    """A caution where predictions lie outside of what was validated."""
     outside = dict.fromkeys(side for pair in compared for side in pair.interval.outside)
     if outside:
         yield Paragraph(f"These predictions lie outside of what was validated: {'; '.join(outside)}.", is_caution=True)
 
 
 def _order_sentences(compared: Sequence[Pair]) -> Iterator[str]:
-    """Yield whether the prediction puts the trials into the right order, and what following it would have cost."""
+    """Sentences on the order of the trials as predicted, and on the rate that following it would have cost."""
     agreement = rank_correlation([_rates(pair) for pair in compared])
     if agreement is not None:
         yield _agreement_sentence(agreement)

@@ -87,7 +87,7 @@ def _predicted_answer(record: SweepRecord, measured: SweepVerdict, best: _Predic
 
 
 def _verdict_paragraphs(measured: SweepVerdict) -> tuple[Block, ...]:
-    """Return what the verdict says beside its headline and the figures, which stand on the page or in the table."""
+    """The sentences of the verdict beside its headline and the figures, which stand on the page or in the table."""
     return tuple(Paragraph(sentence) for sentence in (*measured.details, measured.advice) if sentence)
 
 
@@ -131,7 +131,7 @@ def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
 
 
 def _devices_of(trial: Trial) -> str:
-    """Return how many devices of which type it needs, and where."""
+    """The number of devices that it needs, of which type and where."""
     experiment, number_of = trial.experiment, num_devices(trial)
     assert experiment is not None
     kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
@@ -185,7 +185,7 @@ def _figure(name: str, value: str, note: str, kind: NumbersAre = "predicted") ->
 
 
 def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
-    """Return what a trillion tokens take, without energy and carbon, which have a section of their own."""
+    """The cost of a trillion tokens, without energy and carbon, which have a section of their own."""
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
     note = f"{in_three_digits(takes.days(TRILLION))} days on {_devices_in_words(takes.num_devices)}; {money}"
@@ -227,7 +227,7 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, i
 
 
 def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
-    """Return what the best point reached of each objective, and beside it the next one."""
+    """The value of each objective that the best point reached, and beside it the next one's."""
     points = sought_points(record, results)
     if not points:
         return ()

@@ -110,20 +110,20 @@ def _assumptions(point: CostPoint) -> str:
     """Every declared number that the figures rest on, with its source."""
     site = point.takes.site
     devices = {block.cluster.device.name: block.cluster.device for block in point.experiment.blocks}
-    said = [
+    words = [
         f"{name}: {device.watts:g} W ({device.watts_source});"
         f" {'no price' if device.price_per_hour is None else f'{device.price_per_hour:g} dollars a device-hour'}"
         f" ({device.price_source})."
         for name, device in devices.items()
     ]
     if site is None:
-        said.append("The devices stand at several sites, so that nothing is said of carbon.")
+        words.append("The devices stand at several sites, so that nothing is said of carbon.")
     else:
         grid = _assumption(site.grid_co2_grams_per_kwh, " g CO2/kWh", site.grid_co2_source, "grid_co2_grams_per_kwh")
         pue, source = site.power_usage_effectiveness, site.power_usage_effectiveness_source
-        said.append(f"Grid: {grid}. PUE: {_assumption(pue, '', source, 'power_usage_effectiveness')}.")
+        words.append(f"Grid: {grid}. PUE: {_assumption(pue, '', source, 'power_usage_effectiveness')}.")
     return (
-        f"At the rate of a step, without failures and checkpoints. Declared: {' '.join(said)} MWh is of the devices"
+        f"At the rate of a step, without failures and checkpoints. Declared: {' '.join(words)} MWh is of the devices"
         " alone; hosts, network and storage are in no figure. Where a PUE is declared, MWh of the site and CO2 hold"
         " cooling."
     )
@@ -136,7 +136,7 @@ def _assumption(value: float | None, unit: str, source: str, name: str) -> str:
 
 
 def counted_table(results: Sequence[TrialReading]) -> Table | None:
-    """Return what counters said of each trial, beside what its declared watts would be."""
+    """The energy of each trial by counters, beside what its declared watts would come to."""
     rows = [_counted_row(result) for result in ranking_of(list(results))[:MOST_COUNTED]]
     shown = tuple(row for row in rows if row is not None)
     return Table(COUNTED_COLUMNS, shown, frozenset(COUNTED_NUMERIC)) if shown else None

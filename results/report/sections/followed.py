@@ -1,4 +1,4 @@
-"""What followed the trials: how far each chain of stages has come, and the figures that its programs measured."""
+"""The stages that followed the trials: the progress of each chain, and the figures that its programs measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def section(subject: ReportSubject) -> Section | None:
         return None
     everything = [*subject.results, *subject.later]
     later, metrics = by_predecessor(everything), chain_metrics(everything)
-    names = list(dict.fromkeys(name for found in metrics.values() for name in found))
+    names = list(dict.fromkeys(name for figures in metrics.values() for name in figures))
     rows = [
         (text(each.label), *_cells(each, chain_of(each, later), stages, metrics.get(each.name, {}), names))
         for each in tried
@@ -44,14 +44,14 @@ def _cells(
     metrics: Mapping[str, float],
     names: Sequence[str],
 ) -> Iterator[Cell]:
-    yield from (text(_standing(stage, {TRAIN: point, **chain}, stages)) for stage in stages)
+    yield from (text(_words_for_stage(stage, {TRAIN: point, **chain}, stages)) for stage in stages)
     for name in names:
         value = metrics.get(name)
         yield text(ABSENT) if value is None else number(significant(value), value)
 
 
-def _standing(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> str:
-    """How a stage stands; of one that has not begun, what keeps it."""
+def _words_for_stage(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> str:
+    """The outcome of a stage in words; for one that has not begun, the reason."""
     if stage in chain:
         outcome = chain[stage].outcome
         return outcome.value.lower().replace("_", " ") if outcome else ABSENT
@@ -65,8 +65,8 @@ def _standing(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str
 
 def _finding(stages: Mapping[str, StageSpec], later: Sequence[TrialReading]) -> str:
     counts = {stage: Counter(each.outcome for each in later if each.trial.stage == stage) for stage in stages}
-    said = [f"{stage} completed for {counts[stage][Outcome.COMPLETED]}{_others(counts[stage])}" for stage in stages]
-    return f"After the trials: {', '.join(said)}."
+    parts = [f"{stage} completed for {counts[stage][Outcome.COMPLETED]}{_others(counts[stage])}" for stage in stages]
+    return f"After the trials: {', '.join(parts)}."
 
 
 def _others(outcomes: Counter[Outcome | None]) -> str:

@@ -30,7 +30,7 @@ FEWEST_SHOWN = 6
 """A sweep of fewer trials is read in its own table."""
 MOST_NEIGHBOURS, MOST_NAMED = 8, 3
 SHARE_WORTH_A_PLOT = 0.02
-"""Of two knobs that do less than this together, no picture is drawn."""
+"""No picture is drawn of two knobs that do less than this together."""
 NUMERIC = ("share %", "80 % range %", "alone (fANOVA) %", "gain %")
 SHARE_COLUMNS = ("knob", *NUMERIC[:3], "fastest at", NUMERIC[3])
 
@@ -49,14 +49,14 @@ def section(subject: ReportSubject) -> Section | None:
         blocks += _table_blocks(table, sensitivities.get(table.rates_are))
     blocks += _neighbours(explained) if explained else []
     blocks += _published_blocks(record.name, sensitivities, tables)
-    said = _finding(tables, sensitivities)
+    sentence = _finding(tables, sensitivities)
     is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
     kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
-    return Section("knobs", "Which knob mattered", kind, said, tuple(blocks))
+    return Section("knobs", "Which knob mattered", kind, sentence, tuple(blocks))
 
 
 def _finding(tables: Sequence[KnobTable], sensitivities: Mapping[RatesAre, Sensitivity]) -> str:
-    """Return what each table tells, the measured one first."""
+    """The finding of each table, the measured one first."""
     first, *others = [
         finding(sensitivities[table.rates_are])
         if table.rates_are in sensitivities
@@ -87,9 +87,9 @@ def _effect_blocks(table: KnobTable, sensitivity: Sensitivity) -> Iterator[Block
     yield Paragraph(_method(table, sensitivity), is_note=True)
     yield shares_plot(sensitivity)
     yield dependence_plot(sensitivity)
-    for pair in sensitivity.interactions[:1]:
-        if pair.share >= SHARE_WORTH_A_PLOT:
-            yield pair_plot(table, pair)
+    pairs = sensitivity.interactions
+    if pairs and pairs[0].share >= SHARE_WORTH_A_PLOT:
+        yield pair_plot(table, pairs[0])
 
 
 def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
@@ -146,7 +146,7 @@ def _memory_table(table: KnobTable) -> Table | None:
 
 
 def _decides(table: KnobTable) -> str:
-    """Return which knobs decide whether there is a rate at all; empty if the trials do not tell."""
+    """A sentence on the knobs that decide whether there is a rate at all; empty if the trials do not tell."""
     shares = memory_shares(table)[:MOST_NAMED]
     named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares)
     return f" What decides it (SHAP): {named}." if named else ""

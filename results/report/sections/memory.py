@@ -25,7 +25,7 @@ KINDS = {
 
 GIBIBYTES = {"type": "quantitative", "title": "GiB of one rank"}
 ROW_HEIGHT, MOST_HEIGHT = 34, 640
-"""Of a bar, and of the bars of all stages."""
+"""The height of a bar, and the most that the bars of all stages take."""
 LINE = "M-0.1,-1L0.1,-1L0.1,1L-0.1,1Z"
 """An upright line as SVG draws it, between -1 and 1."""
 

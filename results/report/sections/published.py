@@ -49,7 +49,7 @@ def _counts_hardware(figures: Sequence[PublishedFigure]) -> bool:
 
 
 def _finding(figures: Sequence[PublishedFigure], table: Table) -> str:
-    """Return how many figures there are, and the first for which there is one of ours."""
+    """The number of figures, and the first for which there is one of ours."""
     counted = f"{len(figures)} published figure{'s' if len(figures) > 1 else ''}, as printed by the sources."
     shown = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
     for kind in ("measured here", "predicted here"):
@@ -73,7 +73,7 @@ def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[
     predicted = next((trial.estimate for trial in record.plan if _is_of(figure, trial)), None) if record else None
     is_full_size = record is not None and record.mode == "cluster"
     measured = next((each.performance for each in results if is_full_size and _is_of(figure, each.trial)), None)
-    source = f"{figure.source}, arXiv {figure.arxiv}, {figure.where}: {figure.standing}."
+    source = f"{figure.source}, arXiv {figure.arxiv}, {figure.where}: {figure.confirmation}."
     return (
         Cell(figure.model, note=f"{source} {figure.notes}".strip()),
         text(figure.device if figure.num_devices is None else f"{count(figure.num_devices)} {figure.device}"),

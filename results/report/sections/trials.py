@@ -67,7 +67,7 @@ def section(subject: ReportSubject) -> Section | None:
 
 
 def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -> str:
-    """Return how the trials ended; if points were measured again, how their points did."""
+    """The ends of the trials in words; if points were measured again, those of the points."""
     repeats = sum(len(point.runs) - 1 for point in points)
     unmeasured = Counter(_outcome(result) for result in results if not result.performance)
     others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
@@ -83,14 +83,14 @@ def _outcome(result: TrialReading) -> str:
 
 
 def _cautions(record: SweepRecord, results: Sequence[TrialReading]) -> list[Paragraph]:
-    """Return what must be known before these numbers are compared with any other."""
-    said = noise_notes([result.performance for result in results if result.performance])
+    """The cautions that must be read before these numbers are compared with any other."""
+    sentences = noise_notes([result.performance for result in results if result.performance])
     if record.mode == "proxy" and any(result.performance for result in results):
-        said.append(
+        sentences.append(
             "This is a small proxy: its TFLOPS may be compared among themselves, but not with predicted or published"
             " figures, which are about another model on another machine."
         )
-    return [Paragraph(sentence, is_caution=True) for sentence in said]
+    return [Paragraph(sentence, is_caution=True) for sentence in sentences]
 
 
 def _ranking(
@@ -108,18 +108,18 @@ def _ranking(
     table = NamedTable("trials", _drop_idle_columns(whole, record))
     if not points:
         return (table,)
-    said = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
+    note = Paragraph(" ".join((RANKED, *_efficiency(points, relations))), is_note=True)
     if len(points) < 2:
-        return (table, said)
+        return (table, note)
     caption = (
         "Measured model TFLOPS per device, fastest first. A whisker is the interval of the rate; those whose whiskers"
         " overlap cannot be told apart."
     )
-    return (table, said, Plot("measured-rate", caption, _rates(points)))
+    return (table, note, Plot("measured-rate", caption, _rates(points)))
 
 
 def _efficiency(points: Sequence[MeasuredPoint], relations: dict[str, Scaling]) -> Iterator[str]:
-    """Yield what efficiency means here, and which trials have none."""
+    """Sentences on the meaning of efficiency here, and on the trials without one."""
     ranked_relations = [relations[point.middle.trial.trial_id] for point in points]
     constants = dict.fromkeys(
         (relation.kind, relation.held_constant) for relation in ranked_relations if relation.held_constant
@@ -184,7 +184,7 @@ def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
 
 
 def _cause(result: TrialReading) -> str:
-    """Return why it ended as it did, and where its logs are."""
+    """The reason why it ended as it did, and the folder of its logs."""
     cause = result.cause
     if not cause and result.steps and result.outcome is Outcome.RUNNING:
         cause = f"step {result.steps[-1].step} of {result.steps[-1].num_steps} done"

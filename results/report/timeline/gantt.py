@@ -12,12 +12,12 @@ from results.units import round_to_digits, seconds
 
 MOST_STAGES = 16
 OF_EACH_END = 4
-"""Of pipelines of more than MOST_STAGES, so many of the first and of the last stages are shown."""
+"""A picture of more stages than MOST_STAGES shows so many of the first and of the last."""
 MOST_SPANS = 2800
-"""Of longer steps the filling and the draining of the pipeline are shown, with half of this number each, which keeps
-the page's data below 300 KB."""
+"""A picture of a longer step shows the filling and the draining of the pipeline, with half of this number each: so the
+page's data stay below 300 KB."""
 ROOM = 1.25
-"""How much longer than the pipeline takes to fill a picture of its beginning is."""
+"""A picture of the pipeline's beginning lasts so many times as long as the pipeline takes to fill."""
 MILLI = 1e-3
 ROW_HEIGHT = 22
 COLOURS: dict[Kind, str] = {

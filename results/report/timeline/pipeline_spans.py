@@ -25,7 +25,7 @@ KINDS: tuple[Kind, ...] = (
     "bubble",
 )
 LEAST_SHARE = 1e-6
-"""Of the step: what is shorter comes from rounding."""
+"""A share of the step: spans that are shorter come from rounding."""
 
 
 class StageSpan(NamedTuple):
@@ -70,7 +70,7 @@ class PipelineStep:
         return max(of_stage[-1].end for of_stage in self.spans)
 
     def seconds(self, stage: int, kind: Kind) -> float:
-        """Return how long the rank of a stage does a kind of thing in the step."""
+        """The seconds for which the rank of a stage does a kind of thing in the step."""
         return self.sums[stage].get(kind, 0.0)
 
     def share(self, stage: int, *kinds: Kind) -> float:

@@ -28,7 +28,7 @@ class RecordedBlocks:
 
 
 def recorded_blocks(subject: ReportSubject) -> RecordedBlocks | None:
-    """Return what to show of a recorded step; None if no measured trial recorded one."""
+    """The blocks that show a recorded step; None if no measured trial recorded one."""
     compared = compared_step(subject)
     if compared is None:
         return None

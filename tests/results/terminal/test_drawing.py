@@ -1,0 +1,53 @@
+"""A table as a terminal draws it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from results.report.sections.trials import section
+from results.table import Table, breakable, number, text
+from results.terminal.tables import RANKED_COLUMNS, ranked_table
+from sweeps.sweep import Sweep
+from tests.results.conftest import WriteSweep
+from tests.results.report.sections.conftest import subject_of, table_of
+from tests.results.report.test_report import HOW, PROXY_TRIALS
+
+
+def drawn(table: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def column_of(table: Table, name: str) -> list[str]:
+    return [row[table.columns.index(name)].text for row in table.rows]
+
+
+def test_a_number_that_has_no_room_is_marked_as_cut_and_text_wraps() -> None:
+    rows = ((breakable("tp4-pp8"), number("123456789", 123456789.0), text("as many as there are")),)
+    lines = drawn(Table(("layout", "tokens", "why"), rows, frozenset({"tokens"})), 20)
+    assert any("…" in line for line in lines)
+    assert "123456789" in " ".join(drawn(Table(("layout", "tokens", "why"), rows, frozenset({"tokens"})), 40))
+
+
+def test_rows_that_sum_up_the_others_stand_apart() -> None:
+    rows = tuple((text(name), number("1", 1.0)) for name in ("a", "b", "in all"))
+    lines = drawn(Table(("table", "n"), rows, frozenset({"n"}), title="Score", num_totals=1), 40)
+    (last,) = [number_of for number_of, line in enumerate(lines) if "in all" in line]
+    assert lines[0].startswith("Score")
+    assert lines[last - 1] == ""
+
+
+def test_the_report_and_a_terminal_rank_the_same_points_with_the_same_figures(write_sweep: WriteSweep) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    sweep = Sweep.stored_in(folder)
+    whole = section(subject_of(sweep))
+    assert whole is not None
+    reported, shown = table_of(whole, "trials"), ranked_table(sweep.read())
+    both = [(short, long) for short, long in RANKED_COLUMNS.items() if long in reported.columns and short != "x"]
+    assert len(both) >= 4
+    for short, long in both:
+        assert column_of(shown, short) == column_of(reported, long)
