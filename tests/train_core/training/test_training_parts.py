@@ -20,7 +20,7 @@ from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer.optimizer import StepResult, learning_rate_at
-from train_core.parallel.collectives import Axis
+from train_core.parallel.collectives import Axis, total
 from train_core.parallel.flat_parameters import flatten
 from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import parallelize
@@ -168,20 +168,17 @@ class SlowingClock:
 
 def measured_together(world: World) -> tuple[float, int, float, float]:
     """The rate, the number of devices, and when this rank was ready to begin and when it began."""
-    from train_core.training import meter
-
     axis, clock = build_mesh(Layout({"tensor": world.size}), world.rank).world, SlowingClock(world.rank)
-    ready, total, real_clock = list[float](), meter.total, meter.time
+    ready = list[float]()
 
-    def total_of_ready(*arguments: Any) -> list[float]:
+    def total_of_ready(values: list[float], axis: Axis, device: torch.device) -> list[float]:
         ready.append(time.monotonic())
-        return total(*arguments)
+        return total(values, axis, device)
 
-    meter.time, meter.total = clock, total_of_ready  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train_core.training.meter.time", clock)
+        patch.setattr("train_core.training.meter.total", total_of_ready)
         rate = matmul_flops_per_second(world, axis, torch.float32, 1.0)
-    finally:
-        meter.time, meter.total = real_clock, total
     return rate, count_devices(world, axis), ready[0], clock.readings[0]
 
 
