@@ -28,7 +28,13 @@ from train_core.rates.record import AttentionShape, Product, RatesPlan
 TESTS = Path(__file__).parent
 BuildRecord = Callable[[Sequence[Mapping[str, Value]], Sequence[str]], SweepRecord]
 TinyRatesPlan = Callable[[int], RatesPlan]
-SHARED = {"slurm_cluster": "slurm", "worlds": "worlds", "finished": "finished", "empty_store": "mlflow"}
+SHARED = {
+    "slurm_cluster": "slurm",
+    "worlds": "worlds",
+    "finished": "finished",
+    "empty_store": "mlflow",
+    "priced": "benchmarks",
+}
 """Fixtures that take long to set up, and the group of the files that use them: all tests of a group run on one worker.
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 

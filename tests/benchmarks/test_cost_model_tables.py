@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -10,6 +12,15 @@ from benchmarks.cost_model_tables import PAGE, TABLES, with_tables
 from conf.folders import options
 from tests.composed import load_cluster
 from train_core.costs import IMPLEMENTATIONS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables_made_once() -> Iterator[None]:
+    """Each table of today, for all tests, as making one takes seconds and depends on nothing that a test changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, make in list(TABLES.items()):
+            patch.setitem(TABLES, name, cache(lambda make=make: tuple(make())))
+        yield
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ from benchmarks.csv_rows import read_rows
 from benchmarks.forward import AS_IT_HAPPENED, PUBLISHED_3, WITH_TODAYS_WIDTHS, forward_results
 from benchmarks.level_results import LEVEL_RESULTS, LevelResult, mean_over_tables
 from benchmarks.levels import LEVELS
-from benchmarks.measured_rows import published_rows
+from sweeps.table.prices import PricedRow
 
 
 @pytest.mark.slow
-def test_rows_of_the_forward_test_are_in_no_fit() -> None:
-    assert not any(place.startswith(PUBLISHED_3.name) for place in published_rows())
+def test_rows_of_the_forward_test_are_in_no_fit(priced: dict[str, PricedRow]) -> None:
+    assert not any(place.startswith(PUBLISHED_3.name) for place in priced)
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import pytest
 
 from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
 from benchmarks.fitting.written_constants import number_text, places_of, with_number
-from benchmarks.measured_rows import measured_rows, published_rows, series_weights
+from benchmarks.measured_rows import measured_rows, series_weights
 from calibrate.refit_cluster import PricedRuns
 from conf.folders import options
+from sweeps.table.prices import PricedRow
 from tests.composed import load, load_cluster
 from train_core.costs.setting import Setting
 from train_core.costs.trainers.declared import IMPLEMENTATIONS
@@ -64,16 +65,16 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
 
 
 @pytest.mark.slow
-def test_rows_priced_together_cost_what_each_costs_alone() -> None:
-    rows = measured_rows(published_rows())
+def test_rows_priced_together_cost_what_each_costs_alone(priced: dict[str, PricedRow]) -> None:
+    rows = measured_rows(priced)
     together = PricedRuns([row.run for row in rows]).step_seconds()
     alone = [row.compared.prediction.estimate.step_seconds for row in rows]
     assert list(together) == pytest.approx(alone, rel=1e-9)
 
 
 @pytest.mark.slow
-def test_a_series_of_many_rows_weighs_as_their_root() -> None:
-    rows = measured_rows(published_rows())
+def test_a_series_of_many_rows_weighs_as_their_root(priced: dict[str, PricedRow]) -> None:
+    rows = measured_rows(priced)
     weights = dict(zip((row.place for row in rows), series_weights(rows), strict=True))
     bloom = [row for row in rows if row.table == "bloom"]
     assert (

@@ -9,16 +9,15 @@ from benchmarks.fitting.constants import fitted_constants, prior_values
 from benchmarks.fitting.fit import ConstantsFit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, lessons_of
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
-from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
+from benchmarks.measured_rows import MeasuredRow, measured_rows
 from sweeps.confidence import width_of
+from sweeps.table.prices import PricedRow
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[MeasuredRow]:
+def rows(priced: dict[str, PricedRow]) -> list[MeasuredRow]:
     """A few rows of several clusters."""
-    return [row for row in measured_rows(published_rows()) if row.table.startswith(("sc21", "bloom", "llm-foundry"))][
-        ::6
-    ]
+    return [row for row in measured_rows(priced) if row.table.startswith(("sc21", "bloom", "llm-foundry"))][::6]
 
 
 @pytest.mark.slow

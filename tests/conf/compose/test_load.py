@@ -28,10 +28,9 @@ def test_the_default_configuration_is_one_small_experiment() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "group", ["model", "cluster", "device", "parallel", "batch", "precision", "data", "slurm", "training"]
-)
+@pytest.mark.parametrize("group", ["model", "parallel", "batch", "precision", "data", "slurm", "training"])
 def test_every_option_of_every_group_is_valid(group: str) -> None:
+    """Every device and cluster is loaded in `tests/conf/test_devices_and_clusters.py`."""
     for option in options(group):
         load([f"{group}={option}"])
 

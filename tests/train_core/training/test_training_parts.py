@@ -20,12 +20,12 @@ from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
 from train_core.optimizer.optimizer import StepResult, learning_rate_at
-from train_core.parallel.collectives import Axis
+from train_core.parallel.collectives import Axis, total
 from train_core.parallel.flat_parameters import flatten
 from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import parallelize
 from train_core.process.world import World, usable_cores
-from train_core.training.meter import Meter, count_devices, matmul_flops_per_second
+from train_core.training.meter import MATMUL_SIZES, Meter, count_devices, matmul_flops_per_second
 from train_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -150,18 +150,50 @@ def test_warm_up_steps_are_left_out_of_the_time(experiment_of: ExperimentOf, mon
     assert performance.model_flops_utilization == pytest.approx(flops / 2 / 0.18e12)
 
 
-def measured_together(world: World) -> tuple[float, int]:
-    axis = build_mesh(Layout({"tensor": world.size}), world.rank).world
-    return matmul_flops_per_second(world, axis, torch.float32, 0.3), count_devices(world, axis)
+class SlowingClock:
+    """A clock that goes on by an eighth of a second more on every further rank, each time it is read.
+
+    Attributes:
+        readings: what the real clock, which all processes of a machine share, said at each reading.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.tick, self.now, self.readings = (rank + 1) / 8, 0.0, list[float]()
+
+    def perf_counter(self) -> float:
+        self.now += self.tick
+        self.readings.append(time.monotonic())
+        return self.now
 
 
-def test_ranks_that_share_cores_reach_no_more_than_the_cores(worlds: Worlds) -> None:
-    alone, few = matmul_flops_per_second(ALONE, Axis(), torch.float32, 0.3), len(usable_cores())
-    answers = worlds(4).run(measured_together)
-    assert len(set(answers)) == 1
-    together, num_devices = answers[0]
-    assert num_devices == min(4, few)
-    assert 0.1 * alone < together < 1.5 * alone * few * 2  # two hardware threads may share what one used alone
+def measured_together(world: World) -> tuple[float, int, float, float]:
+    """The rate, the number of devices, and when this rank was ready to begin and when it began."""
+    axis, clock = build_mesh(Layout({"tensor": world.size}), world.rank).world, SlowingClock(world.rank)
+    ready = list[float]()
+
+    def total_of_ready(values: list[float], axis: Axis, device: torch.device) -> list[float]:
+        ready.append(time.monotonic())
+        return total(values, axis, device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train_core.training.meter.time", clock)
+        patch.setattr("train_core.training.meter.total", total_of_ready)
+        rate = matmul_flops_per_second(world, axis, torch.float32, 1.0)
+    return rate, count_devices(world, axis), ready[0], clock.readings[0]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 4])
+def test_ranks_begin_together_and_their_rates_add_up_over_the_cores_that_they_share(
+    worlds: Worlds, num_ranks: int
+) -> None:
+    answers = worlds(num_ranks).run(measured_together)
+    assert len({(rate, num_devices) for rate, num_devices, _, _ in answers}) == 1
+    rate, num_devices, _, _ = answers[0]
+    assert num_devices == min(num_ranks, len(usable_cores()))
+    # Products until a second is over, by the seconds that they took: 7 in 8/8, 3 in 4/4, 2 in 9/8, 1 in 2/2.
+    products_per_second = [7 / 1, 3 / 1, 2 / 1.125, 1 / 1]
+    assert rate == pytest.approx(2 * MATMUL_SIZES["cpu"] ** 3 * sum(products_per_second[:num_ranks]))
+    assert max(ready for _, _, ready, _ in answers) <= min(began for _, _, _, began in answers)
 
 
 @pytest.mark.slow

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from itertools import product
 
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from sweeps.planner import OBJECTIVES, Candidate, Space, Training, choose, pareto_front
-from sweeps.planner.choosing.choice import dollars_per_step
+from sweeps.planner.choosing.choice import Choice, dollars_per_step
 from sweeps.planner.choosing.objectives import Objective, objective_value, steps_for, total_dollars, total_hours
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS, estimate
@@ -17,6 +19,7 @@ from train_core.costs.setting import Setting
 BATCH = 64
 MODEL = load(["model=gpt-22b"]).model
 NUM_STEPS = 1000
+Chosen = Callable[[Objective], Choice]
 
 
 def offer(cluster: str, world_size: int, **pinned: object) -> Space:
@@ -32,33 +35,41 @@ def offers() -> list[Space]:
     ]
 
 
+@pytest.fixture(scope="module")
+def chosen(offers: list[Space]) -> Chosen:
+    """The choice among all offers, without limits, made once for each objective."""
+    return cache(lambda objective: choose(offers, objective, Training(), top=5))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_best_by_an_objective_is_the_best_of_all_offers(offers: list[Space], objective: Objective) -> None:
-    choice = choose(offers, objective, Training(), top=3)
+def test_the_best_by_an_objective_is_the_best_of_all_offers(
+    offers: list[Space], chosen: Chosen, objective: Objective
+) -> None:
+    choice = chosen(objective)
     values = [objective_value(objective, one.space, one.step_seconds) for one in choice.best]
-    alone = [choose([space], objective, Training(), top=1).best[0] for space in offers]
+    alone = [choose([space], objective, Training(), top=1) for space in offers]
     assert values == sorted(values)
-    assert values[0] == min(objective_value(objective, one.space, one.step_seconds) for one in alone)
+    assert values[0] == min(objective_value(objective, one.best[0].space, one.best[0].step_seconds) for one in alone)
     assert len(choice.best_of_each) == len(offers)
-    assert choice.num_strategies == sum(choose([space], "time", Training(), 1).num_strategies for space in offers)
+    assert choice.num_strategies == sum(one.num_strategies for one in alone)
 
 
 @pytest.mark.slow
-def test_objectives_disagree(offers: list[Space]) -> None:
+def test_objectives_disagree(chosen: Chosen) -> None:
     """Or choosing by one of them would mean nothing."""
     places = {
         objective: (best.space.setting.cluster.name, best.space.world_size)
         for objective in ("time", "cost")
-        for best in choose(offers, objective, Training(), top=1).best
+        for best in chosen(objective).best[:1]
     }
     assert places["time"][1] > places["cost"][1]
 
 
 @pytest.mark.slow
-def test_a_candidates_numbers_are_the_estimates(offers: list[Space]) -> None:
+def test_a_candidates_numbers_are_the_estimates(chosen: Chosen) -> None:
     settings = load(["model=gpt-22b", "precision=bf16"])
-    for one in choose(offers, "time", Training(), top=5).best:
+    for one in chosen("time").best:
         parts = settings.model_copy(update={"cluster": one.space.setting.cluster})
         predicted = estimate(one.strategy.experiment(parts))
         assert one.step_seconds == predicted.step_seconds
@@ -69,8 +80,8 @@ def test_a_candidates_numbers_are_the_estimates(offers: list[Space]) -> None:
 
 
 @pytest.mark.slow
-def test_the_front_holds_what_nothing_beats_in_time_and_money(offers: list[Space]) -> None:
-    everyone = choose(offers, "time", Training(), top=1).best_of_each
+def test_the_front_holds_what_nothing_beats_in_time_and_money(chosen: Chosen) -> None:
+    everyone = chosen("time").best_of_each
     front = pareto_front(everyone)
     assert [one for one in everyone if not beaten(one, everyone)] == front
     assert 1 < len(front) < len(everyone)
@@ -87,8 +98,8 @@ def beaten(one: Candidate, others: tuple[Candidate, ...]) -> bool:
 
 
 @pytest.mark.slow
-def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space]) -> None:
-    front = pareto_front(choose(offers, "time", Training(), top=1).best_of_each)
+def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space], chosen: Chosen) -> None:
+    front = pareto_front(chosen("time").best_of_each)
     middle = front[len(front) // 2]
     free = Training(NUM_STEPS)
     budget = total_dollars(free, middle.space, middle.step_seconds)
@@ -105,17 +116,17 @@ def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space]) -> N
 
 
 @pytest.mark.slow
-def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[Space]) -> None:
+def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[Space], chosen: Chosen) -> None:
     free = Training(NUM_STEPS)
-    cheapest = choose(offers, "cost", free, top=1).best[0]
+    cheapest = chosen("cost").best[0]
     dollars = total_dollars(free, cheapest.space, cheapest.step_seconds)
     with pytest.raises(InfeasiblePlan, match=r"the cheapest costs \$" + f"{dollars:,.2f}"):
         choose(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
 
 
 @pytest.mark.slow
-def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space]) -> None:
-    hours = total_hours(Training(NUM_STEPS), choose(offers, "time", Training(), top=1).best[0].step_seconds)
+def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space], chosen: Chosen) -> None:
+    hours = total_hours(Training(NUM_STEPS), chosen("time").best[0].step_seconds)
     with pytest.raises(InfeasiblePlan, match=f"the fastest takes {hours:,.1f} hours"):
         choose(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
 

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from tests.audit import audited
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import StepMetrics, SystemUse
 from train_core.optimizer.optimizer import StepResult
@@ -113,9 +114,12 @@ def test_steps_say_what_was_used(experiment_of: ExperimentOf) -> None:
     assert StepMetrics.model_validate_json(steps[-1].model_dump_json()) == steps[-1]
 
 
-def test_a_step_that_is_not_sampled_costs_next_to_nothing(alone: SystemSampler) -> None:
+def test_a_step_that_is_not_sampled_reads_no_file(alone: SystemSampler) -> None:
     energy = EnergyMeter(CPU, [])
-    began = time.process_time()
-    for _ in range(1000):
-        assert alone.read(1, energy) is NOT_DUE
-    assert time.process_time() - began < 0.1
+    with audited("open", "os.listdir", "os.scandir", "subprocess.Popen") as accesses:
+        for _ in range(1000):
+            assert alone.read(1, energy) is NOT_DUE
+    assert accesses == []
+    with audited("open") as accesses:
+        alone.read(100, energy)
+    assert accesses

@@ -1,0 +1,14 @@
+"""What tests of the benchmarks share: the published rows, which take seconds to price."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.measured_rows import published_rows
+from sweeps.table.prices import PricedRow
+
+
+@pytest.fixture(scope="session")
+def priced() -> dict[str, PricedRow]:
+    """Every published row that somebody confirmed, priced once. Nobody changes it."""
+    return published_rows()
