@@ -1,8 +1,7 @@
 """One step of a sweep: see how its trials stand, write down what is new, end what is not worth going on, start more.
 
-A step may be killed at any instant, and the next one goes on. New points and endings are in the journal before anything
-is done about them. A start is in its folder's `submission.json` before `sbatch` is called, and the journal follows, if
-need be in the next step. So the same step serves a loop, a Slurm job of its own, and cron.
+A step may be killed at any instant, and the next one goes on: new points and endings are in the journal before anything
+is done about them, a start is in its folder's `submission.json` before `sbatch` is called, and the journal follows.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class Conductor:
         self._write(Begun(overrides=overrides_for_records(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def advance(self) -> SweepStep:
-        """Take the sweep one step further, as `_take_a_step` lists.
+        """Take the sweep a step further, as `_take_a_step` lists.
 
         Raises:
             UsageError: the workplace refuses what it is given. What was started before goes on.
@@ -141,7 +140,7 @@ class Conductor:
         return step
 
     def _take_a_step(self) -> SweepStep:
-        """Read, end, start.
+        """Read, end, start, in this order.
 
         1. What other commands wrote into the journal, then how all trials stand; what is new is written down.
         2. Where the sweep is cancelled, all that is left ends. Else what the search prunes, or people gave up, ends.
@@ -290,11 +289,8 @@ class Conductor:
     def _has_failed(self, reading: TrialReading) -> bool:
         course = self.history.course_of(reading.name)
         # Neither what failed before the command was given, nor what was ordered to run again.
-        return (
-            reading.outcome in FAILURES
-            and not course.ended_earlier
-            and not course.wants_another(submission_time_of(reading))
-        )
+        is_forgiven = course.ended_earlier or course.wants_another(submission_time_of(reading))
+        return reading.outcome in FAILURES and not is_forgiven
 
     def _ends_with_sweep(self, reading: TrialReading) -> bool:
         """True if a trial in flight ends when the sweep stops: all do at the deadline, else those that wait."""

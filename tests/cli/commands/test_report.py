@@ -60,7 +60,7 @@ def test_a_sweep_whose_file_has_gone_is_read_from_its_record(tmp_path: Path, tri
     own = tmp_path / "own"
     (own / "sweep").mkdir(parents=True)
     file = own / "sweep" / "mine.yaml"
-    text = (Path(__file__).parents[4] / "conf" / "sweep" / "smoke.yaml").read_text()
+    text = (Path(__file__).parents[3] / "conf" / "sweep" / "smoke.yaml").read_text()
     file.write_text(text.replace("name: smoke", "name: mine"))
     words = ("--config-dir", str(own))
     assert trisweep("sweep", "mine", "--here", "sweep.max_trials=1", *words, cwd=tmp_path).returncode == 0
