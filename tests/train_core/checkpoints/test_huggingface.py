@@ -190,27 +190,24 @@ def test_rows_come_back_in_their_order(values: dict[str, Value], experiment_of: 
         assert torch.equal(to_rows(from_rows(value, source, spec), source, spec), value), name
 
 
-def test_every_tensor_rank_reads_its_rows(worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path) -> None:
-    theirs(LLAMA).save_pretrained(tmp_path)
-    values = LLAMA | {"checkpoint.load": str(tmp_path)}
-    split = values | {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+@pytest.mark.parametrize(
+    ("values", "axis", "module"),
+    [(LLAMA, "tensor", "feed_forward.up"), (MIXTRAL, "expert", "feed_forward.experts.up")],
+    ids=["rows of a tensor rank", "experts of an expert rank"],
+)
+def test_every_rank_reads_its_own_part(
+    values: dict[str, Any], axis: str, module: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    theirs(values).save_pretrained(tmp_path)
+    whole = values | {"checkpoint.load": str(tmp_path)}
+    split = whole | {"parallel.world_size": 2, f"parallel.{axis}_parallel_size": 2}
     alone = World(0, 1, torch.device("cpu"), "gloo")
-    first, second = worlds(2).run(up_weight, experiment_of(split))
-    assert torch.equal(torch.cat((first, second)), up_weight(alone, experiment_of(values)))
+    first, second = worlds(2).run(weight_of, experiment_of(split), module)
+    assert torch.equal(torch.cat((first, second)), weight_of(alone, experiment_of(whole), module))
 
 
-def test_every_expert_rank_reads_its_experts(worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path) -> None:
-    theirs(MIXTRAL).save_pretrained(tmp_path)
-    values = MIXTRAL | {"checkpoint.load": str(tmp_path)}
-    split = values | {"parallel.world_size": 2, "parallel.expert_parallel_size": 2}
-    alone = World(0, 1, torch.device("cpu"), "gloo")
-    first, second = worlds(2).run(experts_weight, experiment_of(split))
-    assert torch.equal(torch.cat((first, second)), experts_weight(alone, experiment_of(values)))
-
-
-def experts_weight(world: World, experiment: Experiment) -> Tensor:
-    stage = dict(stage_of(experiment, world.rank).named_parameters())
-    return stage["layers.1.feed_forward.experts.up.weight"].detach()
+def weight_of(world: World, experiment: Experiment, module: str) -> Tensor:
+    return dict(stage_of(experiment, world.rank).named_parameters())[f"layers.1.{module}.weight"].detach()
 
 
 @pytest.mark.parametrize(
@@ -243,15 +240,11 @@ def test_weights_with_experts_are_for_models_with_experts(
         Weights(str(tmp_path), experiment_of(model).model)
 
 
-def up_weight(world: World, experiment: Experiment) -> Tensor:
-    return dict(stage_of(experiment, world.rank).named_parameters())["layers.1.feed_forward.up.weight"].detach()
-
-
 def up_weight_where_only_rank_0_finds_weights(world: World, experiment: Experiment) -> Tensor:
     with pytest.MonkeyPatch.context() as patched:
         if world.rank > 0:
             patched.setattr(first_weights, "is_weights", lambda path: False)
-        return up_weight(world, experiment)
+        return weight_of(world, experiment, "feed_forward.up")
 
 
 def test_rank_0_says_for_all_whether_there_are_weights(
