@@ -107,13 +107,14 @@ def _require_mixtral(spec: ModelSpec, experts: ExpertsSpec) -> None:
     if spec.family != "llama":
         problem = "has no place in the Hugging Face layout of the gpt family"
         raise ConfigError("model.experts", "given", problem, "Use model.experts=null.")
-    for key in ("shared_ffn_hidden_size", "num_dense_layers"):
-        if value := getattr(experts, key):
+    for key, value, plain in (
+        ("model.experts.shared_ffn_hidden_size", experts.shared_ffn_hidden_size, 0),
+        ("model.experts.num_dense_layers", experts.num_dense_layers, 0),
+        ("model.qkv_bias", spec.qkv_bias, False),
+    ):
+        if value != plain:
             problem = "has no place in Mixtral's layout, the one with experts that is read and written"
-            raise ConfigError(f"model.experts.{key}", value, problem, f"Use model.experts.{key}=0.")
-    if spec.qkv_bias:
-        problem = "has no place in Mixtral's layout, the one with experts that is read and written"
-        raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
+            raise ConfigError(key, value, problem, f"Use {key}={str(plain).lower()}.")
 
 
 def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
