@@ -65,7 +65,7 @@ def test_a_node_that_is_not_fit_gets_no_training_and_no_further_trial(
     submit(sweep, checked)
     (failed,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]))
     assert failed.outcome is Outcome.NODE_FAILED, failed.cause
-    assert re.match(rf"pre-flight: rank [01] on {BAD}: ModuleNotFoundError: No module named .torch", failed.cause), failed.cause
+    assert re.match(rf"pre-flight: rank [01] on {BAD}: ModuleNotFoundError", failed.cause), failed.cause
     assert failed.measurement is not None
     assert (failed.measurement.fault, failed.measurement.nodes) == (Fault.PREFLIGHT, (BAD,))
     assert [bad.name for bad in bad_nodes(sweep.read())] == [BAD]
