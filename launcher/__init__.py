@@ -3,6 +3,7 @@
 From the top down; every line imports only from those below it:
 
 job               the functions that run inside a job: named by whoever submits it, and not imported
+preflight         a look at a job's nodes before its training; `job` alone needs it
 allocation_sweep  a sweep in one allocation, whose trials are its steps; `allocation_job` runs inside it
 rerun             one trial again, as it was
 doctor            whether a site is ready, and what to change

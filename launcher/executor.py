@@ -65,4 +65,7 @@ CHECK_NODE_IN_SLURM = ByName("launcher.job", "check_node_in_slurm")
 MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")
 
 
+PREFLIGHT = "TRISWEEP_PREFLIGHT"
+"""The variable by which a job of a trial knows that it is to look at its nodes first."""
+
 CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")

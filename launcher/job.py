@@ -10,6 +10,8 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.executor import PREFLIGHT
+from launcher.preflight import require_fit_nodes
 from launcher.provenance import keep_job_provenance
 from launcher.slurm.own_jobs import own_job_id, requeue
 from launcher.slurm.query import SlurmSilent, query_jobs
@@ -36,6 +38,8 @@ def run_in_slurm(folder: str) -> None:
     # Slurm counts how often it has started this job again, and sets no count at its first start.
     attempt = Attempt(submission.attempt, int(os.environ.get("SLURM_RESTART_COUNT", "0")))
     try:
+        if os.environ.get(PREFLIGHT) == "1":
+            require_fit_nodes(TrialFolder(folder, attempt))
         _run_as_task(Path(folder), attempt)
     except AttemptOver as over:
         # A later attempt works here, so this job leaves without a failure that could be taken for that attempt's.

@@ -40,6 +40,7 @@ class Fault(StrEnum):
     LOST: Slurm no longer knows the job, which left no word.
     HARDWARE: a device, its driver or the network.
     START: the job ended before the program in it had begun.
+    PREFLIGHT: the check of its nodes before the training (`slurm.preflight`) found one that is not fit.
     HANG: the ranks waited in vain for longer than `watch.hang_seconds`.
     KILLED: a signal from outside, and nobody says whose.
     CRASH: an error in this package, or in the libraries that it calls.
@@ -54,6 +55,7 @@ class Fault(StrEnum):
     LOST = "LOST"
     HARDWARE = "HARDWARE"
     START = "START"
+    PREFLIGHT = "PREFLIGHT"
     HANG = "HANG"
     KILLED = "KILLED"
     CRASH = "CRASH"

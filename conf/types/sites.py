@@ -55,6 +55,8 @@ class SlurmSpec(Frozen):
         python: the interpreter on the compute nodes; null means the one that submits, or `python3` in a container.
         extra_sbatch: further sbatch options, long names without the leading dashes.
         max_resubmits: how often a trial that lost its node or its place is submitted again.
+        preflight: every rank of a trial's job first looks at its node for some seconds (a product, the device's memory
+            and clock, an all-reduce); a node that is not fit gets no trial of the sweep, and the trial other nodes.
         poll_seconds: commands that look again and again ask Slurm no more often than this, all of them together.
     """
 
@@ -79,6 +81,7 @@ class SlurmSpec(Frozen):
     container_image: str | None = None
     container_mounts: Annotated[tuple[str, ...], Field(strict=False)] = ()
     container_gpus: Literal["nvidia", "amd"] | None = None
+    preflight: bool = False
     gpu_type: str | None = None
     components: dict[str, SlurmComponent] = Field(default_factory=dict)
 

@@ -148,14 +148,15 @@ class Admission:
         return self.budget.why_too_late(begun, now, self.budget.most_seconds(trial))
 
 
-RETRIED_ANYWHERE = frozenset({Fault.NODE, Fault.PREEMPTED, Fault.LOST})
+RETRIED_ANYWHERE = frozenset({Fault.NODE, Fault.PREEMPTED, Fault.LOST, Fault.PREFLIGHT})
 """These say nothing about the trial, which is submitted again up to `max_resubmits` times."""
 
 RETRIED_ELSEWHERE = frozenset({Fault.HANG, Fault.HARDWARE, Fault.START})
 """These may be the trial's fault or the node's: it is tried once more, on other nodes."""
 
 MOST_MOVES = 1
-BLAMES_NODE = RETRIED_ELSEWHERE | {Fault.NODE}
+LEAVES_NODES = RETRIED_ELSEWHERE | {Fault.PREFLIGHT}
+BLAMES_NODE = LEAVES_NODES | {Fault.NODE}
 
 BAD_NODE_SUSPICION = 2.0
 """A node is left out once as many trials failed there, where each blames the nodes of its job in equal parts."""
@@ -205,8 +206,10 @@ def bad_nodes(readings: Iterable[TrialReading]) -> list[BadNode]:
     failed: dict[str, list[EndedAttempt]] = defaultdict(list)
     for reading in readings:
         for node, attempt in _blaming_attempts(reading).items():
-            # Nobody knows which of its nodes failed an attempt, so that each bears an equal part.
-            suspicion[node] += 1 / len(attempt.nodes)
+            # Nobody knows which of its nodes failed an attempt, so that each bears an equal part. A check that looked
+            # at nothing but the nodes needs no second trial to agree.
+            weight = BAD_NODE_SUSPICION if attempt.fault is Fault.PREFLIGHT else 1.0
+            suspicion[node] += weight / len(attempt.nodes)
             failed[node].append(attempt)
     worst = sorted((node for node in suspicion if suspicion[node] >= BAD_NODE_SUSPICION), key=lambda n: -suspicion[n])
     return [BadNode(node, len(failed[node]), max(failed[node], key=lambda each: each.ended).cause) for node in worst]
@@ -225,7 +228,7 @@ def nodes_to_avoid(reading: Reading, bad: Iterable[BadNode], num_spare: int) -> 
     Args:
         num_spare: nodes of the cluster beyond those that the trial needs; no more are left out, else it never starts.
     """
-    own = [node for attempt in reading.ended_attempts if attempt.fault in RETRIED_ELSEWHERE for node in attempt.nodes]
+    own = [node for attempt in reading.ended_attempts if attempt.fault in LEAVES_NODES for node in attempt.nodes]
     # Its own first, because the list is cut where no more nodes can be spared.
     avoided = dict.fromkeys([*own, *(node.name for node in bad)])
     return tuple(sorted(list(avoided)[: max(0, num_spare)]))

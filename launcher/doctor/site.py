@@ -10,7 +10,7 @@ from launcher.slurm.cluster import ask, pairs_of_lines, pairs_of_words
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 ENFORCEABLE = ("associations", "limits", "qos")
-LIMITS = ("MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA")
+LIMITS = ("MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA", "MaxTRES")
 
 
 @dataclass(frozen=True)

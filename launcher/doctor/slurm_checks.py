@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
-from launcher.slurm.cluster import ask, minutes, this_cluster
+from launcher.slurm.cluster import ask, best_of, minutes, node_kinds, this_cluster
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300
@@ -48,7 +49,7 @@ def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     yield _accounting(site)
     yield from _partition(site, wanted)
     yield _account(site, wanted.slurm)
-    yield from _qos(site, wanted.slurm)
+    yield from _qos(site, wanted)
     yield _arrays(site, wanted.slurm)
     yield _requeue(site)
     yield _preemption(site)
@@ -56,6 +57,7 @@ def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
         yield _container(wanted.slurm)
     if site.partition(wanted.slurm.partition) is not None:
         yield _devices(wanted)
+        yield from _cores(wanted)
     yield _test_submission(wanted)
 
 
@@ -117,11 +119,15 @@ def _time_limit(partition: str, facts: dict[str, str], slurm: SlurmSpec) -> Chec
 def _nodes(partition: str, facts: dict[str, str], cluster: ClusterSpec) -> CheckResult:
     limits = [int(facts[key]) for key in ("MaxNodes", "TotalNodes") if facts.get(key, "").isdigit()]
     if limits and cluster.num_nodes > min(limits):
-        says = f"{cluster.name} has {cluster.num_nodes} nodes by its file, {partition} gives a job {min(limits)}"
+        says = f"{_nodes_by_file(cluster)}, {partition} gives a job {min(limits)}"
         return SLURM.warning(
             "nodes", says, f"Correct num_nodes in {shown_file('cluster', cluster.name)}, or sweep fewer."
         )
     return SLURM.ok("nodes", f"{cluster.num_nodes} by the cluster's file, which a job may have")
+
+
+def _nodes_by_file(cluster: ClusterSpec) -> str:
+    return f"{cluster.name} has {cluster.num_nodes} nodes by its file"
 
 
 def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
@@ -139,8 +145,15 @@ def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     return SLURM.warning("account", f"{says}, which this site does not enforce", remedy)
 
 
-def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
-    """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name."""
+def _qos(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
+    """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name.
+
+    A partition may have a QOS of its own, whose limits hold beside the job's.
+    """
+    slurm = wanted.slurm
+    partition = site.partition(slurm.partition) or {}
+    if (of_partition := partition.get("QoS", "N/A")) != "N/A":
+        yield _qos_limits(of_partition, site.qos.get(of_partition, {}), wanted)
     yours = sorted({name for *_, names in site.associations for name in names})
     if slurm.qos is not None and site.qos and slurm.qos not in site.qos:
         qos_names = ", ".join(site.qos)
@@ -153,14 +166,19 @@ def _qos(site: SlurmSite, slurm: SlurmSpec) -> Iterator[CheckResult]:
     if not names:
         yield SLURM.skip("QOS", "the accounting does not say which are yours")
     for name in names:
-        yield _qos_limits(name, site.qos.get(name, {}), slurm)
+        yield _qos_limits(name, site.qos.get(name, {}), wanted)
 
 
-def _qos_limits(name: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
-    wall = minutes(facts.get("MaxWall", ""))
-    if wall is not None and slurm.time_limit_minutes > wall:
-        says = f"{name} gives at most {wall:g} minutes, and {slurm.time_limit_minutes} are wanted"
+def _qos_limits(name: str, facts: dict[str, str], wanted: Wanted) -> CheckResult:
+    wall, time_limit = minutes(facts.get("MaxWall", "")), wanted.slurm.time_limit_minutes
+    if wall is not None and time_limit > wall:
+        says = f"{name} gives at most {wall:g} minutes, and {time_limit} are wanted"
         return SLURM.problem("QOS", says, f"Set slurm.time_limit_minutes={wall:g} or less, or another slurm.qos.")
+    most_nodes = re.search(r"(?<![\w/])node=(\d+)", facts.get("MaxTRES", ""))
+    if most_nodes and wanted.cluster.num_nodes > int(most_nodes[1]):
+        says = f"{name} gives a job at most {most_nodes[1]} nodes; {_nodes_by_file(wanted.cluster)}"
+        remedy = f"Set cluster.num_nodes={most_nodes[1]}, or another slurm.qos."
+        return SLURM.warning("QOS", says, remedy)
     jobs = [f"{key} {facts[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if facts.get(key)]
     limits = f"{', '.join(jobs)}; what is beyond is submitted later" if jobs else "no limit of jobs"
     return SLURM.ok("QOS", f"{name}: {limits}")
@@ -202,11 +220,11 @@ def _devices(wanted: Wanted) -> CheckResult:
     slurm, cluster = wanted.slurm, wanted.cluster
     if cluster.device.kind != "gpu":
         return SLURM.ok("devices", f"the devices of {cluster.name} are cores; no GPU is asked for")
-    if slurm.gpu_request == "none":
-        return SLURM.ok("devices", "nodes are taken whole (slurm.gpu_request=none)")
     partition = ("--partition", slurm.partition) if slurm.partition else ()
     output = ask("sinfo", "--noheader", "--format=%G", *partition).stdout
     offered = sorted({line.strip() for line in output.splitlines() if "gpu" in line})
+    if not offered and slurm.gpu_request == "none":
+        return SLURM.ok("devices", "nodes are taken whole (slurm.gpu_request=none)")
     if not offered:
         remedy = "Set slurm.partition to one with GPUs, or slurm.gpu_request=none where nodes are given whole."
         return SLURM.problem("devices", "Slurm knows of no GPU there (GRES)", remedy)
@@ -215,6 +233,20 @@ def _devices(wanted: Wanted) -> CheckResult:
         says = f"nodes have {', '.join(offered)}; {cluster.name} has {cluster.devices_per_node} a node by its file"
         return SLURM.warning("devices", says, f"Correct devices_per_node in {shown_file('cluster', cluster.name)}.")
     return SLURM.ok("devices", f"{', '.join(offered)} a node")
+
+
+def _cores(wanted: Wanted) -> Iterator[CheckResult]:
+    """The cores that the ranks of a node ask for, against those that Slurm counts on one; nothing if unknown."""
+    kind = best_of(node_kinds(), wanted.slurm.partition)
+    per_task, per_node = wanted.slurm.cpus_per_task, wanted.cluster.devices_per_node
+    if kind is None or per_task is None:
+        return
+    asks = f"{per_node} ranks of {per_task} cores (slurm.cpus_per_task)"
+    if per_node * per_task > kind.num_cores:
+        says = f"{asks} are more than the {kind.num_cores} of a node of {kind.partition}"
+        yield SLURM.problem("cores", says, f"Set slurm.cpus_per_task={max(1, kind.num_cores // per_node)} or less.")
+    else:
+        yield SLURM.ok("cores", f"{asks}, of {kind.num_cores} a node")
 
 
 def _counts(gres: str) -> Iterator[str]:

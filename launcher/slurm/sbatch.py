@@ -13,6 +13,7 @@ from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
 from conf.types.sites import SlurmSpec
+from launcher.executor import PREFLIGHT
 from launcher.slurm.container import container_srun_args, container_words
 from launcher.snapshot import CHECKSUM_OF_FILES, checksum_of_files
 from sweeps.folder.submission import JobShape
@@ -139,6 +140,8 @@ def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
     PYTHONDONTWRITEBYTECODE keeps the snapshot as it is checked, where nodes have another Python.
     """
     exported = {"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", **slurm.environment}
+    if slurm.preflight:
+        exported[PREFLIGHT] = "1"
     # The colon comes only with what follows it: an empty entry would stand for the working folder.
     path = f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"
     variables = [path, *(f"export {name}={shlex.quote(value)}" for name, value in exported.items())]

@@ -4,4 +4,5 @@ plan, record           what is measured, what was found, and where it lies on di
 link_fit               a link's latency and bandwidth from measured times; no torch
 device                 one rank of a calibration; imports torch
 kernels, links         what it measures; `stopwatch` times it
+preflight              seconds of the same before a training, which tell a bad node from a good one; imports torch
 """

@@ -180,6 +180,29 @@ class DeviceRates(Frozen):
     finished: float
 
 
+class RankFacts(Frozen):
+    """What a rank found of its device before the training; all of it is 0 or None where it cannot be told.
+
+    Attributes:
+        free_bytes, total_bytes: of the device's memory, before anything of ours was there; 0 on a CPU.
+        product_flops_per_second: of one large product in fp16, in fp32 on a CPU.
+        product_is_right: the product of ones is what it must be.
+        clock_hertz: of the device right after it.
+        bus_bytes_per_second: what passes a rank in an all-reduce over all ranks; None for a single rank.
+        sum_is_right: the all-reduce of ones is what it must be.
+    """
+
+    rank: int
+    node: str
+    free_bytes: int
+    total_bytes: int
+    product_flops_per_second: Positive
+    product_is_right: bool
+    clock_hertz: Positive | None
+    bus_bytes_per_second: Positive | None
+    sum_is_right: bool
+
+
 class RatesFolder(JobFolder):
     """One calibration on disk; besides what every job's folder has:
 

@@ -67,6 +67,7 @@ def attempted(sweep: Sweep, slurm_submission: Callable[..., Submission]) -> Atte
         (Fault.NODE, 2),
         (Fault.PREEMPTED, 2),
         (Fault.LOST, 2),
+        (Fault.PREFLIGHT, 2),
         (Fault.HANG, 1),
         (Fault.HARDWARE, 1),
         (Fault.START, 1),
@@ -115,6 +116,14 @@ def test_a_node_on_which_two_trials_failed_is_named_and_avoided(sweep: Sweep, at
     assert document["excluded_nodes"] == {"n1": "made up: NODE"}
     assert nodes_to_avoid(healthy, [bad], num_spare=3) == ("n1",)
     assert nodes_to_avoid(healthy, [bad], num_spare=0) == (), "else it would wait for ever"
+
+
+def test_a_node_that_its_preflight_found_unfit_is_left_out_at_once(sweep: Sweep, attempted: Attempted) -> None:
+    unfit = attempted(0, Fault.PREFLIGHT, nodes=("n1",))
+    assert [bad.name for bad in bad_nodes(sweep.read())] == ["n1"]
+    assert nodes_to_avoid(unfit, [], num_spare=1) == ("n1",)
+    attempted(1, Fault.PREFLIGHT, nodes=("n2", "n3"))
+    assert [bad.name for bad in bad_nodes(sweep.read())] == ["n1"], "either of the two may be the bad one"
 
 
 def test_the_nodes_of_a_large_job_share_the_blame(sweep: Sweep, attempted: Attempted) -> None:

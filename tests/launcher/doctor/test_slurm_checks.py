@@ -33,11 +33,11 @@ def examine(tools: Callable[..., None]) -> Examine:
 
     def run(overrides: Sequence[str] = (), partition: str = PARTITION, **changed: Any) -> Statuses:
         scripts = {
-            "sinfo": "echo gpu:mi250:8",
+            "sinfo": 'case "$*" in *%c*) echo "gpu*|up|1-00:00:00|64|64|gpu:mi250:8";; *) echo gpu:mi250:8; esac',
             "sacct": "true",
             "sbatch": "cat > /dev/null; echo 'sbatch: Job 7 to start at noon' >&2",
-            "sacctmgr": 'case "$*" in *assoc*) echo "lab||normal,long";; *) echo "normal|12:00:00|||500|";'
-            ' echo "long|7-00:00:00||||"; esac',
+            "sacctmgr": 'case "$*" in *assoc*) echo "lab||normal,long";; *) echo "normal|12:00:00|||500||";'
+            ' echo "long|7-00:00:00|||||"; echo "part_gpu|10:00:00|||||cpu=9,node=32"; esac',
         } | {name: changed.pop(name) for name in ("sinfo", "sacct", "sbatch", "sacctmgr") if name in changed}
         lines = "\n".join(f"{name} = {value}" for name, value in (CONFIG | changed).items())
         scontrol = f'case "$*" in *partition*) echo "{partition}";; *) echo "{lines}"; esac'
@@ -45,7 +45,8 @@ def examine(tools: Callable[..., None]) -> Examine:
         settings = load(["cluster=frontier", "slurm.account=lab", "slurm.time_limit_minutes=60", *overrides])
         found = list(slurm_findings(Wanted(settings.slurm, settings.cluster, "#!/bin/sh")))
         assert all(bool(each.remedy) == (each.status in ("warning", "problem")) for each in found), found
-        return {each.name: each.status for each in found}
+        worst = sorted(found, key=lambda each: ("ok", "skipped", "warning", "problem").index(each.status))
+        return {each.name: each.status for each in worst}
 
     return run
 
@@ -74,6 +75,12 @@ def test_a_site_that_suits_the_settings_is_ok(examine: Examine) -> None:
         ([], {"PreemptMode": "GANG,SUSPEND"}, "preemption", "warning"),
         ([], {"sinfo": "echo '(null)'"}, "devices", "problem"),
         ([], {"sinfo": "echo 'gpu:a100:4(S:0-1)'"}, "devices", "warning"),
+        (["slurm.gpu_request=none"], {"sinfo": "echo 'gpu:a100:4'"}, "devices", "warning"),
+        (["slurm.gpu_request=none"], {"sinfo": "echo '(null)'"}, "devices", "ok"),
+        (["slurm.cpus_per_task=9"], {}, "cores", "problem"),
+        (["slurm.time_limit_minutes=660"], {"partition": f"{PARTITION} QoS=part_gpu"}, "QOS", "problem"),
+        (["cluster.num_nodes=64"], {"partition": f"{PARTITION} QoS=part_gpu"}, "QOS", "warning"),
+        (["cluster.num_nodes=32"], {"partition": f"{PARTITION} QoS=part_gpu"}, "QOS", "ok"),
         ([], {"sbatch": "cat > /dev/null; echo 'invalid account' >&2; exit 1"}, "a sweep's job", "problem"),
     ],
 )
