@@ -11,7 +11,7 @@ Rooms, from the bottom up: `counts` (exact), `primitives` (one product, one coll
 """
 
 from train_core.costs.block_rates import block_rates
-from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
+from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import Estimate, estimate, estimates, num_recomputed
 from train_core.costs.terms import MEMORY_KINDS, STEP_TERMS, StageMemory, StepTime
@@ -19,6 +19,7 @@ from train_core.costs.trainers.declared import IMPLEMENTATIONS
 from train_core.costs.trainers.implementation import Implementation
 
 __all__ = [
+    "DOCUMENT_FLOPS_FORMULA",
     "FLOPS_FORMULA",
     "IMPLEMENTATIONS",
     "MEMORY_KINDS",
