@@ -20,6 +20,7 @@ from conf.plan.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.plan.trainer_limits import limits_of_program, require_runnable
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import (
+    DOCUMENTS,
     ROTARY_BASE,
     CheckpointPlan,
     DataSpec,
@@ -98,6 +99,7 @@ def _leave_out_later_keys(content: dict[str, Any]) -> None:
     """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
     later = (
         ("parallel", ParallelPlan),
+        ("data", DataSpec),
         ("precision", PrecisionPlan),
         ("model", ModelSpec),
         ("checkpoint", CheckpointPlan),
@@ -141,6 +143,10 @@ def _check_training(experiment: Experiment) -> None:
         problem = f"would compile anew in every step for new masks: training.dropout = {training.dropout}"
         remedy = "Set training.compile_layers=false, or training.dropout=0."
         raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
+    if training.compile_layers and experiment.data.separate_documents:
+        problem = f"would compile anew for every cut into documents: {DOCUMENTS} = true"
+        remedy = f"Set training.compile_layers=false, or {DOCUMENTS}=false."
+        raise InfeasiblePlan("training.compile_layers", True, problem, remedy)
     require_compilable(training, experiment.parallel.recompute)
     require_whole_attention(training, experiment.parallel.context_parallel_size)
 
@@ -182,6 +188,9 @@ def _check_command(experiment: Experiment) -> None:
     if experiment.mixed is not None:
         problem = f"lays stages on several types of devices, which trainer {trainer.name} is not told"
         raise InfeasiblePlan("mixed", experiment.place, problem, "Use trainer=trisweep, or mixed=null.")
+    if experiment.data.separate_documents:
+        remedy = f"Set {DOCUMENTS}=false, or use trainer=trisweep; the program may have a flag of its own."
+        raise InfeasiblePlan(DOCUMENTS, True, f"is not passed on to trainer {trainer.name}", remedy)
     folders = experiment.stage.folder_names if experiment.stage else ()
     if not trainer.trains and experiment.stage is None:
         problem, remedy = "does not train, and a sweep's points are trainings", "Make it a stage, in sweep.stages."

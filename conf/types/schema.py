@@ -29,6 +29,7 @@ MatmulRecipe = Literal["fp8-delayed", "fp8-tensorwise", "fp8-rowwise", "fp8-bloc
 Value = bool | int | float | str | None
 ROTARY_BASE = 10_000.0
 """The base of rotary positions for models that name none. Source: arXiv 2104.09864, section 3.2.2."""
+DOCUMENTS = "data.separate_documents"
 NORM_EPSILON = 1e-5
 """The addition of norms to a mean square or a variance unless the model says otherwise. Source: the config.json of
 GPT-2, Llama 2 and Llama 3.1."""
@@ -164,6 +165,8 @@ class DataSpec(Frozen):
         max_bytes: text beyond this many bytes is not read; null where no text is read.
         cache_dir: folder of the memory-mapped token files; null puts them beside the trials.
         held_out_fraction: the last part of the tokens, never trained on, for the held-out loss.
+        separate_documents: attention and positions stay inside a document, where a sequence is packed from several: the
+            files of a text, or those of a dataset's index; false in folders written before there was a choice.
     """
 
     source: Literal["text", "megatron", "synthetic"]
@@ -172,12 +175,20 @@ class DataSpec(Frozen):
     max_bytes: Count | None
     cache_dir: str | None
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)]
+    separate_documents: bool = False
 
     @model_validator(mode="after")
     def _text_is_read_somehow(self) -> DataSpec:
         for key in ("tokenizer", "max_bytes"):
             if self.source == "text" and getattr(self, key) is None:
                 raise ConfigError(f"data.{key}", None, "does not say how to read text", f"Give data.{key}=VALUE.")
+        return self
+
+    @model_validator(mode="after")
+    def _documents_are_there(self) -> DataSpec:
+        if self.separate_documents and self.source == "synthetic":
+            remedy = f"Set {DOCUMENTS}=false, or use another data.source."
+            raise ConfigError(DOCUMENTS, True, "finds no documents in random tokens", remedy)
         return self
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from conf.types.schema import DOCUMENTS, DataSpec
 from sweeps.planner import Choice
 from sweeps.planner.choosing.choice import NEARLY_FULL, Judged, num_rivals
 from sweeps.planner.request import Request
@@ -24,8 +25,18 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
     if full:
         need = "needs" if len(full) == 1 else "need"
         yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 10% leaves some free."
+    yield from unpriced_sentences(request.settings.data)
     if request.padding:
         yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)
+
+
+def unpriced_sentences(data: DataSpec) -> Iterator[str]:
+    """Sentences on what a configuration asks for and a price does not follow."""
+    if data.separate_documents:
+        yield (
+            f"! {DOCUMENTS}=true is priced with attention over whole sequences: how long documents are is not known on"
+            " paper. Separate ones take less time, and no more memory on a GPU whose flash kernel runs."
+        )
 
 
 def padded_vocabulary_sentence(stated: int, padded: int) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,12 +23,14 @@ from numpy.typing import NDArray
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from train_core.data.token_file import Ids, TokenFile
+from train_core.data.token_file import DocumentNumbers, Ids, TokenFile
 from train_core.data.tokens import prepare, split_of
+from train_core.model.documents import Documents
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.pipeline_parallel import MicroBatch
 from train_core.process.first_rank import result_of_first
 
+Stream = TypeVar("Stream")
 Window = Callable[[int], NDArray[np.int64]]
 """From the number of a sample, counted over all steps, to its seq_length + 1 token ids."""
 
@@ -35,7 +38,8 @@ Window = Callable[[int], NDArray[np.int64]]
 class Batches:
     """This rank's micro-batches of every step, and of every held-out batch.
 
-    Replica d of a step takes the d-th equal run of the global batch's sequences. Only the two end stages read.
+    Replica d of a step takes the d-th equal run of the global batch's sequences. Only the two end stages read, unless
+    documents are separate, which every layer's attention has to know.
     """
 
     def __init__(self, experiment: Experiment, mesh: Mesh, device: torch.device, cache_dir: Path) -> None:
@@ -48,27 +52,50 @@ class Batches:
         self.device = device
         # Every rank takes part in this, also those that will read nothing, because it is a collective.
         self.tokens = tokens = shared_tokens(experiment, mesh, cache_dir)
-        if mesh.is_first_stage or mesh.is_last_stage:
+        if mesh.is_first_stage or mesh.is_last_stage or experiment.data.separate_documents:
             self.training, self.held_out = open_windows(experiment, tokens)
+        self.documents = open_document_windows(experiment, tokens)
 
     def micro_batch(self, step: int, index: int) -> MicroBatch:
         """A micro-batch of a training step. Steps count from 1, micro-batches of a step from 0."""
-        return self._read(self.training, step - 1, index)
+        return self._read(0, step - 1, index)
 
     def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
         """A micro-batch that is held out. Such batches count from 0, and are the same at every evaluation."""
-        return self._read(self.held_out, batch, index)
+        return self._read(1, batch, index)
 
-    def _read(self, window: Window, batch: int, index: int) -> MicroBatch:
+    def attended_share(self, step: int) -> float:
+        """The scores between tokens of one document, of all pairs of tokens in the sequences of a step's global batch.
+
+        Of n equal documents in every sequence that is 1 / n.
+        """
+        if self.documents is None:
+            return 1.0
+        first = (step - 1) * self.global_batch_size
+        numbers = (self.documents[0](first + i)[:-1] for i in range(self.global_batch_size))
+        shares = (np.bincount(of_tokens - of_tokens[0]) / of_tokens.size for of_tokens in numbers)
+        return sum(float(np.square(each).sum()) for each in shares) / self.global_batch_size
+
+    def _read(self, part: int, batch: int, index: int) -> MicroBatch:
+        """`part` is 0 for what trains and 1 for what is held out."""
         # Sequences count through steps, then replicas, then micro-batches, so that every layout makes the same global
         # batch of a step.
         first = batch * self.global_batch_size + self.first_sequence + index * self.micro_batch_size
-        ids = torch.from_numpy(
-            np.stack([window(first + i) for i in range(self.micro_batch_size)], axis=1)
-        )  # (s + 1, b)
+        ids = self._on_device(self._stacked((self.training, self.held_out)[part], first))  # (s + 1, b)
+        if self.documents is None:
+            return MicroBatch(ids[:-1], ids[1:])
+        numbers = self._stacked(self.documents[part], first)[:-1]
+        return MicroBatch(ids[:-1], ids[1:], Documents.of(numbers, self._on_device))
+
+    def _stacked(self, window: Window, first: int) -> NDArray[np.int64]:
+        """The windows of a micro-batch that begins with sample `first`: (s + 1, b)."""
+        return np.stack([window(first + i) for i in range(self.micro_batch_size)], axis=1)
+
+    def _on_device(self, values: NDArray[Any]) -> torch.Tensor:
+        tensor = torch.from_numpy(values)
         if self.device.type == "cuda":  # from pageable memory the copy would wait for all kernels that are queued
-            ids = ids.pin_memory().to(self.device, non_blocking=True)
-        return MicroBatch(ids[:-1], ids[1:])
+            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
 
 
 def shared_tokens(experiment: Experiment, mesh: Mesh, cache_dir: Path) -> TokenFile | None:
@@ -82,16 +109,26 @@ def open_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Wind
     """The windows of the training and of the held-out part."""
     if tokens is None:
         return synthetic_windows(experiment, 0), synthetic_windows(experiment, 1)
+    return stream_windows(experiment, _read_here(experiment, tokens.read))
+
+
+def open_document_windows(experiment: Experiment, tokens: TokenFile | None) -> tuple[Window, Window] | None:
+    """The windows of both parts again, with the number of each token's document; None unless these are separate."""
+    if tokens is None or not experiment.data.separate_documents:
+        return None
+    return stream_windows(experiment, _read_here(experiment, tokens.document_numbers))
+
+
+def _read_here(experiment: Experiment, read: Callable[[], Stream]) -> Stream:
     try:
-        ids = tokens.read()
+        return read()
     except OSError as error:
-        problem = f"{tokens.path} cannot be read on this node ({error.strerror})"
+        problem = f"{error.filename} cannot be read on this node ({error.strerror})"
         remedy = "Name a folder that all nodes share."
         raise ConfigError("data.cache_dir", experiment.data.cache_dir, problem, remedy) from None
-    return stream_windows(experiment, ids)
 
 
-def stream_windows(experiment: Experiment, ids: Ids) -> tuple[Window, Window]:
+def stream_windows(experiment: Experiment, ids: Ids | DocumentNumbers) -> tuple[Window, Window]:
     """The training sequences, shuffled anew in every epoch, and the held-out ones in order."""
     length, seed = experiment.model.seq_length, experiment.training.seed
     num_training, num_held_out = split_of(experiment, len(ids))

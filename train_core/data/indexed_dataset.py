@@ -83,6 +83,21 @@ def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
     return TokenFile(ids, total // item, dtype)
 
 
+def starts_in_index(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
+    """The first token of every document, from an index that `prepare_indexed` has read."""
+    index = tokens.path.with_suffix(".idx")
+    content = np.memmap(index, mode="r")
+    _, _, _, count, num_bounds = HEADER.unpack(content[: HEADER.size].tobytes())
+    lengths = content[HEADER.size : HEADER.size + 4 * count].view("<i4")
+    # Bounds number sequences, the last being the number of all of them.
+    first = HEADER.size + 12 * count
+    bounds = content[first : first + 8 * num_bounds].view("<i8")
+    if len(bounds) and (bounds.min() < 0 or bounds.max() > count):
+        raise _damage_error(data, index, f"names sequences of documents beyond the {count:,} that there are")
+    starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[bounds]
+    return starts
+
+
 def _type_and_extents(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[str, Ids, Ids]:
     """The type of the ids, and the number of ids and the byte offset of every sequence."""
     head = content[: HEADER.size].tobytes()

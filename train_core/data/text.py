@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 
 from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
@@ -30,6 +32,8 @@ from train_core.data.token_file import TokenFile
 from train_core.whole_files import replacing, write_atomically
 
 NUM_BYTES = 256
+CHUNK_TOKENS = 2**24
+"""The number of ids that are looked at together."""
 BYTES_FORMAT, BPE_FORMAT = 1, 2  # raised when the same text would give other tokens
 LOGGER = logging.getLogger(__name__)
 
@@ -56,6 +60,26 @@ def prepare_text(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile
     _warn_of_surprises(data, files, content.num_bytes)
     path = cache_dir / f"tokens-{content.signature}.npy"
     return _existing_file(path) or _make_file(data, model, files, content, path)
+
+
+def starts_of_files(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
+    """The first token of every file of a text; one that begins in the file before belongs to that."""
+    sizes = [path.stat().st_size for path in text_files(data).paths]
+    offsets = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    if data.tokenizer == "bytes":
+        return offsets
+    vocabulary: dict[str, int] = json.loads(learnt_beside(tokens.path).read_text())["model"]["vocab"]
+    num_bytes = np.zeros(max(vocabulary.values()) + 1, dtype=np.int64)
+    num_bytes[list(vocabulary.values())] = list(map(len, vocabulary))  # a character stands for a byte
+    ids, before, starts = tokens.read(), 0, np.full(len(offsets), tokens.num_tokens)
+    for first in range(0, len(ids), CHUNK_TOKENS):
+        ends = before + np.cumsum(num_bytes[ids[first : first + CHUNK_TOKENS]])
+        is_here = (before <= offsets) & (offsets < ends[-1])
+        # The first token that begins at the offset or after it is the one after all that end before.
+        begins = np.concatenate(([before], ends[:-1]))
+        starts[is_here] = first + np.searchsorted(begins, offsets[is_here])
+        before = int(ends[-1])
+    return starts
 
 
 def _existing_file(path: Path) -> TokenFile | None:

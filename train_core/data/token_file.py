@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from train_core.whole_files import replacing
 
 Ids = NDArray[np.integer]
 
@@ -19,11 +22,13 @@ class TokenFile:
 
     Attributes:
         dtype: the type of the ids in a file without a header; None for a `.npy`, which names it itself.
+        documents: the `.npy` file of the first token of every document; None where sequences are not cut into them.
     """
 
     path: Path
     num_tokens: int
     dtype: str | None = None
+    documents: Path | None = None
 
     @property
     def name(self) -> str:
@@ -40,6 +45,41 @@ class TokenFile:
             mapped: Ids = np.load(self.path, mmap_mode="r")
             return mapped
         return np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.num_tokens,))
+
+    def document_numbers(self) -> DocumentNumbers:
+        """The document of every token.
+
+        Raises:
+            OSError: as `read`.
+        """
+        assert self.documents is not None
+        return DocumentNumbers(np.load(self.documents, mmap_mode="r"), self.num_tokens)
+
+
+@dataclass(frozen=True)
+class DocumentNumbers:
+    """The number of each token's document, which is read like an array but follows from where documents begin."""
+
+    starts: NDArray[np.int64]
+    num_tokens: int
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    def __getitem__(self, tokens: slice) -> NDArray[np.int64]:
+        first = np.searchsorted(self.starts, tokens.start, side="right")
+        end = np.searchsorted(self.starts, tokens.stop, side="left")
+        bounds = np.concatenate(([tokens.start], self.starts[first:end], [tokens.stop]))
+        return np.repeat(np.arange(first, end + 1), np.diff(bounds))
+
+
+def with_documents(tokens: TokenFile, starts: NDArray[np.int64], cache_dir: Path) -> TokenFile:
+    """The tokens, with a file of where their documents start, which is named by its content and made where it lacks."""
+    path = cache_dir / f"documents-{hashlib.sha256(starts.tobytes()).hexdigest()[:16]}.npy"
+    if not path.exists():
+        with replacing(path) as file:
+            np.save(file, starts)
+    return replace(tokens, documents=path)
 
 
 class Split(NamedTuple):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
-from train_core.data.indexed_dataset import prepare_indexed
-from train_core.data.text import prepare_text
-from train_core.data.token_file import Split, TokenFile, split
+from conf.types.schema import DOCUMENTS, DataSpec
+from train_core.data.indexed_dataset import prepare_indexed, starts_in_index
+from train_core.data.text import prepare_text, starts_of_files
+from train_core.data.token_file import Split, TokenFile, split, with_documents
 from train_core.trial_folder import TrialFolder
 
 PREPARE = {"text": prepare_text, "megatron": prepare_indexed}
+FEWEST_DOCUMENTS = 2
+STARTS = {"text": starts_of_files, "megatron": starts_in_index}
 
 
 def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
@@ -26,6 +32,8 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
         return None
     try:
         tokens = PREPARE[data.source](data, experiment.model, cache_dir)
+        if data.separate_documents:
+            tokens = with_documents(tokens, _document_starts(data, tokens), cache_dir)
     except OSError as error:  # not the data's fault: what is wrong with that raises ConfigError
         problem = f"{error.filename or cache_dir} cannot be written ({error.strerror})"
         if data.cache_dir is None:
@@ -33,6 +41,17 @@ def prepare(experiment: Experiment, cache_dir: Path) -> TokenFile | None:
         raise ConfigError("data.cache_dir", data.cache_dir, problem, "Name a folder that can be written.") from None
     split_of(experiment, tokens.num_tokens)
     return tokens
+
+
+def _document_starts(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
+    """The first token of every document that has any, in order."""
+    starts = np.unique(STARTS[data.source](data, tokens))
+    starts = starts[starts < tokens.num_tokens]
+    if len(starts) < FEWEST_DOCUMENTS:
+        problem = f"finds nothing to separate: {tokens.path} is one document"
+        remedy = f"Set {DOCUMENTS}=false, or name a folder of several files or a dataset of several documents."
+        raise ConfigError(DOCUMENTS, True, problem, remedy)
+    return starts
 
 
 def token_folder(trial: TrialFolder, experiment: Experiment) -> Path:

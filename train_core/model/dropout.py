@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from train_core.model.documents import Documents
 from train_core.model.transformer import CausalAttention, causal_attention
 
 
@@ -93,12 +94,20 @@ class DroppingAttention:
         """True if one call serves all heads of a rank."""
         return query.is_cuda
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        probability: float,
+        seed: int,
+        documents: Documents | None = None,
+    ) -> Tensor:
         """`causal_attention` in which every score is dropped with this probability."""
         cuda = query.is_cuda
         generator = torch.cuda.default_generators[query.get_device()] if cuda else torch.default_generator
         generator.manual_seed(seed)
-        return causal_attention(query, key, value, probability)
+        return causal_attention(query, key, value, probability, documents)
 
 
 SEEDED_ATTENTION = DroppingAttention()
@@ -119,9 +128,9 @@ class AttentionWithDropout(CausalAttention):
         self.site, self.probability, self.randomness, self.part = site, probability, randomness, part
         self.attention = attention
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
         if not torch.is_grad_enabled():  # as in an evaluation
-            return super().forward(query, key, value)
+            return super().forward(query, key, value, documents)
         shared = query.size(1) // key.size(1)
         count = 1 if self.attention.takes_all_heads(query) else query.size(1)
         queries = query.chunk(count, dim=1)
@@ -131,14 +140,14 @@ class AttentionWithDropout(CausalAttention):
             if count == 1
             else [(key[:, i // shared, None], value[:, i // shared, None]) for i in range(count)]
         )
-        outs = [self._attend(self.part * count + i, queries[i], *pairs[i]) for i in range(count)]
+        outs = [self._attend(self.part * count + i, queries[i], *pairs[i], documents) for i in range(count)]
         # torch.cat would copy even a single one, and keep the copy for backward.
         out = outs[0] if count == 1 else torch.cat(outs, dim=1)
         return out.permute(2, 0, 1, 3).flatten(2)
 
-    def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
         seed = self.randomness.seed_of(self.site, part)
-        return self.attention.attend(query, key, value, self.probability, seed)
+        return self.attention.attend(query, key, value, self.probability, seed, documents)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ HAS_FUSED_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
 input."""
 
 
+SHARED_TABLE_DIMS = 3  # cosine or sine, position, pair of elements: of a table that all sequences share
+
+
 class Activation(NamedTuple):
     """A function and its gradient: `backward(grad_out, x)`."""
 
@@ -96,9 +99,14 @@ def rotary_table(seq_length: int, frequencies: Tensor) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()))
 
 
+def _for_heads(table: Tensor) -> Tensor:
+    """The table (2, s, d/2), or that of every sequence (2, s, b, d/2), as (2, s, b or 1, 1, 1, d/2)."""
+    return table[:, :, None, None, None] if table.dim() == SHARED_TABLE_DIMS else table[:, :, :, None, None]
+
+
 def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
     """Turn element i and i + d/2 of each vector of x (s, b, g, n, d) by its position's angle, as Hugging Face does."""
-    cos, sin = table[:, :, None, None, None]
+    cos, sin = _for_heads(table)
     (left, right), (into_left, into_right) = x.chunk(2, -1), into.chunk(2, -1)
     torch.mul(left, cos, out=into_left).addcmul_(right, sin, value=-sign)
     torch.mul(right, cos, out=into_right).addcmul_(left, sin, value=sign)
@@ -106,7 +114,7 @@ def _turn(x: Tensor, table: Tensor, sign: int, into: Tensor) -> None:
 
 def _rotated_copy(x: Tensor, table: Tensor, sign: int) -> Tensor:
     """The result of `_turn` as a new tensor: torch's compiler cannot write into a part of one, and fuses this."""
-    cos, sin = table[:, :, None, None, None]
+    cos, sin = _for_heads(table)
     left, right = x.chunk(2, -1)
     return torch.cat((left * cos - right * (sign * sin), right * cos + left * (sign * sin)), dim=-1)
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from torch.nn import functional
 from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE
 from train_core.attention_rules import flash_runs
+from train_core.model.documents import Documents, attend_packed, attend_separately, takes_packed
 from train_core.model.elementwise import GELU, SILU, gated_product, rms_norm, rotary_table, split_heads
 from train_core.model.mixture import MixtureOfExperts
 
@@ -46,8 +49,9 @@ class Positions(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(seq_length, hidden_size))
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        return vectors + self.weight[:, None]
+    def forward(self, vectors: Tensor, positions: Tensor | None = None) -> Tensor:
+        """`positions` (s, b) is given where they differ from sequence to sequence."""
+        return vectors + (self.weight[:, None] if positions is None else functional.embedding(positions, self.weight))
 
 
 class PlaceForDropout(nn.Identity):
@@ -64,8 +68,14 @@ class Embedding(nn.Module):
         self.positions: nn.Module = Positions(spec.seq_length, spec.hidden_size) if learned else nn.Identity()
         self.dropout: nn.Module = PlaceForDropout()
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.dropout(self.positions(self.tokens(tokens)))
+    def forward(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
+        vectors = self.tokens(tokens)
+        # Rotary positions have no place here, but turn queries and keys.
+        if documents is None or isinstance(self.positions, nn.Identity):
+            vectors = self.positions(vectors)
+        else:
+            vectors = self.positions(vectors, documents.positions)
+        out: Tensor = self.dropout(vectors)
         return out
 
 
@@ -85,17 +95,34 @@ def norm_of(spec: ModelSpec) -> nn.Module:
     return (nn.LayerNorm if spec.family == "gpt" else RMSNorm)(spec.hidden_size, spec.norm_epsilon)
 
 
-def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
+def causal_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0, documents: Documents | None = None
+) -> Tensor:
     """Attend to each position and those before it: queries (b, heads, s, head_size) -> the same shape.
 
     Keys and values have as many heads as queries, or one for each group of them.
+
+    Args:
+        documents: attend to those of the same document alone; None takes a sequence for one document.
     """
+    if documents is None:
+        return _attend(query, key, value, dropout)
+    if not query.is_cuda:
+        return attend_separately(partial(_attend, dropout=dropout), query, key, value, documents)
+    if takes_groups(query.device, query.element_size(), query.size(-1)) and takes_packed(query):
+        return attend_packed(query, key, value, dropout, documents)
+    return _attend(query, key, value, dropout, documents.mask)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, dropout: float, mask: Tensor | None = None) -> Tensor:
+    """`mask` (b, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
     per_group = query.size(1) // key.size(1)
     if per_group > 1 and query.is_cuda and not takes_groups(query.device, query.element_size(), query.size(-1)):
         # Without a fused kernel all scores would be kept.
         key, value = (heads.repeat_interleave(per_group, dim=1) for heads in (key, value))
+    seen: dict[str, Any] = {"is_causal": True} if mask is None else {"attn_mask": mask, "is_causal": False}
     return functional.scaled_dot_product_attention(
-        query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=key.size(1) < query.size(1)
+        query, key, value, dropout_p=dropout, enable_gqa=key.size(1) < query.size(1), **seen
     )
 
 
@@ -108,9 +135,9 @@ def takes_groups(gpu: torch.device, element_bytes: int, head_size: int) -> bool:
 class CausalAttention(nn.Module):
     """Softmax of masked scores, times values. It has no parameters, and is what selective recomputation repeats."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
         """Takes what `causal_attention` takes -> (s, b, heads * head_size)."""
-        return causal_attention(query, key, value).permute(2, 0, 1, 3).flatten(2)
+        return causal_attention(query, key, value, documents=documents).permute(2, 0, 1, 3).flatten(2)
 
 
 class Attention(nn.Module):
@@ -131,9 +158,9 @@ class Attention(nn.Module):
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = PlaceForDropout()
 
-    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
         heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary)
-        out: Tensor = self.dropout(self.projection(self.core(*heads)))
+        out: Tensor = self.dropout(self.projection(self.core(*heads, documents)))
         return out
 
 
@@ -188,8 +215,8 @@ class Layer(nn.Module):
         self.feed_forward_norm = norm_of(spec)
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
 
-    def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotary)
+    def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary, documents)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return out
 
@@ -238,11 +265,14 @@ class Transformer(nn.Module):
         if spec.tied_embeddings:
             self.head.weight = embedding.tokens.weight  # type: ignore[assignment]
 
-    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None, documents: Documents | None = None) -> Tensor:
         if self.embedding is not None:
-            x = self.embedding(x)
+            x = self.embedding(x, documents)
+        rotary = self.rotary
+        if documents is not None and rotary is not None:
+            rotary = rotary[:, documents.positions]  # (2, s, b, head_size / 2)
         for layer in self.layers.values():
-            x = layer(x, self.rotary)
+            x = layer(x, rotary, documents)
         if self.head is None or self.final_norm is None:
             return x
         loss: Tensor = self.loss(self.head(self.final_norm(x)), targets)

@@ -12,20 +12,24 @@ of scores, of which a kernel computes nothing but what the mask leaves:
     of a rank after it      the queries of the second piece see both, the others nothing
 
 Outputs of blocks are merged by their log-sum-exp, in fp32. Backward, a block's gradients follow from the merged ones,
-and those of keys and values are summed on the rank that they are of. Shapes: c context-parallel size, n = s / c.
+and those of keys and values are summed on the rank that they are of. Of separate documents each has blocks of its own,
+between the ranks that have tokens of it. Shapes: c context-parallel size, n = s / c.
 Source: arXiv 2310.01889 and 2407.21783, section 3.3.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from conf.types.schema import ContextExchange
+from train_core.model.documents import Documents, spans_of
 from train_core.model.transformer import CausalAttention
 from train_core.parallel.attention_blocks import block_gradients, block_output
 from train_core.parallel.collectives import Axis, Pending, all_gather, pass_on, reduce_scatter
@@ -41,6 +45,15 @@ def own_tokens(whole: Tensor, axis: Axis, dim: int = 0) -> Tensor:
     # scores to compute.
     pieces = whole.chunk(NUM_PIECES * axis.size, dim)
     return torch.cat((pieces[axis.rank], pieces[-1 - axis.rank]), dim)
+
+
+def own_documents(whole: Documents, axis: Axis) -> Documents:
+    """The positions of this rank's tokens, and where documents lie among the tokens of each rank."""
+    if axis.size == 1:
+        return whole
+    pieces = np.split(whole.numbers, NUM_PIECES * axis.size)
+    spans = tuple(spans_of(np.concatenate((pieces[rank], pieces[-1 - rank]))) for rank in range(axis.size))
+    return replace(whole, positions=own_tokens(whole.positions, axis), spans=spans)
 
 
 class Visit(NamedTuple):
@@ -111,11 +124,12 @@ EXCHANGES: dict[ContextExchange, Exchange] = {"gather": Gather(), "ring": Ring()
 
 
 class Block(NamedTuple):
-    """The queries of this rank and the keys of another that see each other, along their tokens."""
+    """The queries of this rank and the keys of another that see each other, along their tokens, in these sequences."""
 
     queries: slice
     keys: slice
     is_causal: bool
+    sequences: slice = slice(None)
 
     @classmethod
     def of(cls, owner: int, rank: int, num_tokens: int) -> Block:
@@ -126,22 +140,59 @@ class Block(NamedTuple):
             return cls(both, both, is_causal=True)
         return cls(both, first, is_causal=False) if owner < rank else cls(last, both, is_causal=False)
 
+    @classmethod
+    def all_of(cls, owner: int, rank: int, num_tokens: int, documents: Documents | None) -> Iterator[Block]:
+        """The block, or its part of every document that has tokens on both sides.
+
+        A document's tokens are in order on every rank, so that what is causal stays so, and all else is seen whole.
+        """
+        whole = cls.of(owner, rank, num_tokens)
+        if documents is None:
+            yield whole
+            return
+        for index, (own, others) in enumerate(zip(documents.spans[rank], documents.spans[owner], strict=True)):
+            for number, span in own.items():
+                queries = _overlap(span, whole.queries, num_tokens)
+                keys = _overlap(others.get(number, slice(0)), whole.keys, num_tokens)
+                if queries.start < queries.stop and keys.start < keys.stop:
+                    yield cls(queries, keys, whole.is_causal, slice(index, index + 1))
+
+
+def _overlap(span: slice, other: slice, num_tokens: int) -> slice:
+    start, stop, _ = other.indices(num_tokens)
+    return slice(max(span.start or 0, start), min(span.stop, stop))
+
 
 class _BlockwiseAttention(Function):
     """Attention of this rank's queries to the keys and values of all ranks; keeps what one kernel over all would."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, axis: Axis, exchange: Exchange) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        axis: Axis,
+        exchange: Exchange,
+        documents: Documents | None,
+    ) -> Tensor:
         out, log_sum_exp = query, query  # set by the first visit, which is to all queries
+        if documents is not None:  # document by document
+            out = torch.empty_like(query, dtype=torch.float32)
+            log_sum_exp = query.new_empty(query.shape[:-1], dtype=torch.float32)
         for owner, pairs in exchange.visits(torch.stack((key, value)), axis):
-            queries, keys, is_causal = Block.of(owner, axis.rank, query.size(2))
-            of_block, its_log_sum_exp = block_output(query[:, :, queries], *pairs[..., keys, :], is_causal=is_causal)
-            if owner == axis.rank:
-                out, log_sum_exp = of_block.float(), its_log_sum_exp
-            else:
-                _merge(out[:, :, queries], log_sum_exp[:, :, queries], of_block, its_log_sum_exp)
+            for queries, keys, is_causal, rows in Block.all_of(owner, axis.rank, query.size(2), documents):
+                of_block, its_log_sum_exp = block_output(
+                    query[rows, :, queries], *pairs[:, rows, :, keys], is_causal=is_causal
+                )
+                if owner != axis.rank:
+                    _merge(out[rows, :, queries], log_sum_exp[rows, :, queries], of_block, its_log_sum_exp)
+                elif documents is None:
+                    out, log_sum_exp = of_block.float(), its_log_sum_exp
+                else:
+                    out[rows, :, queries], log_sum_exp[rows, :, queries] = of_block, its_log_sum_exp
         out = out.to(query.dtype)
-        ctx.axis, ctx.exchange = axis, exchange
+        ctx.axis, ctx.exchange, ctx.documents = axis, exchange, documents
         # Keys and values of other ranks are not kept, whose memory is what the axis is for: they come by again in
         # backward.
         ctx.save_for_backward(query, key, value, out, log_sum_exp)
@@ -154,15 +205,18 @@ class _BlockwiseAttention(Function):
         grad_query, own = torch.zeros_like(query, dtype=torch.float32), None
         for owner, pairs, gradient in ctx.exchange.visits_for_gradients(torch.stack((key, value)), ctx.axis):
             # The first visit is this rank's own, and its sum is complete only after the last visit.
-            own = gradient.tensor if own is None else own
-            queries, keys, is_causal = Block.of(owner, ctx.axis.rank, query.size(2))
-            seen = [tensor[:, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
-            of_query, *of_pairs = block_gradients(*seen, *pairs[..., keys, :], is_causal=is_causal)
-            grad_query[:, :, queries] += of_query
-            for sum_so_far, of_block in zip(gradient.wait(), of_pairs, strict=True):
-                sum_so_far[:, :, keys] += of_block
+            own, sums = gradient.tensor if own is None else own, None
+            for queries, keys, is_causal, rows in Block.all_of(owner, ctx.axis.rank, query.size(2), ctx.documents):
+                seen = [tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
+                of_query, *of_pairs = block_gradients(*seen, *pairs[:, rows, :, keys], is_causal=is_causal)
+                grad_query[rows, :, queries] += of_query
+                sums = gradient.wait() if sums is None else sums
+                for sum_so_far, of_block in zip(sums, of_pairs, strict=True):
+                    sum_so_far[rows, :, keys] += of_block
+            if sums is None:  # no document has tokens on both sides, and the sum goes on as it came
+                gradient.wait()
         assert own is not None
-        return grad_query.to(query.dtype), own[0], own[1], None, None
+        return grad_query.to(query.dtype), own[0], own[1], None, None, None
 
 
 def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: Tensor) -> None:
@@ -180,6 +234,6 @@ class ContextAttention(CausalAttention):
         super().__init__()
         self.axis, self.exchange = axis, EXCHANGES[exchange]
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out: Tensor = _BlockwiseAttention.apply(query, key, value, self.axis, self.exchange)  # type: ignore[no-untyped-call]
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
+        out: Tensor = _BlockwiseAttention.apply(query, key, value, self.axis, self.exchange, documents)  # type: ignore[no-untyped-call]
         return out.permute(2, 0, 1, 3).flatten(2)

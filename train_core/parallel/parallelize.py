@@ -116,7 +116,9 @@ def parallelize(
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
-        model.rotary = None if rotary is None else own_tokens(rotary, mesh.axis("context"), dim=1).to(dtype)
+        if rotary is not None and not experiment.data.separate_documents:  # whose positions may be any, on any rank
+            rotary = own_tokens(rotary, mesh.axis("context"), dim=1)
+        model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
     part = partial(_first_part, first_value or _from_seed(experiment, device), mesh)
     stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))

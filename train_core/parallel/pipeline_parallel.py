@@ -8,7 +8,7 @@ sent after            out 0     out 1     grad of in 0        ...            and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train_core.model.documents import Documents
 from train_core.model.mixture import Balance
 from train_core.parallel.collectives import Pending
-from train_core.parallel.context_parallel import own_tokens
+from train_core.parallel.context_parallel import own_documents, own_tokens
 from train_core.parallel.main_gradient import DeferredProduct, add_products, deferred_products
 from train_core.parallel.mesh import Channel, Mesh
 from train_core.parallel.parallelize import Stage
@@ -26,10 +27,15 @@ from train_core.parallel.schedules import Action
 
 
 class MicroBatch(NamedTuple):
-    """Token ids and the ids that follow them, each (s, b)."""
+    """Token ids and the ids that follow them, each (s, b).
+
+    Attributes:
+        documents: those that the sequences are packed from; None where a sequence is taken for one document.
+    """
 
     tokens: Tensor
     targets: Tensor
+    documents: Documents | None = None
 
 
 class GradientOf(torch.autograd.Function):
@@ -83,8 +89,15 @@ class PipelineExecutor:
         activation_shape: Sequence[int],
         dtype: torch.dtype,
         transfers: Transfers = TRANSFERS,
+        *,
+        separate_documents: bool = False,
     ) -> None:
-        """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism."""
+        """`activation_shape` is what passes between stages: (s, b, h), or (s/t, b, h) with sequence parallelism.
+
+        Args:
+            separate_documents: all stages ask for micro-batches, and not only those at the ends.
+        """
+        self.separate_documents = separate_documents
         self.chunks, self.mesh, self.randomness = stage.chunks, mesh, stage.randomness
         self.balances = [module for chunk in stage.chunks for module in chunk.modules() if isinstance(module, Balance)]
         self.activation_shape, self.dtype, self.transfers = tuple(activation_shape), dtype, transfers
@@ -100,7 +113,8 @@ class PipelineExecutor:
         """One step's passes; an evaluation where `actions` are `schedules.forward_only` and gradients are disabled.
 
         Args:
-            batch: the micro-batch by its index; only the first and the last stage ask for it.
+            batch: the micro-batch by its index; only the first and the last stage ask for it, unless documents are
+                separate.
             gradient_scale: the factor of every micro-batch's loss before backward.
 
         Returns:
@@ -136,11 +150,13 @@ class PipelineExecutor:
 
     def _forward(self, action: Action, batch: Callable[[int], MicroBatch], gradient_scale: float) -> Tensor | float:
         is_first, is_last = self._is_first(action), self._is_last(action)
-        tokens, targets = self._own(batch(action.micro_batch)) if is_first or is_last else (None, None)
+        tokens = targets = documents = None
+        if is_first or is_last or self.separate_documents:
+            tokens, targets, documents = self._own_part(batch(action.micro_batch))
         # Backward is to give the gradient of the input too, which goes back to the stage before.
         x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
         assert x is not None
-        out: Tensor = self.chunks[action.chunk](x, targets)
+        out: Tensor = self.chunks[action.chunk](x, targets, documents)
         if not is_last:
             # Detached, so that what is being sent does not keep the graph of the pass alive.
             self._send(out.detach(), self.mesh.activations_out)
@@ -150,9 +166,11 @@ class PipelineExecutor:
             self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
         return out.detach() if is_last else 0.0
 
-    def _own(self, whole: MicroBatch) -> Iterator[Tensor]:
+    def _own_part(self, whole: MicroBatch) -> MicroBatch:
         # Every context rank reads whole sequences, which is cheaper than to send each its tokens.
-        return (own_tokens(ids, self.mesh.axis("context")) for ids in whole)
+        axis, documents = self.mesh.axis("context"), whole.documents
+        own = own_documents(documents, axis) if documents is not None else None
+        return MicroBatch(own_tokens(whole.tokens, axis), own_tokens(whole.targets, axis), own)
 
     def _backward(self, action: Action, *, defer: bool) -> None:
         x, out = self._kept.pop(action[1:])

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
+from train_core.model.documents import Documents
 from train_core.model.transformer import FeedForward, Layer
 
 # Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.
@@ -38,8 +39,8 @@ class RecomputedAttention(nn.Module):
         super().__init__()
         self.core = core
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out: Tensor = run_and_recompute(self.core, query, key, value)
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
+        out: Tensor = run_and_recompute(self.core, query, key, value, documents)
         return out
 
 

@@ -213,8 +213,12 @@ class SequenceShardedPositions(nn.Module):
         assert isinstance(weight, nn.Parameter)
         self.weight = weight
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        return vectors + shard(own_tokens(self.weight, self.context), self.axis)[:, None]
+    def forward(self, vectors: Tensor, positions: Tensor | None = None) -> Tensor:
+        """`positions` (n, b) of this context rank's tokens is given where they differ from sequence to sequence."""
+        if positions is None:
+            return vectors + shard(own_tokens(self.weight, self.context), self.axis)[:, None]
+        of_positions: Tensor = _VocabularyEmbedding.apply(shard(positions, self.axis), self.weight, ALONE, False)  # type: ignore[no-untyped-call]
+        return vectors + of_positions
 
 
 class VocabularyParallelCrossEntropy(nn.Module):

@@ -24,6 +24,7 @@ from train_core.axes import Layout
 from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HELD_KINDS
 from train_core.data.token_file import TokenFile
+from train_core.model.documents import Documents
 from train_core.model.dropout import DroppingAttention
 from train_core.model.transformer import causal_attention
 from train_core.parallel.collectives import Pending
@@ -57,6 +58,9 @@ class AnyTokens:
     def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
         return self.micro_batch(batch, index)
 
+    def attended_share(self, step: int) -> float:
+        return 1.0
+
 
 class AttentionWithoutMask(DroppingAttention):
     """Scores are dropped in one fused kernel that keeps no mask, as on a GPU; a CPU's would store the scores."""
@@ -64,8 +68,16 @@ class AttentionWithoutMask(DroppingAttention):
     def takes_all_heads(self, query: Tensor) -> bool:
         return True
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, probability: float, seed: int) -> Tensor:
-        return causal_attention(query, key, value)
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        probability: float,
+        seed: int,
+        documents: Documents | None = None,
+    ) -> Tensor:
+        return causal_attention(query, key, value, documents=documents)
 
 
 class OneEndedTransfers(Transfers):
@@ -135,13 +147,14 @@ def _times(amounts: Amounts, factor: int) -> Amounts:
 def take_step(experiment: Experiment, stage: int, num_micro_batches: int) -> Step:
     """Build the first rank of a stage and let it take one step, with so many micro-batches.
 
-    Nothing is read or compiled: what tokens and weights hold does not matter to what is computed.
+    Nothing is read or compiled: what tokens and weights hold does not matter to what is computed. Attention goes over
+    whole sequences, as it is priced, since how long separate documents are is not known here.
     """
     layout = Layout.of(experiment)
     rank = layout.rank(stage)
     shortened = with_micro_batches(experiment, num_micro_batches).model_copy(
         update={
-            "data": experiment.data.model_copy(update={"source": "synthetic"}),
+            "data": experiment.data.model_copy(update={"source": "synthetic", "separate_documents": False}),
             "checkpoint": experiment.checkpoint.model_copy(update={"load": None}),
             "training": experiment.training.model_copy(update={"compile_layers": False}),
         }

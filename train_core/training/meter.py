@@ -7,12 +7,21 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 
 from conf.plan.experiment import Experiment
 from train_core.axes import REPLICAS, Layout
-from train_core.costs import FLOPS_FORMULA, block_rates, hardware_flops, model_flops, num_parameters, num_recomputed
+from train_core.costs import (
+    DOCUMENT_FLOPS_FORMULA,
+    FLOPS_FORMULA,
+    block_rates,
+    hardware_flops,
+    model_flops,
+    num_parameters,
+    num_recomputed,
+)
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import StepResult
@@ -84,13 +93,16 @@ class Meter:
         stop_asked: StopAsked = never,
         history: Sequence[StepMetrics] = (),
         done: int = 0,
+        attended_share: Callable[[int], float] = lambda step: 1.0,
     ) -> None:
         """`history` was measured before an interruption, after which the first steps are warm-up steps once more.
 
         Args:
             done: the last step that was done before, here or in the training that is resumed.
+            attended_share: of the sequences of a step, as in `model_flops`.
         """
         self.experiment, self.world, self.axis = experiment, world, axis
+        self.attended_share = cache(attended_share)
         self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
@@ -143,6 +155,7 @@ class Meter:
             self.recorded.add(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
+        needed = model_flops(model, batch.global_batch_size, self.attended_share(step))
         metrics = StepMetrics(
             step=step,
             num_steps=plan.num_steps,
@@ -151,7 +164,7 @@ class Meter:
             learning_rate=result.learning_rate,
             step_seconds=seconds,
             tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
-            model_flops_per_second_per_device=model_flops(model, batch.global_batch_size) / seconds / self.num_devices,
+            model_flops_per_second_per_device=needed / seconds / self.num_devices,
             warmup=step <= self.num_warmup_steps,
             stragglers=self._stragglers(own_seconds),
             time=time.time(),
@@ -178,8 +191,9 @@ class Meter:
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
         timed = self._timed_seconds()
         seconds = statistics.median(timed)  # one disturbed step must not change the result
-        needed = model_flops(experiment.model, batch)
-        executed = hardware_flops(experiment.model, batch, experiment.parallel.recompute, num_recomputed(experiment))
+        share = statistics.fmean(self.attended_share(step.step) for step in self._timed_steps())
+        needed, recompute = model_flops(experiment.model, batch, share), experiment.parallel.recompute
+        executed = hardware_flops(experiment.model, batch, recompute, num_recomputed(experiment), share)
         rate = 1 / (seconds * self.num_devices)
         breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
         energy, tokens = self.energy.of_all_ranks(self.axis), batch * experiment.model.seq_length
@@ -192,7 +206,7 @@ class Meter:
             tokens_per_second=tokens / seconds,
             model_flops=needed,
             hardware_flops=executed,
-            flops_formula=FLOPS_FORMULA,
+            flops_formula=DOCUMENT_FLOPS_FORMULA if experiment.data.separate_documents else FLOPS_FORMULA,
             model_flops_per_second_per_device=needed * rate,
             hardware_flops_per_second_per_device=executed * rate,
             peak_flops_per_second=self.peak,
@@ -206,15 +220,15 @@ class Meter:
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
             stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]) if breakdown else (),
-            blocks=self._blocks(seconds, memory),
+            blocks=self._blocks(seconds, memory, share),
             **energy.fields(seconds, tokens),
         )
 
-    def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int]) -> tuple[BlockRates, ...]:
+    def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int], share: float) -> tuple[BlockRates, ...]:
         world_size, of_stage = self.layout.world_size, self.layout.world_size // self.layout.size("pipeline")
         fullest = [max(memory_of_ranks[first : first + of_stage]) for first in range(0, world_size, of_stage)]
         measured = self.peak if self.peak_source == MEASURED else None
-        return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured)
+        return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured, share)
 
     def _is_timed(self, step: int) -> bool:
         """True if a step counts: neither a warm-up step nor one that was traced, which is slower."""
@@ -225,13 +239,16 @@ class Meter:
         return tuple(step for step in range(1, self.experiment.training.num_steps + 1) if step not in recorded)
 
     def _timed_seconds(self) -> list[float]:
-        """Times of the steps after warm-up; of a training that was extended, those since it was asked for more."""
+        return [step.step_seconds for step in self._timed_steps()]
+
+    def _timed_steps(self) -> list[StepMetrics]:
+        """The steps after warm-up; of a training that was extended, those since it was asked for more."""
         plan, traced = self.experiment.training, self.experiment.profile.trace_steps
         # Steps of a shorter training say so themselves. Its own summary told of them, maybe on another day's machine.
         own = [step for step in self.steps if step.num_steps == plan.num_steps] or self.steps
         timed = [step for step in own if not step.warmup and step.step not in traced]
         # Only warm-up steps may be left after an interruption near the end, or where few steps were added.
-        return [step.step_seconds for step in timed or own[plan.num_warmup_steps :] or own[1:] or own]
+        return timed or own[plan.num_warmup_steps :] or own[1:] or own
 
     def _breakdown(self) -> Breakdown | None:
         """The parts of each rank's step; None where no step was left to run after an interruption."""

@@ -75,7 +75,8 @@ def train(
                 f" {trial.metrics.name} does not say how its steps went",
                 "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
             )
-        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done)
+        share = trainer.batches.attended_share
+        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share)
         loads = ExpertLoads(trainer.stage, trainer.mesh)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.

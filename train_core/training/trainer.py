@@ -39,6 +39,8 @@ class MicroBatches(Protocol):
 
     def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch: ...
 
+    def attended_share(self, step: int) -> float: ...
+
 
 @dataclass(frozen=True)
 class TrainerParts:
@@ -76,7 +78,8 @@ class Trainer:
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
         self.pipeline = PipelineExecutor(
-            self.stage, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype], parts.transfers
+            *(self.stage, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype], parts.transfers),
+            separate_documents=experiment.data.separate_documents,
         )
         self.actions = actions_of(experiment, self.mesh.pipeline.rank)
 

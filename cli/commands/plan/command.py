@@ -199,6 +199,7 @@ def _choice_of(option: str, value: str | None, words: Sequence[Word]) -> Word | 
 
 def print_plan(record: SweepRecord, composition: Composition) -> None:
     """Print every point of a sweep as predicted, and below them what to make of it."""
+    from results.search.notes import unpriced_sentences
     from results.terminal.tables import plan_table
 
     feasible = sum(trial.infeasible_reason is None for trial in record.plan)
@@ -210,6 +211,10 @@ def print_plan(record: SweepRecord, composition: Composition) -> None:
         if trial.chosen_because:
             console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
     console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
+    for sentence in dict.fromkeys(
+        sentence for trial in possible for sentence in unpriced_sentences(trial.experiment.data) if trial.experiment
+    ):
+        console.print(sentence)
 
 
 def print_space(composition: Composition, record: SweepRecord) -> None:

@@ -14,13 +14,16 @@ from sweeps.folder.history import History
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import NOISY_RATIO, machine_noise
 from sweeps.trial import SweepFolder, SweepRecord
-from train_core.costs.counts.flops import FLOPS_FORMULA
+from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA
 from train_core.measurement import NOT_KNOWN, Performance
 
 Item = TypeVar("Item")
 PEAK_SOURCES = {"measured": "a matrix product, measured in the same run"}
 CONVENTIONS = {
     FLOPS_FORMULA: f"matrix products only, attention's scores over the full square ({FLOPS_FORMULA})",
+    DOCUMENT_FLOPS_FORMULA: (
+        f"matrix products only, attention's scores over the full square of each document ({DOCUMENT_FLOPS_FORMULA})"
+    ),
 }
 
 

@@ -155,16 +155,25 @@ def attention_of(capability: tuple[int, int]) -> Callable[..., Tensor]:
     """
 
     def attention(
-        query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float, is_causal: bool, enable_gqa: bool
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        dropout_p: float,
+        is_causal: bool,
+        enable_gqa: bool,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
         out: Tensor
         half, head_size = query.dtype in HALVES, query.size(-1)
-        if half and capability >= (8, 0) and head_size <= LARGEST_FLASH_HEAD:
+        if attn_mask is None and half and capability >= (8, 0) and head_size <= LARGEST_FLASH_HEAD:
             out, *_ = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal)
             return out
         assert query.dtype != torch.bfloat16 or capability >= (8, 0), "there is no fused kernel for bf16"
         assert not enable_gqa, f"attention of groups in {query.dtype} would store its scores on capability {capability}"
-        out, *_ = aten._scaled_dot_product_efficient_attention(query, key, value, None, True, dropout_p, is_causal)
+        # torch turns a mask into what it adds to scores.
+        bias = None if attn_mask is None else attn_mask.to(query.dtype).expand(*query.shape[:3], key.size(2))
+        out, *_ = aten._scaled_dot_product_efficient_attention(query, key, value, bias, True, dropout_p, is_causal)
         return out
 
     return attention

@@ -214,6 +214,25 @@ def test_the_ways_that_only_gpus_take_are_walked(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("precision", "kernel"), [("bf16", "_flash_attention"), ("fp32", "_scaled_dot_product_efficient_attention")]
+)
+def test_separate_documents_go_through_one_kernel(precision: str, kernel: str, tmp_path: Path) -> None:
+    """That for several lengths where it runs, and else the one that takes a mask."""
+    for number in range(9):
+        (tmp_path / f"{number}.txt").write_text("some text " * number)
+    values = {"data.source": "text", "data.path": str(tmp_path), "data.separate_documents": True}
+    batch = {"precision.dtype": precision, "batch.micro_batch_size": 2, "batch.global_batch_size": 2}
+    experiment = experiment_of(LLAMA | values | batch | {"training.dropout": 0.1})
+    with trainer_on_gpu(experiment, 0, tmp_path / "tokens") as (trainer, seen):
+        trainer.step(1)
+    done = {str(operation).removesuffix(".default") for operation in seen.operations}
+    passes = ("_backward",) if kernel.endswith("product_efficient_attention") else ("_forward", "_backward")
+    assert done >= {f"aten.{kernel}{of_pass}" for of_pass in passes}
+    assert seen.on_host == []
+    assert seen.waits == READ_OF_A_STEP
+
+
 def test_an_evaluation_waits_for_the_device_once(tmp_path: Path) -> None:
     case = Case("1f1b", "last", "sequence", 1, "gpt", "bf16", "none", 0.1)
     with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):

@@ -187,7 +187,7 @@ def losses_of(
     x = weights["embedding.tokens.weight"][tokens]
     balance = torch.zeros((), dtype=x.dtype)
     if model.family == "gpt":
-        x = x + weights["embedding.positions.weight"]
+        x = x + weights["embedding.positions.weight"][: tokens.size(1)]
     for index in range(model.num_layers):
         layer = f"layers.{index}"
         x = x + attention(norm(x, weights, f"{layer}.attention_norm"), weights, f"{layer}.attention", model)

@@ -11,6 +11,9 @@ FLOPS_FORMULA = "matmul-full-square-v1"
 
 Of experts it counts those that a token is routed to, with the router."""
 
+DOCUMENT_FLOPS_FORMULA = "matmul-document-square-v1"
+"""Id of the same where documents are separate: scores count over the full square of each document."""
+
 
 def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     """Matrix products of one layer's forward pass: qkv, scores, weighted values, projection, feed-forward.
@@ -52,14 +55,24 @@ def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     return 2 * num_sequences * model.seq_length * model.hidden_size * model.vocab_size
 
 
-def model_flops(model: ModelSpec, num_sequences: int) -> int:
+def spared_flops(model: ModelSpec, num_sequences: int, num_passes: int, attended_share: float) -> int:
+    """The FLOPs of so many forward passes of an attention core that separate documents do without."""
+    return round((1 - attended_share) * num_passes * attention_core_forward_flops(model, num_sequences))
+
+
+def model_flops(model: ModelSpec, num_sequences: int, attended_share: float = 1.0) -> int:
     """Forward and backward of one step over all devices.
 
     Backward costs twice the forward: each product has one to its input and one to its weight.
 
+    Args:
+        attended_share: the pairs of tokens in one document, of all pairs in a sequence; less than 1 where documents are
+            separate.
+
     Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
     """
-    return stage_model_flops(model, num_sequences, model.num_layers, has_head=True)
+    whole = stage_model_flops(model, num_sequences, model.num_layers, has_head=True)
+    return whole - spared_flops(model, num_sequences, 3 * model.num_layers, attended_share)
 
 
 def stage_model_flops(
@@ -85,12 +98,17 @@ def _forward_flops(model: ModelSpec, num_sequences: int, dense: int, others: int
 
 
 def hardware_flops(
-    model: ModelSpec, num_sequences: int, recompute: Recompute, num_recomputed: int | None = None
+    model: ModelSpec,
+    num_sequences: int,
+    recompute: Recompute,
+    num_recomputed: int | None = None,
+    attended_share: float = 1.0,
 ) -> int:
     """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
 
     Args:
         num_recomputed: layers in which that happens; None for all.
+        attended_share: as in `model_flops`.
 
     Published figures count like this, and it is what the trainer executes.
 
@@ -104,4 +122,6 @@ def hardware_flops(
         "full": _forward_flops(model, num_sequences, dense, layers - dense),
         "pointwise": 0,  # no matrix product is repeated
     }[recompute]
-    return model_flops(model, num_sequences) + repeated
+    num_cores = layers if recompute in ("selective", "full") else 0
+    spared = spared_flops(model, num_sequences, num_cores, attended_share)
+    return model_flops(model, num_sequences, attended_share) + repeated - spared
