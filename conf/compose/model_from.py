@@ -1,7 +1,7 @@
 """`model_from=PATH`: the shape of a model from a Hugging Face `config.json`, as overrides of group `model`.
 
-What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, norms of
-queries and keys, and rotary stretching other than llama3's are left out, as in the package's own files.
+What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, and rotary
+stretching other than llama3's are left out, as in the package's own files.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def _gpt2(config: _Config) -> Shape:
         "rotary_scaling": None,
         "norm_epsilon": config.number("layer_norm_epsilon", NORM_EPSILON),
         "qkv_bias": False,
+        "qk_norm": False,
         "gated_mlp": False,
         "tied_embeddings": config.truth("tie_word_embeddings", True),
         "vocab_size": config.count("vocab_size"),
@@ -166,6 +167,7 @@ def _llama(config: _Config) -> Shape:
         "rotary_scaling": scaling,
         "norm_epsilon": config.number("rms_norm_eps", NORM_EPSILON),
         "qkv_bias": config.text("model_type") == "qwen2",
+        "qk_norm": False,
         "gated_mlp": True,
         "tied_embeddings": config.truth("tie_word_embeddings", False),
         "vocab_size": config.count("vocab_size"),
@@ -202,15 +204,16 @@ def _qwen(config: _Config) -> Shape:
 
 def _qwen3(config: _Config) -> Shape:
     shape, head = _qwen(config), config.count("head_dim", QWEN3_HEAD)
-    return {**shape, "head_size": head if head * shape["num_attention_heads"] != shape["hidden_size"] else None}
+    size = head if head * shape["num_attention_heads"] != shape["hidden_size"] else None
+    return {**shape, "head_size": size, "qk_norm": True}
 
 
 def _qwen3_moe(config: _Config) -> Shape:
     config.require("mlp_only_layers", [], None)
     config.require("decoder_sparse_step", 1)
-    experts = _experts(
-        config.count("num_experts"), config.count("num_experts_per_tok"), config.count("moe_intermediate_size")
-    )
+    # Newer files have Mixtral's name for the number.
+    number = config.count("num_local_experts" if config.content.get("num_experts") is None else "num_experts")
+    experts = _experts(number, config.count("num_experts_per_tok"), config.count("moe_intermediate_size"))
     return {**_qwen3(config), "experts": experts}
 
 

@@ -117,6 +117,8 @@ class ModelSpec(Frozen):
             choice.
         qkv_bias: queries, keys and values have biases where the family has none, as in Qwen2; false in folders written
             before there was a choice.
+        qk_norm: every head of queries and keys passes through an RMSNorm before its position turns it, as in Qwen3; false
+            in folders written before there was a choice.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.
@@ -137,6 +139,7 @@ class ModelSpec(Frozen):
     rotary_scaling: RotaryScaling | None = None
     norm_epsilon: Positive = NORM_EPSILON
     qkv_bias: bool = False
+    qk_norm: bool = False
     gated_mlp: bool
     tied_embeddings: bool
     vocab_size: Count
@@ -222,6 +225,16 @@ class ModelSpec(Frozen):
         if self.qkv_bias and self.latent_attention is not None:
             problem = "does not go with model.latent_attention, which has no such biases"
             raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
+        return self
+
+    @model_validator(mode="after")
+    def _norms_have_whole_heads(self) -> ModelSpec:
+        if self.qk_norm and self.family == "gpt":
+            problem = "is RMSNorm, and model.family = gpt has LayerNorm"
+            raise ConfigError("model.qk_norm", True, problem, "Use model.qk_norm=false, or model.family=llama.")
+        if self.qk_norm and self.latent_attention is not None:
+            problem = "does not go with model.latent_attention, which has norms of its own"
+            raise ConfigError("model.qk_norm", True, problem, "Use model.qk_norm=false.")
         return self
 
     @model_validator(mode="after")

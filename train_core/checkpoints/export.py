@@ -18,13 +18,15 @@ from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
-from train_core.checkpoints.huggingface_config import MIXTRAL, QWEN2
+from train_core.checkpoints.huggingface_config import MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, model_type_of
 from train_core.checkpoints.metadata import read_metadata
 from train_core.checkpoints.reader import Reader, read
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"
+CLASSES = {"llama": "Llama", QWEN2: "Qwen2", QWEN3: "Qwen3", MIXTRAL: "Mixtral", QWEN3_MOE: "Qwen3Moe"}
+"""The names in `transformers` of the Llamas that are written."""
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
 
@@ -148,16 +150,20 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
         }
     if spec.rotary_scaling is not None:
         shared["rope_scaling"] = {"rope_type": "llama3", **spec.rotary_scaling.model_dump()}
-    name, kind = ("Qwen2ForCausalLM", QWEN2) if spec.qkv_bias else ("LlamaForCausalLM", "llama")
-    if spec.experts is not None:
-        name, kind = "MixtralForCausalLM", MIXTRAL
-        shared |= {"num_local_experts": spec.experts.num_experts, "num_experts_per_tok": spec.experts.top_k}
+    kind, width = model_type_of(spec), spec.ffn_hidden_size
+    if (experts := spec.experts) is not None:
+        shared["num_experts_per_tok"] = experts.top_k
+        if kind == MIXTRAL:
+            shared["num_local_experts"], width = experts.num_experts, experts.ffn_hidden_size
+        else:
+            shared |= {"num_experts": experts.num_experts, "moe_intermediate_size": experts.ffn_hidden_size}
+            shared["norm_topk_prob"] = True
     return shared | {
-        "architectures": [name],
+        "architectures": [f"{CLASSES[kind]}ForCausalLM"],
         "model_type": kind,
         "max_position_embeddings": spec.seq_length,
         "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.ffn_hidden_size if spec.experts is None else spec.experts.ffn_hidden_size,
+        "intermediate_size": width,
         "num_hidden_layers": spec.num_layers,
         "num_attention_heads": spec.num_attention_heads,
         "num_key_value_heads": spec.num_query_groups,

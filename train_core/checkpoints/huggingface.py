@@ -1,5 +1,6 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
-biases of queries, keys and values make it that of Qwen2, and experts that of Mixtral.
+biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, or with
+norms that of Qwen3-MoE.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:
@@ -20,7 +21,7 @@ from torch import Tensor
 from conf.errors import ConfigError
 from conf.types.model_spec import ExpertsSpec, ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
-from train_core.checkpoints.huggingface_config import require_config
+from train_core.checkpoints.huggingface_config import MIXTRAL, QWEN3_MOE, model_type_of, require_config
 from train_core.model.transformer import Transformer, gate_block_size
 
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
@@ -56,6 +57,8 @@ LLAMA = {
     "embedding.tokens": Source(("model.embed_tokens",)),
     "attention_norm": Source(("model.layers.{}.input_layernorm",)),
     "attention.qkv": Source(tuple(f"{ATTENTION}.{part}_proj" for part in "qkv"), "groups"),
+    "attention.query_norm": Source((f"{ATTENTION}.q_norm",)),
+    "attention.key_norm": Source((f"{ATTENTION}.k_norm",)),
     "attention.projection": Source((f"{ATTENTION}.o_proj",)),
     "feed_forward_norm": Source(("model.layers.{}.post_attention_layernorm",)),
     "feed_forward.up": Source((f"{FEED_FORWARD}.gate_proj", f"{FEED_FORWARD}.up_proj"), "gate"),
@@ -63,9 +66,25 @@ LLAMA = {
     "final_norm": Source(("model.norm",)),
     "head": Source(("lm_head",)),
 }
-MIXTURE = "model.layers.{}.block_sparse_moe"
-PARTS_OF_AN_EXPERT = {"feed_forward.experts.up": ("w1", "w3"), "feed_forward.experts.down": ("w2",)}
-"""`w1` makes the gate. Matrices of all experts stand one below the other, as in the parameter here."""
+
+
+class MixtureLayout(NamedTuple):
+    """The names of a layer's experts, whose matrices stand one below the other in the parameters here.
+
+    Attributes:
+        up: those of an expert's first product, the gate's first.
+    """
+
+    name: str
+    module: str
+    up: tuple[str, str]
+    down: str
+
+
+MIXTURES = {
+    MIXTRAL: MixtureLayout("Mixtral", "model.layers.{}.block_sparse_moe", ("w1", "w3"), "w2"),
+    QWEN3_MOE: MixtureLayout("Qwen3-MoE", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
+}
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
@@ -81,12 +100,12 @@ def _layout(spec: ModelSpec) -> dict[str, Source]:
     """The source of each module of the model, by its name in a layer or in the model."""
     if spec.experts is None:
         return GPT_2 if spec.family == "gpt" else LLAMA
-    experts = range(spec.experts.num_experts)
+    experts, there = range(spec.experts.num_experts), MIXTURES[model_type_of(spec)]
     of_experts = {
-        module: Source(tuple(f"{MIXTURE}.experts.{expert}.{part}" for expert in experts for part in parts))
-        for module, parts in PARTS_OF_AN_EXPERT.items()
+        module: Source(tuple(f"{there.module}.experts.{expert}.{part}" for expert in experts for part in parts))
+        for module, parts in (("feed_forward.experts.up", there.up), ("feed_forward.experts.down", (there.down,)))
     }
-    return LLAMA | of_experts | {"feed_forward.router": Source((f"{MIXTURE}.gate",))}
+    return LLAMA | of_experts | {"feed_forward.router": Source((f"{there.module}.gate",))}
 
 
 def require_layout(spec: ModelSpec) -> None:
@@ -99,11 +118,14 @@ def require_layout(spec: ModelSpec) -> None:
         problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
         raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
     if spec.experts is not None:
-        _require_mixtral(spec, spec.experts)
+        _require_mixture(spec, spec.experts)
+    elif spec.qk_norm and spec.qkv_bias:
+        problem = "has no place in Qwen3's layout, whose queries and keys have norms and no biases"
+        raise ConfigError("model.qkv_bias", True, problem, "Use model.qkv_bias=false.")
 
 
-def _require_mixtral(spec: ModelSpec, experts: ExpertsSpec) -> None:
-    """Mixtral's is the one layout with experts; each of its layers has them, and nothing beside them."""
+def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
+    """Layouts with experts have them in every layer, and nothing beside them."""
     if spec.family != "llama":
         problem = "has no place in the Hugging Face layout of the gpt family"
         raise ConfigError("model.experts", "given", problem, "Use model.experts=null.")
@@ -113,7 +135,7 @@ def _require_mixtral(spec: ModelSpec, experts: ExpertsSpec) -> None:
         ("model.qkv_bias", spec.qkv_bias, False),
     ):
         if value != plain:
-            problem = "has no place in Mixtral's layout, the one with experts that is read and written"
+            problem = f"has no place in {MIXTURES[model_type_of(spec)].name}'s layout, whose layers are all experts"
             raise ConfigError(key, value, problem, f"Use {key}={str(plain).lower()}.")
 
 

@@ -49,6 +49,7 @@ class HuggingFaceConfig(BaseModel):
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
     num_local_experts: int | None = None
+    num_experts: int | None = None
     num_experts_per_tok: int | None = None
     tie_word_embeddings: bool | None = None
     layer_norm_epsilon: float | None = None
@@ -60,6 +61,9 @@ class HuggingFaceConfig(BaseModel):
     hidden_act: str | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
+    norm_topk_prob: bool | None = None
+    mlp_only_layers: list[int] | None = None
+    decoder_sparse_step: int | None = None
     sliding_window: int | None = None
     use_sliding_window: bool | None = None
     partial_rotary_factor: float | None = None
@@ -68,10 +72,14 @@ class HuggingFaceConfig(BaseModel):
     rope_scaling: RopeParameters | None = None
 
 
-QWEN2, MIXTRAL = "qwen2", "mixtral"
-FAMILIES: dict[str, Family] = {"gpt2": "gpt", "llama": "llama", "mistral": "llama", QWEN2: "llama", MIXTRAL: "llama"}
+QWEN2, QWEN3, MIXTRAL, QWEN3_MOE = "qwen2", "qwen3", "mixtral", "qwen3_moe"
+LLAMAS = ("llama", "mistral", QWEN2, QWEN3, MIXTRAL, QWEN3_MOE)
+FAMILIES: dict[str, Family] = {"gpt2": "gpt", **dict.fromkeys(LLAMAS, "llama")}
 """The types of models that are computed as a family here; a Mistral is a Llama with a window, a Qwen2 one with biases
-of queries, keys and values, a Mixtral one with experts."""
+of queries, keys and values, a Qwen3 one with norms of queries and keys, and a Mixtral and a Qwen3-MoE have experts."""
+
+WITH: dict[str, tuple[str, ...]] = {"qkv_bias": (QWEN2,), "qk_norm": (QWEN3, QWEN3_MOE)}
+"""The types of Llamas that have what a key says, which the others have not."""
 
 MISTRAL_WINDOW = 4096
 """The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
@@ -80,7 +88,7 @@ MISTRAL_WINDOW = 4096
 class Fixed(NamedTuple):
     """A fixed choice of this trainer, whatever a file says, and the values of the key that mean the same."""
 
-    values: tuple[str | bool | float, ...]
+    values: tuple[object, ...]
     computes: str
 
 
@@ -95,6 +103,9 @@ FIXED: dict[Family, dict[str, Fixed]] = {
         "attention_bias": Fixed((False,), "attention without biases"),
         "mlp_bias": Fixed((False,), "feed-forward layers without biases"),
         "partial_rotary_factor": Fixed((1.0,), "positions that turn whole heads"),
+        "norm_topk_prob": Fixed((True,), "weights of a token's experts that add up to one"),
+        "mlp_only_layers": Fixed(([],), "experts in every layer"),
+        "decoder_sparse_step": Fixed((1,), "experts in every layer"),
     },
 }
 
@@ -105,6 +116,15 @@ def is_weights(path: str | None) -> bool:
         return False
     found = Path(path).expanduser()
     return (found.suffix == ".safetensors" and found.is_file()) or any(found.glob("*.safetensors"))
+
+
+def model_type_of(spec: ModelSpec) -> str:
+    """Hugging Face's type of such a model."""
+    if spec.family == "gpt":
+        return "gpt2"
+    if spec.experts is not None:
+        return QWEN3_MOE if spec.qk_norm else MIXTRAL
+    return QWEN3 if spec.qk_norm else QWEN2 if spec.qkv_bias else "llama"
 
 
 def require_config(weights: Path, spec: ModelSpec) -> None:
@@ -152,8 +172,10 @@ def _read(path: Path) -> HuggingFaceConfig:
         raise _unreadable(path, f"config.json: {f'{where}: ' if where else ''}{first['msg']}") from None
     if config.model_type == "mistral" and "sliding_window" not in config.model_fields_set:
         config.sliding_window = MISTRAL_WINDOW
-    if config.model_type == QWEN2 and not config.use_sliding_window:
+    if config.model_type in (QWEN2, QWEN3, QWEN3_MOE) and not config.use_sliding_window:
         config.sliding_window = None  # its files name one all the same
+    if config.model_type == QWEN3_MOE and config.norm_topk_prob is None:
+        config.norm_topk_prob = False  # what transformers' Qwen3MoeConfig means by a file that does not say
     return config
 
 
@@ -175,10 +197,11 @@ def _require_architecture(config: HuggingFaceConfig, path: Path, spec: ModelSpec
     if kind is not None and (family := FAMILIES[kind]) != spec.family:
         problem = f'is not that of {path}, which names model_type = "{kind}"'
         raise ConfigError("model.family", spec.family, problem, f"Use model.family={family}, or other weights.")
-    if kind is not None and spec.family == "llama" and (biased := kind == QWEN2) != spec.qkv_bias:
-        problem, shown = f'is not that of {path}, which names model_type = "{kind}"', str(biased).lower()
-        raise ConfigError("model.qkv_bias", spec.qkv_bias, problem, f"Use model.qkv_bias={shown}, or other weights.")
-    if kind is not None and (has_experts := kind == MIXTRAL) != (spec.experts is not None):
+    for name, types in WITH.items() if kind is not None and spec.family == "llama" else ():
+        if (has := kind in types) != getattr(spec, name):
+            problem, remedy = f'is not that of {path}, which names model_type = "{kind}"', f"{name}={str(has).lower()}"
+            raise ConfigError(f"model.{name}", not has, problem, f"Use model.{remedy}, or other weights.")
+    if kind is not None and (has_experts := kind in (MIXTRAL, QWEN3_MOE)) != (spec.experts is not None):
         problem = f'is not that of {path}, which names model_type = "{kind}"'
         remedy = "Use a model with experts, or other weights." if has_experts else "Use model.experts=null."
         raise ConfigError("model.experts", "null" if has_experts else "given", problem, remedy)
@@ -211,7 +234,8 @@ def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> No
 
 def _require_experts(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
     """Tokens must pass through as many experts, which no shape tells."""
-    for ours, theirs in {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"}.items():
+    number = "num_local_experts" if config.num_experts is None else "num_experts"
+    for ours, theirs in {"num_experts": number, "top_k": "num_experts_per_tok"}.items():
         value, there = getattr(spec.experts, ours, None), getattr(config, theirs)
         if value is not None and there is not None and there != value:
             problem = f"is not the {there} that {path} names as {theirs}"

@@ -20,6 +20,7 @@ input."""
 
 
 SHARED_TABLE_DIMS = 3  # cosine or sine, position, pair of elements: of a table that all sequences share
+Norms = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
 class Activation(NamedTuple):
@@ -149,12 +150,50 @@ class _TurnedHeads(Function):
         return grad, None
 
 
-def split_heads(qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None) -> tuple[Tensor, ...]:
+class _Turned(Function):
+    """Heads (s, b, g, n, d) turned by their positions; keeps nothing for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, table: Tensor) -> Tensor:
+        ctx.table = table
+        return _turned_copy(heads, table, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        return _turned_copy(grad_out, ctx.table, -1), None
+
+
+def _turned_copy(heads: Tensor, table: Tensor, sign: int) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _rotated_copy(heads, table, sign)
+    out = torch.empty_like(heads, memory_format=torch.contiguous_format)
+    _turn(heads, table, sign, into=out)
+    return out
+
+
+def turn_heads(heads: Tensor, table: Tensor) -> Tensor:
+    """Heads (s, b, g, n, d), each turned by the angle of its position."""
+    out: Tensor = _Turned.apply(heads, table)  # type: ignore[no-untyped-call]
+    return out
+
+
+def split_heads(
+    qkv: Tensor, queries_per_group: int, head_size: int, table: Tensor | None, norms: Norms | None = None
+) -> tuple[Tensor, ...]:
     """Queries (b, g n, s, d), keys and values (b, g, s, d) from (s, b, g (n + 2) d), turned by `table` if there is one.
 
     The last dim holds group after group: its query heads, its key head, its value head.
+
+    Args:
+        norms: those of query heads and of key heads, which come before the turn; None where a model has none.
     """
     heads = qkv.view(*qkv.shape[:-1], -1, queries_per_group + 2, head_size)
     apart, sizes = _TurnedHeads.apply, [queries_per_group, 1, 1]
-    parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
+    if norms is not None and table is not None:
+        of_query, of_key = norms
+        # The norms keep what they took, so that values may stay where they are.
+        query, key, value = torch.split(heads, sizes, dim=-2)
+        parts = (turn_heads(of_query(query), table), turn_heads(of_key(key), table), value)
+    else:
+        parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
     return tuple(part.permute(1, 2, 3, 0, 4).flatten(1, 2) for part in parts)

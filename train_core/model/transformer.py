@@ -1,7 +1,7 @@
 """GPT and Llama in plain modules; a `ModelSpec` says which parts a model has.
 
 The GPT family has learned positions, LayerNorm, biases and GELU; the Llama family rotary positions, RMSNorm and SiLU,
-and biases of queries, keys and values alone where the model has them.
+where the model has them biases of queries, keys and values alone, and norms of query and key heads.
 Both may share keys and values among heads, gate their feed-forward layer, and tie the output head to the embedding.
 
 Nothing here knows that it may run in parallel: `parallel.parallelize` replaces modules by their names, also those
@@ -154,12 +154,16 @@ class Attention(nn.Module):
         self.head_size = spec.query_size // spec.num_attention_heads
         self.queries_per_group = spec.num_attention_heads // spec.num_query_groups
         self.qkv: nn.Module = nn.Linear(spec.hidden_size, width, bias=spec.has_qkv_bias)
+        self.query_norm, self.key_norm = (
+            RMSNorm(self.head_size, spec.norm_epsilon) if spec.qk_norm else None for _ in range(2)
+        )
         self.core = CausalAttention()
         self.projection: nn.Module = nn.Linear(spec.query_size, spec.hidden_size, bias=biased)
         self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
-        heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary)
+        norms = None if self.query_norm is None or self.key_norm is None else (self.query_norm, self.key_norm)
+        heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary, norms)
         out: Tensor = self.dropout(self.projection(self.core(*heads, documents)))
         return out
 

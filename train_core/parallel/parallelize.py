@@ -171,7 +171,7 @@ def _placement(name: str, model: Transformer, mesh: Mesh, sequence: bool) -> Pla
         name=TIED_EMBEDDING if is_tied else name,
         splits=splits,
         copied_over=on_all + at_both_ends,
-        summed_over=(on_all if sequence else ()) + at_both_ends,
+        summed_over=(on_all if sequence or (style is not None and style.has_own_heads) else ()) + at_both_ends,
     )
 
 

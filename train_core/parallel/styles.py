@@ -56,11 +56,14 @@ class Style(NamedTuple):
     Attributes:
         splits: by the name of a parameter in the module, the dim that is split over each axis.
         axes: those that the form needs.
+        has_own_heads: every tensor rank holds all of the parameters and has other heads, so that its gradients are
+            summands.
     """
 
     form: Form
     splits: Mapping[str, Mapping[str, int]] = {}
     axes: tuple[str, ...] = ("tensor",)
+    has_own_heads: bool = False
 
 
 def _split(form: Form) -> Form:
@@ -91,12 +94,15 @@ def _balance(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Mo
 COLUMN = Style(_split(ColumnParallelLinear), {"weight": {"tensor": 0}, "bias": {"tensor": 0}})
 ROW = Style(_split(RowParallelLinear), {"weight": {"tensor": 1}})
 DROPOUT = Style(_dropout)
+NORM_OF_HEADS = Style(lambda whole, axis, place: whole, has_own_heads=True)
 EXPERT_WEIGHTS = Style(lambda whole, axis, place: own_weights(whole, axis), {"weight": {EXPERT: 0}}, (EXPERT,))
 STYLES: dict[str, Style] = {
     "embedding.tokens": Style(_split(VocabularyParallelEmbedding), {"weight": {"tensor": 0}}),
     "embedding.positions": Style(_positions, axes=("tensor", "context")),
     "embedding.dropout": DROPOUT,
     "attention.qkv": COLUMN,
+    "attention.query_norm": NORM_OF_HEADS,
+    "attention.key_norm": NORM_OF_HEADS,
     "attention.core": Style(_core, axes=("tensor", "context")),
     "attention.projection": ROW,
     "attention.dropout": DROPOUT,

@@ -79,6 +79,7 @@ rotary_base: {rotary}
 rotary_scaling: null
 norm_epsilon: 1.0e-5
 qkv_bias: false # true: queries, keys and values of a Llama have biases, as in Qwen2
+qk_norm: false # true: a Llama's queries and keys pass through norms, head by head, as in Qwen3
 gated_mlp: {gated}
 tied_embeddings: true
 vocab_size: {vocab}

@@ -45,9 +45,11 @@ LLAMA_3_1: dict[str, Any] = LLAMA | {"model.rotary_scaling": SCALING}
 """Of the frequencies of its heads some stay, some are blended and some are divided."""
 QWEN2: dict[str, Any] = LLAMA | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3, "model.tied_embeddings": True}
 MIXTRAL: dict[str, Any] = LLAMA | {"model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 64}}
-FAMILIES = pytest.mark.parametrize(
-    "values", [GPT, LLAMA, LLAMA_3_1, QWEN2, MIXTRAL], ids=["gpt-2", "llama", "llama-3.1", "qwen2", "mixtral"]
-)
+QWEN3: dict[str, Any] = LLAMA | {"model.qk_norm": True, "model.head_size": 6, "model.norm_epsilon": 1e-3}
+QWEN3_MOE: dict[str, Any] = QWEN3 | {"model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 48}}
+KINDS = {"gpt-2": GPT, "llama": LLAMA, "llama-3.1": LLAMA_3_1, "qwen2": QWEN2, "mixtral": MIXTRAL}
+KINDS |= {"qwen3": QWEN3, "qwen3-moe": QWEN3_MOE}
+FAMILIES = pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
 
 
 def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more: Any) -> Any:
@@ -59,8 +61,13 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
         scaling = values.get("model.rotary_scaling")
         rope = {"rope_type": "default"} if scaling is None else {"rope_type": "llama3", **scaling}
         if (experts := values.get("model.experts")) is not None:
-            kind = "Mixtral"
+            kind = "Qwen3Moe" if values.get("model.qk_norm") else "Mixtral"
             more |= {"num_local_experts": experts["num_experts"], "num_experts_per_tok": experts["top_k"]}
+            if kind == "Qwen3Moe":
+                more |= {"moe_intermediate_size": experts["ffn_hidden_size"], "norm_topk_prob": True}
+        if values.get("model.qk_norm"):
+            kind = kind or "Qwen3"
+            more["head_dim"] = values["model.head_size"]
         kind = kind or ("Qwen2" if values.get("model.qkv_bias") else "Llama")
         config = getattr(transformers, f"{kind}Config")(
             vocab_size=vocab_size,
@@ -358,10 +365,12 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
         (
             LLAMA,
             {"model_type": "gemma"},
-            r'model_type = "gemma", .*computes gpt2, llama, mistral, qwen2, mixtral alone',
+            r'model_type = "gemma", .*computes gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe alone',
         ),
         (LLAMA, {"hidden_act": "gelu"}, 'hidden_act = "gelu", .*SiLU.*Use weights with hidden_act = "silu"'),
         (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
+        (QWEN3_MOE, {"model_type": "qwen3_moe"}, "norm_topk_prob = false, .*weights of a token's experts that add up"),
+        (QWEN3_MOE, {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\], .*experts in every layer"),
         (LLAMA, {"mlp_bias": True}, "mlp_bias = true, .*without biases"),
         (
             LLAMA,
@@ -397,6 +406,8 @@ def test_weights_of_another_architecture_are_refused_by_the_key_that_says_so(
         (LLAMA, {"model_type": "gpt2"}, r"family = 'llama': .*Use model\.family=gpt"),
         (LLAMA, {"model_type": "qwen2"}, r'qkv_bias = False: .*"qwen2"\. Use model\.qkv_bias=true, or other weights'),
         (QWEN2, {"model_type": "mistral"}, r'qkv_bias = True: .*"mistral"\. Use model\.qkv_bias=false, or other'),
+        (LLAMA, {"model_type": "qwen3"}, r'qk_norm = False: .*"qwen3"\. Use model\.qk_norm=true, or other weights'),
+        (QWEN3, {"model_type": "llama"}, r'qk_norm = True: .*"llama"\. Use model\.qk_norm=false, or other weights'),
         (LLAMA, {"rms_norm_eps": 1e-6}, r"norm_epsilon = 1e-05: is not the 1e-06 .*Use model\.norm_epsilon=1e-06"),
         (GPT, {"layer_norm_epsilon": 1e-6}, r"norm_epsilon = 1e-05: .* as layer_norm_epsilon\. Use model\.norm_eps"),
         (LLAMA_3_1, {"rope_theta": 500.0}, r"rotary_scaling = {'factor': 8\.0, .*Use model\.rotary_scaling=null"),

@@ -34,6 +34,7 @@ from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.work import work_of
 from train_core.model.dropout import AttentionWithDropout
 from train_core.model.transformer import CausalAttention, Transformer
+from train_core.parallel.flat_parameters import treatment_of
 from train_core.parallel.main_gradient import deferred_products
 from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
@@ -158,12 +159,19 @@ def test_parameters_of_first_middle_and_last_stage_equal_the_trainers(model: str
             assert sum(p.numel() for p in built.chunks[0].parameters()) == stages[stage].parameters
 
 
-def test_parameters_in_the_order_of_the_trainers_buckets_have_its_biases() -> None:
-    experiment = experiment_of("llama-3.1-8b", 2, 1, "model.num_layers=2", "model.qkv_bias=true")
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("part", ["qkv_bias", "qk_norm"])
+def test_parameters_in_the_order_of_the_trainers_buckets_have_its_biases_and_norms(part: str, sequence: bool) -> None:
+    overrides = [f"model.{part}=true", f"parallel.sequence_parallel={str(sequence).lower()}"]
+    experiment = experiment_of("llama-3.1-8b", 2, 1, "model.num_layers=2", *overrides)
     with fake_stage(experiment, rank=0) as built:
         shapes = [tuple(parameter.shape) for _, parameter in built.named_parameters()]
-    listed = [(one.rows,) if one.columns == 1 else (one.rows, one.columns) for one in parameters_of(experiment, 0)]
-    assert sorted(listed) == sorted(shapes)
+        treated = [treatment_of(built, name, parameter) for name, parameter in built.named_parameters()]
+    parameters = list(parameters_of(experiment, 0))
+    listed = [(one.rows,) if one.columns == 1 else (one.rows, one.columns) for one in parameters]
+    assert sorted(zip(listed, (one.treatment for one in parameters), strict=True)) == sorted(
+        zip(shapes, treated, strict=True)
+    )
 
 
 def layer_shape(experiment: Experiment) -> tuple[int, int, int]:
@@ -231,6 +239,18 @@ def test_activation_bytes_of_a_layer_equal_the_trainers(
         f"parallel.recompute={recompute}",
         f"batch.micro_batch_size={micro_batch}",
     )
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True)])
+def test_activation_bytes_of_a_layer_with_norms_of_heads_equal_the_trainers(
+    recompute: Recompute, tensor: int, sequence: bool
+) -> None:
+    overrides = [f"parallel.sequence_parallel={str(sequence).lower()}", f"parallel.recompute={recompute}"]
+    experiment = experiment_of("llama-3.1-8b", tensor, 1, "model.num_layers=1", "model.qk_norm=true", *overrides)
     layer = work_of(setting_of(experiment), plan_of(experiment)).layer
     assert kept_bytes(experiment) == layer.kept_bytes[0]
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]

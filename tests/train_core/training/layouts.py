@@ -34,6 +34,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 BIASED_LLAMA = FAMILIES["llama"] | {"model.qkv_bias": True, "model.norm_epsilon": 1e-3}
 """As Qwen2 is, whose rows of biases are cut as those of the weights are."""
+NORMED_LLAMA = FAMILIES["llama"] | {"model.qk_norm": True, "model.head_size": 12}
+"""As Qwen3 is, whose heads together are wider than the model."""
 MIXTURE = FAMILIES["llama"] | {
     "model.experts": {
         "num_experts": 8,
@@ -96,8 +98,8 @@ class Layout(NamedTuple):
 
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
-        family = {"qwen2": BIASED_LLAMA, "mixture": MIXTURE}.get(self.family) or FAMILIES[self.family]
-        return {"model.num_layers": self.num_layers} | family | groups
+        others = {"qwen2": BIASED_LLAMA, "qwen3": NORMED_LLAMA, "mixture": MIXTURE}
+        return {"model.num_layers": self.num_layers} | (others.get(self.family) or FAMILIES[self.family]) | groups
 
     def values(self, dtype: str = "fp32") -> dict[str, Any]:
         num_micro_batches = self.num_micro_batches or max(2, self.pipeline)

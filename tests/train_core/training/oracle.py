@@ -153,6 +153,8 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         "feed_forward.down": (hidden, ffn),
     }
     norms = {f"{name}_norm": (hidden,) for name in ("attention", "feed_forward")}
+    if model.qk_norm:
+        norms |= {f"attention.{name}_norm": (head_size,) for name in ("query", "key")}
     dense: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in (products | norms).items()}
     sparse = with_experts(dense, model) if model.experts is not None else dense
     layers = [dense if index < model.num_dense_layers else sparse for index in range(model.num_layers)]
@@ -236,6 +238,8 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
     groups = groups.permute(0, 2, 3, 1, 4)  # (b, groups, members, s, d)
     q = groups[:, :, :shared].flatten(1, 2)
     k, v = (groups[:, :, shared + part].repeat_interleave(shared, dim=1) for part in range(2))
+    if model.qk_norm:
+        q, k = (norm(heads, weights, f"{prefix}.{name}_norm") for heads, name in ((q, "query"), (k, "key")))
     if model.family == "llama":
         q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))

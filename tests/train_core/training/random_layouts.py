@@ -83,6 +83,8 @@ def case_of(number: int) -> Case:
         values |= _model(random, kind, has_sequence_shards=values["parallel.sequence_parallel"])
         if number % 4 == EXPERTS_OF_FOUR:
             values |= _experts(random, kind)
+        # With a generator of its own, so that what is drawn above stays as it was.
+        values |= _parts_of_llamas(Random(f"{number}-{num_refused}"), values)
         try:
             experiment = settings_of(with_values(tree, values)).experiment()
         except ConfigError:
@@ -136,6 +138,13 @@ def _experts(random: Random, kind: Kind) -> Values:
             "balance_loss": random.choice((0.0, 0.01, 0.1)),
         },
     }
+
+
+def _parts_of_llamas(random: Random, values: Values) -> Values:
+    """What only some Llamas have."""
+    if values["model.family"] == "gpt":
+        return {}
+    return {"model.qk_norm": random.random() < 0.3}
 
 
 def _parts(random: Random, total: int, num_parts: int) -> list[int]:

@@ -286,3 +286,20 @@ def test_the_weights_did_move(family: str, one_rank: Any) -> None:
     assert run.losses[-1] < run.losses[0] - 0.05
     assert min(run.gradient_norms) > 0.5, "clipping did not act"
     assert all(np.isfinite(tensor).all() for tensor in run.weights.values())
+
+
+NORMED = [
+    Layout(2, 1, 1, family="qwen3"),
+    Layout(2, 1, 1, sequence_parallel=True, recompute=("pointwise", 1), family="qwen3"),
+    Layout(1, 1, 2, zero_stage=3, family="qwen3"),
+    Layout(1, 1, 1, context=2, family="qwen3"),
+    Layout(2, 2, 1, "zero-bubble", recompute=("full", 1), family="qwen3"),
+    Layout(4, 1, 1, recompute=("selective", 1), family="qwen3"),
+    Layout(2, 1, 2, sequence_parallel=True, zero_stage=2, family="qwen3"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_norms_of_heads_train_like_those_of_one_rank(num_ranks: int, assert_like_one_rank: Any) -> None:
+    assert_like_one_rank([one for one in NORMED if one.num_ranks == num_ranks], "fp32", **FP32)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from conf.plan.experiment import Experiment
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
 from train_core.bucket_rules import Treatment, bucket_members, padded_length
+from train_core.costs.counts.parameters import head_norm_size
 
 
 class Parameter(NamedTuple):
@@ -71,6 +72,8 @@ def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Para
     query, rest = model.query_size // t, 2 * model.key_value_size // t
     yield from _norm(experiment)
     yield from _pair(experiment, query + rest, query, is_biased=model.has_qkv_bias)
+    if model.qk_norm:  # ranks have other heads, so that gradients are summands without sequence parallelism too
+        yield from [Parameter(Treatment(False, _all_ranks(t), _all_ranks(t)), head_norm_size(model))] * 2
     yield from _norm(experiment)
     if layer < model.num_dense_layers:
         yield from _feed_forward(experiment, model.ffn_hidden_size)
@@ -131,5 +134,9 @@ def _treatment_of_part(*, decays: bool, tied: bool = False) -> Treatment:
 def _treatment_of_whole(experiment: Experiment, *, decays: bool) -> Treatment:
     """Return the treatment of a parameter that every tensor rank holds whole."""
     parallel = experiment.parallel
-    on_all = ("tensor",) if parallel.tensor_parallel_size > 1 else ()
+    on_all = _all_ranks(parallel.tensor_parallel_size)
     return Treatment(decays, copied_over=on_all, summed_over=on_all if parallel.sequence_parallel else ())
+
+
+def _all_ranks(tensor_parallel_size: int) -> tuple[str, ...]:
+    return ("tensor",) if tensor_parallel_size > 1 else ()

@@ -50,13 +50,18 @@ def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tens
 def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
     """Attention with its biases, a feed-forward layer of this width and the norms."""
     matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
-    latent, norms = model.latent_attention, 2 * final_norm_parameters(model)
+    latent, norms = model.latent_attention, 2 * final_norm_parameters(model) + 2 * head_norm_size(model)
     if latent is not None:  # the short vectors have norms of their own
         norms += (latent.query_rank or 0) + latent.key_value_rank
     # Those of the GPT family are counted beside its matrices.
     biases = model.query_size + 2 * model.key_value_size if model.qkv_bias else 0
     held: Size = _share_of(model, matrices, t) + biases // t + norms
     return held
+
+
+def head_norm_size(model: ModelSpec) -> int:
+    """Parameters of the norm of a query head, and of a key head; 0 where a model has none."""
+    return model.query_size // model.num_attention_heads if model.qk_norm else 0
 
 
 def _share_of(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:

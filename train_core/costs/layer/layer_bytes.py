@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from conf.types.model_spec import ModelSpec
+from conf.units import FLOAT32_BYTES
 from train_core.attention_rules import flash_runs
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
@@ -127,15 +128,19 @@ def rotated_bytes(setting: Setting, shard: Shard) -> Integers | int:
     """Queries and keys from before they were turned by their positions.
 
     Values are a view of what the product of all three made, and attention keeps them, so that the whole of it stays.
+    Norms of heads keep it too, with one value in fp32 for each head.
     """
-    model = setting.model
-    if not setting.implementation.rotated_copies or model.family != "llama":
+    model, t = setting.model, shard.tensor_parallel_size
+    if not (setting.implementation.rotated_copies or model.qk_norm) or model.family != "llama":
         return 0
-    made = (model.query_size + model.key_value_size) // shard.tensor_parallel_size
+    made = (model.query_size + model.key_value_size) // t
+    if model.qk_norm:
+        scales = (model.num_attention_heads + model.num_query_groups) // t * FLOAT32_BYTES
+        return tokens_of(setting, shard) * (made * setting.dtype_bytes + scales)
     if model.latent_attention is not None:
         # Whole heads are put together anew; values stay a view of what made them and the keys' part without positions.
         rotary = model.num_attention_heads * model.latent_attention.rotary_head_size
-        made = (model.key_value_size - rotary) // shard.tensor_parallel_size
+        made = (model.key_value_size - rotary) // t
     return tokens_of(setting, shard) * made * setting.dtype_bytes
 
 

@@ -90,9 +90,9 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
 
 
 def moved_heads_of(model: ModelSpec) -> int:
-    """Elements that turning queries and keys reads and writes, and of latent attention putting its heads together."""
+    """Elements that turning queries and keys, and their norms, read and write, and latent attention's joining of heads."""
     latent = model.latent_attention
-    moved = (model.query_size + model.key_value_size) * 2
+    moved = (model.query_size + model.key_value_size) * (4 if model.qk_norm else 2)
     if latent is None:
         return moved
     # Both parts of a head are cut out and joined, and values are copied; the short vectors pass through their norms.
