@@ -20,8 +20,11 @@ from conf.types.model_spec import ExpertsSpec, ModelSpec
 from conf.types.schema import ROTARY_BASE
 from conf.types.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
-JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
-"""The names whose values only a job knows."""
+JOB_NAMES = (
+    *("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK),
+    "huggingface_starter",
+)
+"""The names whose values only a job knows; the last is the script that starts programs with Hugging Face's Trainer."""
 
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
 

@@ -20,6 +20,7 @@ from conf.overrides import Override
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.trainer_call import call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
+from launcher.command_trainer.start import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence
 from sweeps.planner import choose
 from sweeps.planner.plans.strategy import Strategy
@@ -152,7 +153,7 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     rate = chosen.predicted.model_flops_per_second_per_device / TERA
     yield f"# Predicted, not measured: {chosen.predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device."
     job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
-    job |= {"trial_folder": ".", "python": trainer.python or "python"}
+    job |= {"trial_folder": ".", "python": trainer.python or "python", "huggingface_starter": str(HUGGINGFACE_STARTER)}
     differs = met_limits(trainer.differs, names_of(trainer, experiment, job), "trainer.differs")
     for note in (*chosen.notes, *(f"Differs from what is predicted: {limit.because}." for limit in differs)):
         yield from wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")
