@@ -106,7 +106,7 @@ def test_a_script_finds_its_words_and_its_neighbours_and_the_first_rank_says_whe
     [
         (["model=gpt-1.4b"], "gpt2"),
         (["model=llama-2-7b"], "llama"),
-        (["model=llama-2-70b"], "llama"),
+        (["model=llama-3.1-8b"], "llama"),
         (["model=llama-2-7b", "model.qkv_bias=true"], "qwen2"),
     ],
 )
@@ -119,6 +119,13 @@ def test_the_model_of_the_file_has_as_many_parameters_as_ours(model: list[str], 
         built = AutoModelForCausalLM.from_config(config)
     assert config.model_type == kind
     assert sum(parameter.numel() for parameter in built.parameters()) == num_parameters(experiment.model)
+
+
+def test_the_file_says_how_positions_are_stretched() -> None:
+    positions = json.loads(call("hf-trainer", *LLAMA, "model=llama-3.1-8b").files["config.json"])["rope_parameters"]
+    stretched = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    length = {"original_max_position_embeddings": 8192}
+    assert positions == {"rope_type": "llama3", "rope_theta": 500_000, **stretched, **length}
 
 
 def test_flags_say_the_plan() -> None:
@@ -152,7 +159,6 @@ def test_deepspeeds_file_and_flags_say_the_plan() -> None:
         ("hf-deepspeed", ["parallel.zero_group_size=4", "parallel.zero_stage=1"], "among all replicas"),
         ("hf-deepspeed", ["parallel.offload_optimizer=true"], "on the device"),
         ("hf-trainer", ["model=mixtral-8x7b"], "its layers have no experts"),
-        ("hf-trainer", ["model=llama-3.1-8b"], "does not stretch rotary positions"),
         ("hf-trainer", ["training.dropout=0.1"], "drop in attention alone"),
     ],
 )
