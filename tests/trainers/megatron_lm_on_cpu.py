@@ -69,7 +69,11 @@ def _on_the_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
 
 def _of_its_own(answer: Callable[..., Any]) -> Callable[..., Any]:
     """A function for this name alone: torch has a table of its functions, in which none may stand twice."""
-    return lambda *words, **options: answer(*words, **options)
+
+    def own(*words: Any, **options: Any) -> Any:
+        return answer(*words, **options)
+
+    return own
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -164,17 +164,16 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
         yield "END"
     for name, value in call.environment.items():
         yield f"export {name}={_shell_word(value)}"
-    yield " \\\n".join(_command_lines((*trainer.prefix, *_starting(experiment, job)), call.words))
+    yield " \\\n".join(_command_lines((*trainer.prefix, *_starting(experiment, job, call.words[0])), call.words))
 
 
-def _starting(experiment: Experiment, job: Mapping[str, str]) -> tuple[str, ...]:
+def _starting(experiment: Experiment, job: Mapping[str, str], program: str) -> tuple[str, ...]:
     """The words by which a person starts the program on all nodes; for torchrun, on each of them."""
     trainer, nodes, ranks = experiment.trainer, experiment.num_nodes, experiment.tasks_per_node
     if trainer.start == "srun":
         return ("srun", f"--nodes={nodes}", f"--ntasks-per-node={ranks}")
     if trainer.start == "once":
         return ()
-    program = trainer.command[0]
     meeting = tuple(f"--{name.replace('_', '-')}={job[name]}" for name in ("node_rank", "master_addr", "master_port"))
     words = torchrun_words("python", nodes, ranks, program, meeting)
     return ("torchrun", *words[3:])
