@@ -26,7 +26,7 @@ TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)
 export PRINT_SITE_OF_TORCH := import pathlib, torch; print(pathlib.Path(torch.__file__).parent.parent)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs screenshots doctor bench chaos bench-gpu gpu-check sweep-frontier-study test test-fast test-pythons test-all check format ui slurm-up slurm-down clean
+.PHONY: help setup trainers test-trainers docs screenshots doctor bench chaos bench-gpu gpu-check sweep-frontier-study test test-fast test-pythons test-all check format ui slurm-up slurm-down clean
 
 help: ## list the targets
 	@echo "make TARGET [CLUSTER=frontier] [DRY_RUN=1] [OVERRIDES=\"a=b\"] [TORCH=site]; NAME is a sweep: 22b, 175b, 1t, smoke, ...; see trisweep list sweep"
@@ -123,6 +123,26 @@ test-pythons: ## the fast tests with every Python from 3.11 to 3.14 of this mach
 test-all: check ## the same with every case of the grids
 	$(PYTEST) --all-cases
 
+# Somebody else's trainers, each with what it needs beside torch; constraints-trainers.txt has the versions.
+TRAINERS := huggingface torchtitan megatron-lm
+NEEDS_huggingface := transformers accelerate deepspeed
+NEEDS_torchtitan := torchtitan triton
+NEEDS_megatron-lm := triton numpy packaging pybind11 einops omegaconf
+
+trainers: $(TRAINERS:%=.trainers/%/.installed) ## environments of Hugging Face, DeepSpeed, torchtitan and for Megatron-LM, 1 to 2.4 GB each
+
+# DeepSpeed is built where it is installed: without its operators, and with the torch that is there already.
+.trainers/%/.installed: constraints-trainers.txt
+	@echo "Installing .trainers/$*: torch $(NEEDS_$*), some minutes and $(if $(filter huggingface,$*),1.2,2.4) GB of disk (more with a torch for GPUs) ..."
+	@$(PYTHON) -m venv .trainers/$*
+	@.trainers/$*/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-trainers.txt torch setuptools wheel
+	@DS_BUILD_OPS=0 .trainers/$*/bin/python -m pip --disable-pip-version-check install --quiet --no-build-isolation \
+	  -c constraints-trainers.txt $(NEEDS_$*)
+	@touch $@
+
+test-trainers: trainers .venv/.installed-dev ## sweep those trainers on two ranks; MEGATRON_LM=CHECKOUT adds Megatron-LM
+	$(if $(MEGATRON_LM),MEGATRON_LM=$(MEGATRON_LM)) $(BIN)/python -m pytest -n 0 -rs tests/trainers
+
 check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -148,4 +168,4 @@ screenshots: .venv/.installed-dev ## the pictures of README and docs, from REPOR
 	$(BIN)/python -m docs.making.screenshots $(or $(REPORT),runs/175b-proxy/report.html)
 
 clean: ## remove the environment and the caches; results in runs/ stay
-	rm -rf .venv .pythons .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .pythons .trainers .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -20,8 +20,11 @@ from conf.types.model_spec import ExpertsSpec, ModelSpec
 from conf.types.schema import ROTARY_BASE
 from conf.types.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
-JOB_NAMES = ("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK)
-"""The names whose values only a job knows."""
+JOB_NAMES = (
+    *("node_rank", "master_addr", "master_port", "trial_folder", "python", *OF_A_RANK),
+    "huggingface_starter",
+)
+"""The names whose values only a job knows; the last is the script that starts programs with Hugging Face's Trainer."""
 
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
 
@@ -113,7 +116,7 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "head_size": model.query_size // model.num_attention_heads,
         "has_grouped_queries": model.num_query_groups < model.num_attention_heads,
         "rotary_frequency_base": int(base) if base.is_integer() else base,
-        "rotary_scaling_factor": model.rotary_scaling.factor if model.rotary_scaling else None,
+        **_scaling_names(model),
         "last_token": model.vocab_size - 1,
         "num_zero_groups": _num_zero_groups(setup),
         "activation_again": _activation_again(setup),
@@ -150,6 +153,17 @@ def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Pla
     width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size or None
     values = (experts.num_experts, experts.top_k, width, shared, layers, experts.capacity_factor)
     return dict(zip(names, values, strict=True))
+
+
+def _scaling_names(model: ModelSpec) -> dict[str, Plain]:
+    """The stretching of rotary positions, all null where there is none."""
+    scaling = model.rotary_scaling
+    return {
+        "rotary_scaling_factor": scaling.factor if scaling else None,
+        "rotary_low_freq_factor": scaling.low_freq_factor if scaling else None,
+        "rotary_high_freq_factor": scaling.high_freq_factor if scaling else None,
+        "rotary_original_length": scaling.original_max_position_embeddings if scaling else None,
+    }
 
 
 def _latent_names(model: ModelSpec) -> dict[str, Plain]:

@@ -8,5 +8,6 @@ process      the life of the program's processes, to the last of their descendan
 step_book    from lines to steps
 performance  from steps to a `Performance`
 found_metrics  the figures of a program that does not train
+huggingface  what starts programs with Hugging Face's Trainer, and has them print their steps
 ends         why a program failed, from its log
 """

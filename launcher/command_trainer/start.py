@@ -19,6 +19,9 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 OF_OUR_OWN_CODE = ("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
 """What a job sets so that it runs the snapshot, and the snapshot alone."""
 
+HUGGINGFACE_STARTER = Path(__file__).with_name("huggingface.py")
+"""Run by a program's own Python, and never imported here: it needs transformers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -61,6 +64,7 @@ def _job_names(trial: TrialFolder, seat: ProgramSeat, python: str) -> dict[str, 
         "python": python,
         "rank": seat.first_rank,
         "local_rank": seat.local_rank,
+        "huggingface_starter": str(HUGGINGFACE_STARTER),
     }
 
 

@@ -20,6 +20,7 @@ from conf.overrides import Override
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.trainer_call import call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
+from launcher.command_trainer.start import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence
 from sweeps.planner import choose
 from sweeps.planner.plans.strategy import Strategy
@@ -152,7 +153,7 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     rate = chosen.predicted.model_flops_per_second_per_device / TERA
     yield f"# Predicted, not measured: {chosen.predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device."
     job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
-    job |= {"trial_folder": ".", "python": trainer.python or "python"}
+    job |= {"trial_folder": ".", "python": trainer.python or "python", "huggingface_starter": str(HUGGINGFACE_STARTER)}
     differs = met_limits(trainer.differs, names_of(trainer, experiment, job), "trainer.differs")
     for note in (*chosen.notes, *(f"Differs from what is predicted: {limit.because}." for limit in differs)):
         yield from wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")
@@ -163,17 +164,16 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
         yield "END"
     for name, value in call.environment.items():
         yield f"export {name}={_shell_word(value)}"
-    yield " \\\n".join(_command_lines((*trainer.prefix, *_starting(experiment, job)), call.words))
+    yield " \\\n".join(_command_lines((*trainer.prefix, *_starting(experiment, job, call.words[0])), call.words))
 
 
-def _starting(experiment: Experiment, job: Mapping[str, str]) -> tuple[str, ...]:
+def _starting(experiment: Experiment, job: Mapping[str, str], program: str) -> tuple[str, ...]:
     """The words by which a person starts the program on all nodes; for torchrun, on each of them."""
     trainer, nodes, ranks = experiment.trainer, experiment.num_nodes, experiment.tasks_per_node
     if trainer.start == "srun":
         return ("srun", f"--nodes={nodes}", f"--ntasks-per-node={ranks}")
     if trainer.start == "once":
         return ()
-    program = trainer.command[0]
     meeting = tuple(f"--{name.replace('_', '-')}={job[name]}" for name in ("node_rank", "master_addr", "master_port"))
     words = torchrun_words("python", nodes, ranks, program, meeting)
     return ("torchrun", *words[3:])

@@ -61,6 +61,18 @@ def test_the_files_that_a_program_wants_are_written_by_the_shell(plan: Plan, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_program_with_hugging_faces_trainer_is_started_by_the_script_that_has_it_print_its_steps(
+    plan: Plan, tmp_path: Path
+) -> None:
+    words = words_of(plan(*GPT_22B, "parallel.zero_stage=3", "--as", "hf-deepspeed"), tmp_path)
+    starter = words.index("train.py") - 1
+    assert words[starter - 1] == "--nproc-per-node=8"
+    assert Path(words[starter]).is_file()
+    assert json.loads((tmp_path / "deepspeed.json").read_text())["zero_optimization"]["stage"] == 3
+    assert json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"] == 48
+
+
 def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) -> None:
     script = plan(*GPT_22B, "trainer.flags.seed=7", "+trainer.flags.data-path='a $(b)'", "--as", "megatron-lm")
     words = words_of(script, tmp_path)
