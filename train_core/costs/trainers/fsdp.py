@@ -17,6 +17,7 @@ FSDP = TRISWEEP.model_copy(
         "stops_recompute_early": True,
         "norm_statistics": 0,
         "keeps_narrow_inputs": True,
+        "gathers_narrow_operands": True,
         "optimizer_bytes_per_parameter": 34.0,  # gradient read for the norm and the update 8, state 24, weight 2
     }
 )

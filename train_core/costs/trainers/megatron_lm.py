@@ -17,6 +17,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "fp16_reduced_bytes": 2,  # those of bf16 are accumulated and reduced in fp32
         "norm_statistics": 0,
         "scattered_transfers": True,
+        "gathers_narrow_operands": True,
         "overlaps_weight_gradient": True,
         **dict.fromkeys(("groups_experts", "defers_experts"), True),
         "loss_passes": (7, 3),  # megatron/mpu/cross_entropy.py: largest, subtracted, exp, summed, divided

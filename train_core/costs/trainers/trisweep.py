@@ -34,6 +34,7 @@ TRISWEEP = Implementation(
     defers_experts=False,
     experts_overlap=0.0,
     keeps_narrow_inputs=False,
+    gathers_narrow_operands=False,
     gathers_narrow_weights=False,
     transfers_overlap=0.0,
     overlaps_chunk_transfers=False,
