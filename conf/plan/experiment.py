@@ -33,6 +33,9 @@ from conf.types.schema import (
 from conf.types.stage_spec import StagePlace
 from conf.types.trainer_spec import TRISWEEP, TrainerSpec
 
+NARROW_MULTIPLE = 16
+"""Kernels for 8 bits take operands whose rows are a multiple of so many elements."""
+
 
 class ExperimentParts(SetupParts):
     """The parts of an experiment, not yet checked against each other."""
@@ -151,6 +154,26 @@ def _check_training(experiment: Experiment) -> None:
     require_whole_attention(training, experiment.parallel.context_parallel_size)
 
 
+def _check_narrow_products(experiment: Experiment) -> None:
+    """Refuse sizes that the kernels do not take, along which operands are laid out."""
+    precision, model, parallel = experiment.precision, experiment.model, experiment.parallel
+    if precision.matmul_recipe is None or precision.emulate:
+        return
+    tensor, tokens = parallel.tensor_parallel_size, experiment.batch.micro_batch_size * model.seq_length
+    sizes = {
+        "model.hidden_size": model.hidden_size,
+        "the queries, keys and values of a tensor rank": (model.query_size + 2 * model.key_value_size) // tensor,
+        "the queries of a tensor rank": model.query_size // tensor,
+        "the feed-forward width of a tensor rank": model.ffn_hidden_size // tensor,
+        "the tokens of a micro-batch": tokens // parallel.context_parallel_size,
+    }
+    for name, size in sizes.items():
+        if size % NARROW_MULTIPLE:
+            problem = f"multiplies rows of a multiple of {NARROW_MULTIPLE} elements, and {name} are {size}"
+            remedy = "Choose other sizes, or precision.matmul_recipe=null."
+            raise InfeasiblePlan("precision.matmul_recipe", precision.matmul_recipe, problem, remedy)
+
+
 def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:
     """Refuse dropout beside context ranks, in this package's own trainer.
 
@@ -191,6 +214,10 @@ def _check_command(experiment: Experiment) -> None:
     if experiment.data.separate_documents:
         remedy = f"Set {DOCUMENTS}=false, or use trainer=trisweep; the program may have a flag of its own."
         raise InfeasiblePlan(DOCUMENTS, True, f"is not passed on to trainer {trainer.name}", remedy)
+    if experiment.precision.emulate or experiment.precision.wide_layers:
+        key = "emulate" if experiment.precision.emulate else "wide_layers"
+        value, remedy = getattr(experiment.precision, key), "Leave it out, or use trainer=trisweep."
+        raise InfeasiblePlan(f"precision.{key}", value, f"is not passed on to trainer {trainer.name}", remedy)
     folders = experiment.stage.folder_names if experiment.stage else ()
     if not trainer.trains and experiment.stage is None:
         problem, remedy = "does not train, and a sweep's points are trainings", "Make it a stage, in sweep.stages."
@@ -216,6 +243,7 @@ OWN_RUN_CHECKS = (
     check_own_experts,
     _check_profile,
     _check_training,
+    _check_narrow_products,
     _check_watch,
 )
 """The checks of what our own trainer cannot run; of other programs `trainer.limits_of` and `trainer.refuses` say so."""

@@ -306,9 +306,12 @@ def require_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
     if precision.dtype == "fp32":
         remedy = f"Use {key}=null, or precision.dtype=bf16."
         raise InfeasiblePlan(key, recipe, "multiplies weights of 16 bits, and precision.dtype = fp32", remedy)
+    if precision.emulate:  # on any device
+        return
     peaks, narrow = device.peak_flops_per_second, narrow_dtype(recipe)
     problem = f"has no peak for {narrow} under cluster.device.peak_flops_per_second of {device.name}"
-    remedy = f"Use {key}={'fp8-tensorwise' if 'fp8' in peaks else 'null'}, or another device."
+    emulation = "" if "fp8" in peaks else " This package's own trainer takes precision.emulate=true, too."
+    remedy = f"Use {key}={'fp8-tensorwise' if 'fp8' in peaks else 'null'}, or another device.{emulation}"
     if narrow not in peaks:
         raise InfeasiblePlan(key, recipe, problem, remedy)
     if recipe == "mxfp8" and "fp4" not in peaks:  # the chips that multiply in 4 bits are those that scale blocks

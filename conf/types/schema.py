@@ -128,6 +128,8 @@ class PrecisionPlan(Frozen):
             overflow. Other precisions do not scale.
         loss_scale_window: steps without overflow after which fp16 doubles the scale.
         matmul_recipe: narrower type of the layers' matrix products, and how it is scaled; null multiplies in `dtype`.
+        wide_layers: layers at each end of the model whose products stay in `dtype` all the same.
+        emulate: make narrow products on a device that has none: operands are rounded alike and multiplied in fp32.
     """
 
     dtype: Dtype
@@ -135,11 +137,28 @@ class PrecisionPlan(Frozen):
     initial_loss_scale: Positive
     loss_scale_window: Count
     matmul_recipe: MatmulRecipe | None = None
+    wide_layers: Annotated[int, Field(ge=0)] = 0
+    emulate: bool = False
+
+    @property
+    def priced_recipe(self) -> MatmulRecipe | None:
+        """The recipe whose products a device makes; an emulation has the price of products in `dtype`."""
+        return None if self.emulate else self.matmul_recipe
 
     @property
     def in_words(self) -> str:
         """Its types for people: `bf16`, or `bf16 with products in mxfp8`."""
-        return self.dtype if self.matmul_recipe is None else f"{self.dtype} with products in {self.matmul_recipe}"
+        emulated = "emulated " if self.emulate else ""
+        return f"{self.dtype} with products in {emulated}{self.matmul_recipe}" if self.matmul_recipe else self.dtype
+
+    @model_validator(mode="after")
+    def _something_is_narrow(self) -> PrecisionPlan:
+        if self.matmul_recipe is None and (self.emulate or self.wide_layers):
+            key = "emulate" if self.emulate else "wide_layers"
+            problem = "says something of narrow products, and precision.matmul_recipe = null"
+            remedy = f"Give precision.matmul_recipe=fp8-tensorwise, or leave precision.{key} out."
+            raise ConfigError(f"precision.{key}", getattr(self, key), problem, remedy)
+        return self
 
     @model_validator(mode="after")
     def _gradients_are_as_wide_as_weights(self) -> PrecisionPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from conf.types.schema import DOCUMENTS, DataSpec
+from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
 from sweeps.planner import Choice
 from sweeps.planner.choosing.choice import NEARLY_FULL, Judged, num_rivals
 from sweeps.planner.request import Request
@@ -25,18 +25,22 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
     if full:
         need = "needs" if len(full) == 1 else "need"
         yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 10% leaves some free."
-    yield from unpriced_sentences(request.settings.data)
+    yield from unpriced_sentences(request.settings.data, request.settings.precision)
     if request.padding:
         yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)
 
 
-def unpriced_sentences(data: DataSpec) -> Iterator[str]:
+def unpriced_sentences(data: DataSpec, precision: PrecisionPlan) -> Iterator[str]:
     """Sentences on what a configuration asks for and a price does not follow."""
     if data.separate_documents:
         yield (
             f"! {DOCUMENTS}=true is priced with attention over whole sequences: how long documents are is not known on"
             " paper. Separate ones take less time, and no more memory on a GPU whose flash kernel runs."
         )
+    if precision.emulate:
+        yield f"! precision.emulate=true is priced as products in {precision.dtype}; an emulation takes longer."
+    elif precision.wide_layers:
+        yield f"! precision.wide_layers={precision.wide_layers} is priced as if all layers multiplied narrow operands."
 
 
 def padded_vocabulary_sentence(stated: int, padded: int) -> str:

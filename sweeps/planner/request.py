@@ -166,7 +166,7 @@ def _setting(
         _dtype(settings, cluster),
         trainer,
         precision.gradient_dtype,
-        matmul_recipe=precision.matmul_recipe,
+        matmul_recipe=precision.priced_recipe,
         expert_tensor_parallel_size=tensor_size,
         expert_dispatcher=settings.parallel.expert_dispatcher,
         context_exchange=settings.parallel.context_exchange,

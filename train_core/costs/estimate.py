@@ -177,7 +177,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         precision.dtype,
         implementation.with_dropout(setup.dropout),
         precision.gradient_dtype,
-        precision.matmul_recipe,
+        precision.priced_recipe,
         parallel.expert_tensor_parallel_size,
         parallel.zero_group_size,
         parallel.offload_optimizer,

@@ -54,6 +54,7 @@ class Implementation(Frozen):
         defers_experts: a zero-bubble schedule puts off the weight gradients of experts, as it does all others.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
+        gathers_narrow_operands: tensor ranks gather operands that are cast already, where their scales allow it.
         gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.
         transfers_overlap: share of a transfer between stages that computation hides.
         overlaps_chunk_transfers: under an interleaved schedule a transfer runs beside the computation of another chunk
@@ -111,6 +112,7 @@ class Implementation(Frozen):
     defers_experts: bool
     experts_overlap: float
     keeps_narrow_inputs: bool
+    gathers_narrow_operands: bool
     gathers_narrow_weights: bool
     transfers_overlap: float
     overlaps_chunk_transfers: bool

@@ -34,6 +34,7 @@ TRISWEEP = Implementation(
     defers_experts=False,
     experts_overlap=0.0,
     keeps_narrow_inputs=False,
+    gathers_narrow_operands=False,
     gathers_narrow_weights=False,
     transfers_overlap=0.0,
     overlaps_chunk_transfers=False,
@@ -70,6 +71,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "fp16_reduced_bytes": 2,  # those of bf16 are accumulated and reduced in fp32
         "norm_statistics": 0,
         "scattered_transfers": True,
+        "gathers_narrow_operands": True,
         "overlaps_weight_gradient": True,
         **dict.fromkeys(("groups_experts", "defers_experts"), True),
         "loss_passes": (7, 3),  # megatron/mpu/cross_entropy.py: largest, subtracted, exp, summed, divided
@@ -148,6 +150,7 @@ FSDP = TRISWEEP.model_copy(
         "stops_recompute_early": True,
         "norm_statistics": 0,
         "keeps_narrow_inputs": True,
+        "gathers_narrow_operands": True,
         "optimizer_bytes_per_parameter": 34.0,  # gradient read for the norm and the update 8, state 24, weight 2
     }
 )

@@ -9,6 +9,7 @@ A reader's way through the folder, each module resting on those above it:
     attention_blocks   a block of attention by a device's fused kernel, and its gradients
     context_parallel   attention to the tokens of all context ranks
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
+    narrow             products whose operands are cast to fp8, or an emulation of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
     styles             the table of which modules a layout replaces, and by what

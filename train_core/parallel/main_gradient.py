@@ -114,6 +114,10 @@ def _move_into_buffer(parameter: Tensor) -> None:
         _finish_addition(parameter)
 
 
+Multiply = Callable[[Tensor, Tensor, torch.dtype], Tensor]
+"""Makes a product in the named type, where matrices are not multiplied in their own; see `parallel.narrow`."""
+
+
 class DeferredProduct(NamedTuple):
     """A weight gradient that was put off; see `add_product`."""
 
@@ -122,6 +126,7 @@ class DeferredProduct(NamedTuple):
     x: Tensor
     axis_of_grad_out: Axis
     axis_of_x: Axis
+    multiply: Multiply | None
 
 
 @contextmanager
@@ -149,12 +154,12 @@ def are_products_deferred() -> bool:
 @torch.no_grad()
 def add_products(products: list[DeferredProduct]) -> None:
     """Make the products that were put off, and empty the list; what the next one has to gather travels meanwhile."""
-    gathering = [(product.weight, _start_gathers(product)) for product in products[:1]]
+    gathering = [(product.weight, _start_gathers(product), product.multiply) for product in products[:1]]
     while products:
         products.pop(0)  # off the list first, so that its tensors are freed as soon as it has been made
-        weight, (grad_out, x) = gathering.pop()
-        gathering = [(product.weight, _start_gathers(product)) for product in products[:1]]
-        without_buffer = add_product(weight, grad_out.wait(), x.wait())
+        weight, (grad_out, x), multiply = gathering.pop()
+        gathering = [(product.weight, _start_gathers(product), product.multiply) for product in products[:1]]
+        without_buffer = add_product(weight, grad_out.wait(), x.wait(), multiply=multiply)
         assert without_buffer is None, "only a weight with a main gradient can wait for it"
 
 
@@ -163,23 +168,33 @@ def _start_gathers(product: DeferredProduct) -> tuple[Pending, Pending]:
 
 
 def add_product(
-    weight: Tensor, grad_out: Tensor, x: Tensor, *, axis_of_grad_out: Axis = ALONE, axis_of_x: Axis = ALONE
+    weight: Tensor,
+    grad_out: Tensor,
+    x: Tensor,
+    *,
+    axis_of_grad_out: Axis = ALONE,
+    axis_of_x: Axis = ALONE,
+    multiply: Multiply | None = None,
 ) -> Tensor | None:
     """The gradient grad_out^T x of a linear weight (out, in), from (..., out) and (..., in).
 
     Args:
         axis_of_grad_out: where products are put off, grad_out is only a shard of its sequence, to be gathered over this
             axis later, so that no more waits than a rank's share of the activations; likewise axis_of_x.
+        multiply: makes the product; None multiplies the matrices as they are.
     """
     if _deferred is not None:
         # Detached, because their graph would keep the stage's input and its gradient alive as long.
-        _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x))
+        _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x, multiply))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     buffer = _open_buffer(weight)
     if buffer is None:
-        return left @ right
-    _add_to(buffer, left, right, is_wide=_is_wide(weight))
+        return left @ right if multiply is None else multiply(left, right, weight.dtype)
+    if multiply is None:
+        _add_to(buffer, left, right, is_wide=_is_wide(weight))
+    else:
+        buffer.add_(multiply(left, right, buffer.dtype))
     _finish_addition(weight)
     return None
 

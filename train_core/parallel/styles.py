@@ -19,6 +19,7 @@ from train_core.model.mixture import Balance
 from train_core.parallel.collectives import Axis
 from train_core.parallel.context_parallel import ContextAttention
 from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance
+from train_core.parallel.narrow import NarrowProducts
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -34,11 +35,13 @@ class Place:
 
     Attributes:
         name: the module's name in the whole model.
+        narrow: the form of its products, where it is a linear layer; None multiplies in the type of the weights.
     """
 
     name: str
     plan: ParallelPlan
     dropping: Dropping
+    narrow: NarrowProducts | None = None
 
     @property
     def sequence(self) -> bool:
@@ -71,6 +74,10 @@ def _split(form: Form) -> Form:
     return lambda whole, axis, place: form(whole, axis, place.sequence)
 
 
+def _product(form: Form) -> Form:
+    return lambda whole, axis, place: form(whole, axis, place.sequence, place.narrow)
+
+
 def _positions(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Module:
     return SequenceShardedPositions(whole, axis, place.sequence, context)
 
@@ -91,8 +98,8 @@ def _balance(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Mo
     return shared_balance(whole, axis, context, sequence=place.sequence)
 
 
-COLUMN = Style(_split(ColumnParallelLinear), {"weight": {"tensor": 0}, "bias": {"tensor": 0}})
-ROW = Style(_split(RowParallelLinear), {"weight": {"tensor": 1}})
+COLUMN = Style(_product(ColumnParallelLinear), {"weight": {"tensor": 0}, "bias": {"tensor": 0}})
+ROW = Style(_product(RowParallelLinear), {"weight": {"tensor": 1}})
 DROPOUT = Style(_dropout)
 NORM_OF_HEADS = Style(lambda whole, axis, place: whole, has_own_heads=True)
 EXPERT_WEIGHTS = Style(lambda whole, axis, place: own_weights(whole, axis), {"weight": {EXPERT: 0}}, (EXPERT,))

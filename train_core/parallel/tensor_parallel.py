@@ -15,7 +15,8 @@ comes back as a detached alias without its main gradient, and the weight's gradi
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,46 +25,73 @@ from torch.nn import functional
 
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.context_parallel import own_tokens
-from train_core.parallel.main_gradient import ALONE, add_product, add_rows, add_sum, are_products_deferred
+from train_core.parallel.main_gradient import ALONE, Multiply, add_product, add_rows, add_sum, are_products_deferred
+from train_core.parallel.narrow import NarrowProducts
 
 Gradients = tuple[Tensor | None, ...]
+
+
+Narrow: TypeAlias = NarrowProducts | None
+"""The form of a layer's products; None multiplies in the type of the weights."""
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, narrow: Narrow) -> Tensor:
+    return functional.linear(x, weight, bias) if narrow is None else narrow.linear(x, weight, bias, axis)
+
+
+def _input_gradient(grad_out: Tensor, ctx: Any) -> Tensor:
+    if ctx.narrow is None:
+        return grad_out @ ctx.weight
+    gradient: Tensor = ctx.narrow.input_gradient(grad_out, ctx.weight, ctx.axis)
+    return gradient
+
+
+def _multiply(ctx: Any) -> Multiply | None:
+    if ctx.narrow is None:
+        return None
+    return partial(ctx.narrow.weight_gradient, axis=ctx.axis)
 
 
 class _ColumnLinear(Function):
     """y = x w^T + b; with sequence parallelism x is a shard (s/t, b, h), kept as one and gathered anew in backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool) -> Tensor:
-        ctx.axis, ctx.sequence, ctx.weight, ctx.bias = axis, sequence, weight, bias
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, narrow: Narrow
+    ) -> Tensor:
+        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.narrow = axis, sequence, weight, bias, narrow
         ctx.save_for_backward(x)
-        return functional.linear(all_gather(x, axis).wait() if sequence else x, weight, bias)
+        return _linear(all_gather(x, axis).wait() if sequence else x, weight, bias, axis, narrow)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         # A product that is put off will gather its input when it is made.
         gathered = all_gather(x, ctx.axis) if ctx.sequence and not are_products_deferred() else Pending(x)
-        grad_x = grad_out @ ctx.weight
+        grad_x = _input_gradient(grad_out, ctx)
         x = gathered.wait()
         # Started here, so that the product of the weight gradient below hides it; one collective travels at a time.
         reduced = (reduce_scatter if ctx.sequence else all_reduce)(grad_x, ctx.axis)
-        grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=ctx.axis if ctx.sequence else ALONE)
+        axis_of_x = ctx.axis if ctx.sequence else ALONE
+        grad_weight = add_product(ctx.weight, grad_out, x, axis_of_x=axis_of_x, multiply=_multiply(ctx))
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
-        return reduced.wait(), grad_weight, grad_bias, None, None
+        return reduced.wait(), grad_weight, grad_bias, None, None, None
 
 
 class _RowLinear(Function):
     """y = sum over the axis of x w^T, plus b; with sequence parallelism y is a shard (s/t, b, h)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool) -> Tensor:
-        ctx.axis, ctx.sequence, ctx.weight, ctx.bias = axis, sequence, weight, bias
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, sequence: bool, narrow: Narrow
+    ) -> Tensor:
+        ctx.axis, ctx.sequence, ctx.weight, ctx.bias, ctx.narrow = axis, sequence, weight, bias, narrow
         ctx.save_for_backward(x)
         if axis.size == 1:
-            return functional.linear(x, weight, bias)
+            return _linear(x, weight, bias, axis, narrow)
         # The bias is added after the sum, or it would be added once by every rank.
-        partial = functional.linear(x, weight)
-        out = (reduce_scatter if sequence else all_reduce)(partial, axis).wait()
+        summand = _linear(x, weight, None, axis, narrow)
+        out = (reduce_scatter if sequence else all_reduce)(summand, axis).wait()
         # In place, because nothing else has the sum, and another tensor of its size would be kept for nothing.
         return out if bias is None else out.add_(bias)
 
@@ -74,10 +102,11 @@ class _RowLinear(Function):
         # From the shard, while the whole is on its way: such a bias is summed over the tensor axis before the update.
         grad_bias = None if ctx.bias is None else add_sum(ctx.bias, grad_out)
         whole = gathered.wait()
-        grad_x = whole @ ctx.weight
+        grad_x = _input_gradient(whole, ctx)
         # A product that is put off keeps the shard, and gathers it anew when it is made.
         kept, axis = (grad_out if are_products_deferred() else whole), (ctx.axis if ctx.sequence else ALONE)
-        return grad_x, add_product(ctx.weight, kept, x, axis_of_grad_out=axis), grad_bias, None, None
+        grad_weight = add_product(ctx.weight, kept, x, axis_of_grad_out=axis, multiply=_multiply(ctx))
+        return grad_x, grad_weight, grad_bias, None, None, None
 
 
 class _VocabularyEmbedding(Function):
@@ -162,28 +191,30 @@ def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: Axis) -> Ten
 class ColumnParallelLinear(nn.Module):
     """Holds rows of the weight: (s, b, h) -> (s, b, out/t), from (s/t, b, h) with sequence parallelism."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool) -> None:
+    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, narrow: Narrow = None) -> None:
         super().__init__()
-        self.axis, self.sequence = axis, sequence
+        self.axis, self.sequence, self.narrow = axis, sequence, narrow
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis))
         self.bias = nn.Parameter(shard(whole.bias.detach(), axis)) if whole.bias is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _ColumnLinear.apply(x, self.weight, self.bias, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
+        out: Tensor = _ColumnLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
         return out
 
 
 class RowParallelLinear(nn.Module):
     """Holds columns of the weight: (s, b, in/t) -> (s, b, h), to (s/t, b, h) with sequence parallelism."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool) -> None:
+    def __init__(self, whole: nn.Linear, axis: Axis, sequence: bool, narrow: Narrow = None) -> None:
         super().__init__()
-        self.axis, self.sequence = axis, sequence
+        self.axis, self.sequence, self.narrow = axis, sequence, narrow
         self.weight = nn.Parameter(shard(whole.weight.detach(), axis, dim=1))
         self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _RowLinear.apply(x, self.weight, self.bias, self.axis, self.sequence)  # type: ignore[no-untyped-call]
+        arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
+        out: Tensor = _RowLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
         return out
 
 

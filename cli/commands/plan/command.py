@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -211,9 +212,9 @@ def print_plan(record: SweepRecord, composition: Composition) -> None:
         if trial.chosen_because:
             console.print(f"  {record.plan_label_of(trial)}: {trial.chosen_because}")
     console.print(f"{count_of(len(record.plan), 'point')} at full size, {feasible} fit. Predicted, not measured.")
-    for sentence in dict.fromkeys(
-        sentence for trial in possible for sentence in unpriced_sentences(trial.experiment.data) if trial.experiment
-    ):
+    experiments = [trial.experiment for trial in possible if trial.experiment]
+    sentences = (unpriced_sentences(experiment.data, experiment.precision) for experiment in experiments)
+    for sentence in dict.fromkeys(chain.from_iterable(sentences)):  # once for all points that it is true of
         console.print(sentence)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds
-from train_core.costs.primitives.narrow import NarrowProducts, recipe_of
+from train_core.costs.primitives.narrow import NarrowProducts, gathers_narrow, recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
 
 
@@ -50,7 +50,7 @@ def _cast_seconds(
     transposed = recipe.transposed_bytes(setting.cluster.device) if transposes else 0.0
     moved: Floats = np.asarray(0.0)
     for index, width in enumerate(widths):
-        cast = held if index % 2 == gathered and recipe.gathers_narrow else tokens
+        cast = held if index % 2 == gathered and gathers_narrow(setting, recipe) else tokens
         moved = moved + (cast * each + tokens * transposed) * width
     return memory_bound_seconds(setting, moved, recipe.kernels * len(widths))
 

@@ -82,10 +82,15 @@ def narrow_flops_per_second(setting: Setting) -> float:
     return float(peak * HALVING_RATE ** log2(narrowness(setting)))
 
 
+def gathers_narrow(setting: Setting, recipe: NarrowProducts) -> bool:
+    """True if tensor ranks gather operands that are cast already."""
+    return recipe.gathers_narrow and setting.implementation.gathers_narrow_operands
+
+
 def gathered_share(setting: Setting) -> float:
     """Bytes of an operand that tensor ranks gather, relative to one in the type of the weights."""
     recipe = recipe_of(setting)
-    return recipe.operand_bytes / setting.dtype_bytes if recipe and recipe.gathers_narrow else 1.0
+    return recipe.operand_bytes / setting.dtype_bytes if recipe and gathers_narrow(setting, recipe) else 1.0
 
 
 def gathered_weight_bytes(setting: Setting) -> float:

@@ -1,0 +1,125 @@
+"""Matrix products in fp8: both operands are cast with a scale, multiplied, and the scales taken off the result.
+
+    forward              y  = x w^T       x and w in e4m3
+    gradient of x        dx = dy w        dy in e5m2 where there is one scale for a tensor, as its range is wide
+    gradient of w        dw = dy^T x      added up in the type of the main gradient
+
+    fp8-tensorwise       one scale for an operand, from its largest value; that of all tensor ranks, of which each may
+                         have a part, so that every layout rounds alike
+    fp8-rowwise          one for every row along which a product adds up, from this rank's part of it
+
+Scales follow from what an operand holds now (current scaling), so that there is no state to save. Weights stay what
+they are, with fp32 masters. Embedding, head, norms, the attention core, and as many layers at each end of the model as
+`precision.wide_layers` says multiply in the type of the weights. Where a device has no such products, the same operands
+are multiplied in fp32 (`precision.emulate`). Sources: arXiv 2209.05433; torchao, float8_scaling_utils.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conf.errors import ConfigError
+from conf.types.schema import PrecisionPlan
+from train_core.parallel.collectives import Axis, all_gather
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+LEAST = 1e-12
+"""The least size of a largest value: a tensor of zeros has a scale, too. Source: torchao, EPS."""
+MULTIPLE = 16
+"""The kernels take operands whose rows are so many elements, or a multiple of it."""
+
+
+@dataclass(frozen=True)
+class NarrowProducts:
+    """The form of the products of a linear layer.
+
+    Attributes:
+        by_rows: every row has a scale; else a whole operand has one.
+        emulate: multiply the cast operands in fp32.
+    """
+
+    by_rows: bool
+    emulate: bool
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
+        """x w^T + b, from (..., in); the tensor ranks of `axis` may have parts of both."""
+        out = self._product(x.flatten(0, -2), weight, axis, x.dtype).unflatten(0, x.shape[:-1])
+        return out if bias is None else out.add_(bias)
+
+    def input_gradient(self, grad_out: Tensor, weight: Tensor, axis: Axis) -> Tensor:
+        """dy w, from (..., out)."""
+        product = self._product(grad_out.flatten(0, -2), weight.t(), axis, grad_out.dtype, of_gradient=True)
+        return product.unflatten(0, grad_out.shape[:-1])
+
+    def weight_gradient(self, left: Tensor, right: Tensor, dtype: torch.dtype, axis: Axis) -> Tensor:
+        """dy^T x, from (out, n) and (n, in)."""
+        return self._product(left, right.t(), axis, dtype, of_gradient=True)
+
+    def _product(self, a: Tensor, b: Tensor, axis: Axis, dtype: torch.dtype, *, of_gradient: bool = False) -> Tensor:
+        """a b^T in `dtype`, from (m, k) and (n, k)."""
+        largest_a, largest_b = (largest_values(a), largest_values(b)) if self.by_rows else self._shared(a, b, axis)
+        a, scale_a = cast(a, largest_a, E5M2 if of_gradient and not self.by_rows else E4M3)
+        b, scale_b = cast(b, largest_b, E4M3)
+        scale_b = scale_b.t() if self.by_rows else scale_b
+        if self.emulate:
+            return (a.float() @ b.float().t()).mul_(scale_a).mul_(scale_b).to(dtype)
+        # With scales by rows the kernel writes bf16 alone.
+        out_dtype = torch.bfloat16 if self.by_rows else dtype
+        return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=out_dtype).to(dtype)
+
+    def _shared(self, a: Tensor, b: Tensor, axis: Axis) -> Tensor:
+        """The largest values of both operands on any rank, which are exchanged at once."""
+        largest = torch.stack((_largest(a), _largest(b)))
+        return all_gather(largest[None], axis).wait().amax(0)
+
+
+def _largest(tensor: Tensor) -> Tensor:
+    # Without a copy of absolute values.
+    least, most = tensor.aminmax()
+    return torch.maximum(-least, most).float()
+
+
+def largest_values(tensor: Tensor) -> Tensor:
+    """The largest absolute value of every row: (m, k) -> (m, 1)."""
+    least, most = tensor.aminmax(dim=1, keepdim=True)
+    return torch.maximum(-least, most).float()
+
+
+def cast(tensor: Tensor, largest: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A tensor scaled up to the range of `dtype`, in row-major order, and the factor that undoes the scale."""
+    most = torch.finfo(dtype).max
+    scale = most / largest.clamp(min=LEAST)
+    # Clamped, since the largest value times its scale may be rounded up beyond the range.
+    narrow = (tensor.float() * scale).clamp_(-most, most).to(dtype).contiguous()
+    return narrow, scale.reciprocal()
+
+
+def narrow_products(precision: PrecisionPlan, name: str, num_layers: int) -> NarrowProducts | None:
+    """The form of the products of the module with this name in the whole model; None multiplies in its own type."""
+    group, _, rest = name.partition(".")
+    if precision.matmul_recipe is None or group != "layers":
+        return None
+    index, wide = int(rest.partition(".")[0]), precision.wide_layers
+    if not wide <= index < num_layers - wide:
+        return None
+    return NarrowProducts(precision.matmul_recipe == "fp8-rowwise", precision.emulate)
+
+
+def require_narrow_products(precision: PrecisionPlan, device: torch.device) -> None:
+    """Try a product out, because that depends on the device, its libraries and the release of torch.
+
+    Raises:
+        ConfigError: the device has none, and nobody asked for an emulation.
+    """
+    if precision.matmul_recipe is None or precision.emulate:
+        return
+    zeros = torch.zeros(MULTIPLE, MULTIPLE, dtype=torch.bfloat16, device=device)
+    try:
+        NarrowProducts(precision.matmul_recipe == "fp8-rowwise", emulate=False).linear(zeros, zeros, None, Axis())
+    except (RuntimeError, TypeError) as error:
+        problem = f"is not multiplied by torch {torch.__version__} on this device ({str(error).splitlines()[0]})"
+        remedy = "Use precision.matmul_recipe=null, or precision.emulate=true, which rounds alike and is slower."
+        raise ConfigError("precision.matmul_recipe", precision.matmul_recipe, problem, remedy) from None
