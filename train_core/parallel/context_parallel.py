@@ -43,6 +43,14 @@ def own_tokens(whole: Tensor, axis: Axis, dim: int = 0) -> Tensor:
     return torch.cat((pieces[axis.rank], pieces[-1 - axis.rank]), dim)
 
 
+def in_order(gathered: Tensor, axis: Axis) -> Tensor:
+    """What all ranks' pieces, gathered along dim 0, are of a whole sequence: the reverse of `own_tokens`."""
+    if axis.size == 1:
+        return gathered
+    pieces = gathered.chunk(NUM_PIECES * axis.size)
+    return torch.cat((*pieces[::NUM_PIECES], *reversed(pieces[1::NUM_PIECES])))
+
+
 class Visit(NamedTuple):
     """Keys and values (2, b, groups, n, head_size) of a rank that come by, and the sum of their gradient so far."""
 

@@ -10,7 +10,7 @@ FSDP = TRISWEEP.model_copy(
         "counted_moments": False,
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
-        **dict.fromkeys(("groups_experts", "defers_experts"), True),
+        **dict.fromkeys(("groups_experts", "pads_experts", "defers_experts"), True),
         "attention_rate": 0.677,
         "attention_since_hopper": 0.573,
         "memory_traffic": 1.78,

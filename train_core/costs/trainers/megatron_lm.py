@@ -18,7 +18,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "norm_statistics": 0,
         "scattered_transfers": True,
         "overlaps_weight_gradient": True,
-        **dict.fromkeys(("groups_experts", "defers_experts"), True),
+        **dict.fromkeys(("groups_experts", "pads_experts", "defers_experts"), True),
         "loss_passes": (7, 3),  # megatron/mpu/cross_entropy.py: largest, subtracted, exp, summed, divided
         "launch_seconds": 4.03e-5,
         "collective_call_seconds": 5.16e-5,

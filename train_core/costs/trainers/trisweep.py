@@ -31,6 +31,7 @@ TRISWEEP = Implementation(
     overlaps_weight_gradient=True,
     tensor_overlap=0.0,
     groups_experts=False,
+    pads_experts=False,
     defers_experts=False,
     experts_overlap=0.0,
     keeps_narrow_inputs=False,
