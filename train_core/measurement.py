@@ -108,6 +108,7 @@ class StepMetrics(Frozen):
         time: seconds since the epoch.
         held_out_loss: the loss on held-out sequences after this step; None where it was not evaluated.
         busiest_expert_load: tokens of the busiest expert of any layer over the mean of its layer; None without experts.
+        dropped_share: of all choices of experts in the step, those that found no room; None without a capacity.
         system: what was used meanwhile, every few seconds and at the last step; None at the steps between.
     """
 
@@ -124,6 +125,7 @@ class StepMetrics(Frozen):
     time: float
     held_out_loss: float | None = None
     busiest_expert_load: Positive | None = None
+    dropped_share: NonNegative | None = None
     system: SystemUse | None = None
 
 
@@ -211,6 +213,8 @@ class Performance(Frozen):
         blocks: each type of devices of a mixed job, in the order of the pipeline; empty where all are the same.
         expert_loads: the tokens of every expert in the timed steps over the mean of its layer, for each layer with
             experts in order; empty without experts.
+        dropped_share: of all choices of experts in the timed steps, those for which there was no room; null without a
+            capacity.
         energy_joules_per_step: of all devices, by counters that were read beside the timed steps: their mean power
             times step_seconds. Idle power is in it. Null where a device had no counter; never an estimate.
         energy_joules_per_token: the same over the tokens of a step.
@@ -247,6 +251,7 @@ class Performance(Frozen):
     tflops_as_printed: float | None = None
     blocks: Annotated[tuple[BlockRates, ...], Field(strict=False)] = ()
     expert_loads: Annotated[tuple[tuple[float, ...], ...], Field(strict=False)] = ()
+    dropped_share: NonNegative | None = None
     energy_joules_per_step: Positive | None = None
     energy_joules_per_token: Positive | None = None
     energy_watts: Positive | None = None

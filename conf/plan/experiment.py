@@ -18,7 +18,7 @@ from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_call import JOB_NAMES, call_of, met_limits, names_of
 from conf.plan.trainer_limits import limits_of_program, require_runnable
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import ExpertsSpec, ModelSpec
 from conf.types.schema import (
     DOCUMENTS,
     ROTARY_BASE,
@@ -111,8 +111,10 @@ def _leave_out_later_keys(content: dict[str, Any]) -> None:
         for name, field in spec.model_fields.items():
             if not field.is_required() and content[group].get(name) == field.default:
                 content[group].pop(name, None)
-    if content["model"].get("experts") and not content["model"]["experts"]["balance_loss"]:
-        del content["model"]["experts"]["balance_loss"]
+    if experts := content["model"].get("experts"):
+        for name in ("balance_loss", "balance_bias", "scores"):
+            if experts[name] == ExpertsSpec.model_fields[name].default:
+                del experts[name]
 
 
 def _check_own_limits(experiment: Experiment) -> None:

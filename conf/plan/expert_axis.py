@@ -108,9 +108,10 @@ def require_own_experts(model: ModelSpec) -> None:
         problem = "has experts without gates or with biases, which trainer trisweep does not run"
         remedy = "Use model.family=llama with model.gated_mlp=true, or choose another trainer."
         raise InfeasiblePlan("model.family", model.family, problem, remedy)
-    if (factor := model.experts.capacity_factor) is not None:
-        problem = "drops or pads tokens, and trainer trisweep sends every token to its experts"
-        raise InfeasiblePlan("model.experts.capacity_factor", factor, problem, "Use null, or choose another trainer.")
+    if (factor := model.experts.capacity_factor) is not None and factor < 1:
+        problem = "drops tokens in trainer trisweep even where experts are equally busy"
+        remedy = "Use 1 or more, null to drop none, or choose another trainer."
+        raise InfeasiblePlan("model.experts.capacity_factor", factor, problem, remedy)
 
 
 def check_own_experts(setup: SetupParts) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -42,6 +42,9 @@ class RotaryScaling(Frozen):
         return self
 
 
+Scores: TypeAlias = Literal["softmax", "sigmoid"]
+
+
 class ExpertsSpec(Frozen):
     """Feed-forward layers of which each token passes through a few: a mixture of experts.
 
@@ -52,10 +55,15 @@ class ExpertsSpec(Frozen):
         shared_ffn_hidden_size: width of the expert that every token passes through; 0 where there is none.
         num_dense_layers: first layers that have an ordinary feed-forward layer instead.
         capacity_factor: tokens that an expert takes at most, relative to an even share. What is above is dropped, and
-            experts with fewer are padded. Null drops and pads none.
+            experts with fewer are padded. Null drops and pads none. This package's own trainer counts by sequence,
+            drops the last that choose an expert, and pads none.
         imbalance: tokens of the rank whose experts take most, relative to an even share. Benchmarks force routing to be
             even, which is 1; how much more a training has, only its own logs say.
         balance_loss: factor of the loss by which this package's own trainer keeps experts equally busy, such as 0.01.
+        balance_bias: step of the biases that keep experts equally busy there without a loss, such as 0.001. Each is
+            added to an expert's score where tokens choose, and after an update moves by so much against its load.
+        scores: what a router there makes of its products: `softmax` over all experts, or `sigmoid` of each, as in
+            DeepSeek-V3. A token's experts weigh as their scores do, and together one.
     """
 
     num_experts: Count
@@ -66,6 +74,8 @@ class ExpertsSpec(Frozen):
     capacity_factor: Positive | None = None
     imbalance: Annotated[float, Field(ge=1)] = 1.0
     balance_loss: Annotated[float, Field(ge=0)] = 0.0
+    balance_bias: Annotated[float, Field(ge=0)] = 0.0
+    scores: Scores = "softmax"
 
     @model_validator(mode="after")
     def _tokens_find_experts(self) -> ExpertsSpec:
@@ -117,8 +127,8 @@ class ModelSpec(Frozen):
             choice.
         qkv_bias: queries, keys and values have biases where the family has none, as in Qwen2; false in folders written
             before there was a choice.
-        qk_norm: every head of queries and keys passes through an RMSNorm before its position turns it, as in Qwen3; false
-            in folders written before there was a choice.
+        qk_norm: every head of queries and keys passes through an RMSNorm before its position turns it, as in Qwen3;
+            false in folders written before there was a choice.
         gated_mlp: SwiGLU, with a third matrix, instead of GELU.
         tied_embeddings: the output head is the token embedding.
         vocab_size: rows of the token embedding, padding included.

@@ -41,7 +41,7 @@ from train_core.checkpoints.checkpoint_folder import (
     last_to_go_on_from,
     publish,
 )
-from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for, pieces_of
+from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for, pieces_of, pieces_of_whole
 from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.progress import Progress
 from train_core.checkpoints.reader import Reader, failure_of_a_rank, read
@@ -49,6 +49,7 @@ from train_core.checkpoints.what_to_read import descriptions_in, facts_of_traini
 from train_core.checkpoints.writer import Writer
 from train_core.model.transformer import Transformer
 from train_core.optimizer.optimizer import Optimizer
+from train_core.optimizer.router_bias import RouterBiases
 from train_core.parallel.clock import Clock, Line
 from train_core.parallel.collectives import Axis
 from train_core.parallel.data_parallel import Replicas
@@ -68,6 +69,7 @@ class Checkpoints:
         self,
         optimizer: Optimizer,
         replicas: Replicas,
+        router_biases: RouterBiases,
         experiment: Experiment,
         world: Axis,
         folder: Path | None,
@@ -80,7 +82,7 @@ class Checkpoints:
             tokens: the name of the token file; None where tokens are drawn at random.
             require_current: raises where this process may write nothing more; see `TrialFolder.require_current`.
         """
-        self.optimizer, self.replicas = optimizer, replicas
+        self.optimizer, self.replicas, self.router_biases = optimizer, replicas, router_biases
         self.experiment, self.world, self.folder = experiment, world, folder
         self.plan, self.require_current = experiment.checkpoint, require_current
         self.training = facts_of_training(experiment, tokens)
@@ -155,7 +157,8 @@ class Checkpoints:
         descriptions = partial(descriptions_in, checkpoint, self.experiment.model, wanted)
         facts, metadata = result_of_first(descriptions, self.world)
         states, replicas = self.optimizer.states, self.replicas
-        read(pieces_of(states, replicas.boxes()), Reader(checkpoint, metadata))
+        biases = pieces_of_whole(self.router_biases.tensors())
+        read(pieces_of(states, replicas.boxes()) | biases, Reader(checkpoint, metadata))
         # The model computes with rounded copies of the masters, of which each replica has so far made its own part.
         for state, weights in zip(states, replicas.own_weights(), strict=True):
             state.write_to(weights)
@@ -186,6 +189,10 @@ class Checkpoints:
             pieces, wait = self.copies.of(boxes)
         else:
             pieces, wait = pieces_of(self.optimizer.states, boxes), nothing_to_wait_for
+        if self.router_biases.are_written_here:
+            # Few numbers, of which a copy is made at once.
+            biases = self.router_biases.tensors().items()
+            pieces |= pieces_of_whole({name: bias.to("cpu", copy=True) for name, bias in biases})
         self.progress.work("planning a checkpoint")
         self.writing = self.writer.submit(self._write, pieces, wait, self._facts(step))
         if not self.plan.asynchronous:

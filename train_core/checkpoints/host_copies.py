@@ -9,7 +9,7 @@ On a GPU a stream of its own copies, so that the step after the save need not wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -146,6 +146,14 @@ Views = dict[str, tuple[tuple[int, ...], dict[torch.Size, Tensor]]]
 def pieces_of(states: Sequence[AdamState], boxes: Sequence[list[Box]]) -> dict[str, Any]:
     """The boxes of a rank's states, as views."""
     return pieces_of_views(views_of(states, boxes, Box.of))
+
+
+def pieces_of_whole(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Tensors that this rank has whole, by their names in the checkpoint."""
+    return {
+        name: Piece.of(tuple(tensor.shape), {torch.Size([0] * tensor.dim()): tensor})
+        for name, tensor in tensors.items()
+    }
 
 
 def views_of(states: Sequence[AdamState], boxes: Sequence[list[Box]], view: Callable[[Box, Tensor], Tensor]) -> Views:

@@ -1,6 +1,6 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
-biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, or with
-norms that of Qwen3-MoE.
+biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, or of
+Qwen3-MoE with norms.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:
@@ -132,6 +132,8 @@ def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
     for key, value, plain in (
         ("model.experts.shared_ffn_hidden_size", experts.shared_ffn_hidden_size, 0),
         ("model.experts.num_dense_layers", experts.num_dense_layers, 0),
+        ("model.experts.balance_bias", experts.balance_bias, 0.0),
+        ("model.experts.scores", experts.scores, "softmax"),
         ("model.qkv_bias", spec.qkv_bias, False),
     ):
         if value != plain:

@@ -51,6 +51,8 @@ class Implementation(Frozen):
         tensor_overlap: share of the tensor-parallel collectives of sequence parallelism that is cut into pieces, which
             run beside the products whose operands and results they move.
         groups_experts: one kernel makes the products of all experts of a rank; else they follow one another.
+        pads_experts: where there is a capacity, every expert multiplies as many rows as it has room for; else those
+            that came and found room.
         defers_experts: a zero-bubble schedule puts off the weight gradients of experts, as it does all others.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
@@ -109,6 +111,7 @@ class Implementation(Frozen):
     overlaps_weight_gradient: bool
     tensor_overlap: float
     groups_experts: bool
+    pads_experts: bool
     defers_experts: bool
     experts_overlap: float
     keeps_narrow_inputs: bool

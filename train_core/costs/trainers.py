@@ -31,6 +31,7 @@ TRISWEEP = Implementation(
     overlaps_weight_gradient=True,
     tensor_overlap=0.0,
     groups_experts=False,
+    pads_experts=False,
     defers_experts=False,
     experts_overlap=0.0,
     keeps_narrow_inputs=False,
@@ -73,7 +74,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "scattered_transfers": True,
         "gathers_narrow_operands": True,
         "overlaps_weight_gradient": True,
-        **dict.fromkeys(("groups_experts", "defers_experts"), True),
+        **dict.fromkeys(("groups_experts", "pads_experts", "defers_experts"), True),
         "loss_passes": (7, 3),  # megatron/mpu/cross_entropy.py: largest, subtracted, exp, summed, divided
         "launch_seconds": 4.03e-5,
         "collective_call_seconds": 5.16e-5,
@@ -143,7 +144,7 @@ FSDP = TRISWEEP.model_copy(
         "counted_moments": False,
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
-        **dict.fromkeys(("groups_experts", "defers_experts"), True),
+        **dict.fromkeys(("groups_experts", "pads_experts", "defers_experts"), True),
         "attention_rate": 0.677,
         "attention_since_hopper": 0.573,
         "memory_traffic": 1.78,

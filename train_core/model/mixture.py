@@ -5,16 +5,17 @@
        +--[ experts ]--> each token through its experts, times their weights --sum--+
        +--[ shared ]---> every token, where a model has such an expert -------------+--> out
 
-No token is dropped, and none is padded. As elsewhere in `model`, nothing here knows that it may run in parallel: by
-their names `experts` becomes a module that holds some of them, `shared` is split like any feed-forward network, and
-`balance` learns whose tokens make up a sequence. Shapes: s sequence, b micro-batch, h hidden, f width of an expert,
-E experts, k those of a token, n = s b k rows.
+No token is dropped, unless the model names a capacity, and none is padded. As elsewhere in `model`, nothing here knows
+that it may run in parallel: by their names `experts` becomes a module that holds some of them, `shared` is split like
+any feed-forward network, and `balance` and `capacity` learn whose tokens make up a sequence. Shapes: s sequence, b
+micro-batch, h hidden, f width of an expert, E experts, k those of a token, n = s b k rows.
 
 Sources: arXiv 2401.04088 (Mixtral), section 2.1; arXiv 2412.19437 (DeepSeek-V3), section 2.1.2.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from conf.types.model_spec import ModelSpec
+from conf.types.model_spec import ExpertsSpec, ModelSpec
 from train_core.model.elementwise import SILU
 
 SumOverSequence = Callable[[Tensor], Tensor]
@@ -90,6 +91,34 @@ class Balance(nn.Module):
         return out
 
 
+class Capacity(nn.Module):
+    """Says for which choices of experts (s, b, k) these have room: (s, b, k), true or false.
+
+    An expert takes at most so many times its even share of each sequence, those that come first. By sequence, and not
+    by micro-batch, so that what is dropped depends on no layout and on no other sequence; those that come first, so
+    that it depends on no later token.
+
+    Attributes:
+        gather: whole sequences, in order, from the choices of all who have tokens of them.
+        own: of whole sequences, what is of this rank's tokens.
+    """
+
+    def __init__(self, spec: ExpertsSpec) -> None:
+        super().__init__()
+        assert spec.capacity_factor is not None
+        self.factor, self.num_experts = spec.capacity_factor, spec.num_experts
+        self.gather: Callable[[Tensor], Tensor] = lambda chosen: chosen
+        self.own: Callable[[Tensor], Tensor] = lambda whole: whole
+
+    def forward(self, chosen: Tensor) -> Tensor:
+        whole = self.gather(chosen)
+        num_tokens, batch, top_k = whole.shape
+        room = math.ceil(self.factor * num_tokens * top_k / self.num_experts)
+        choices = whole.new_zeros(num_tokens, batch, self.num_experts).scatter_(-1, whole, 1)
+        # How many have chosen the expert so far, the token itself among them.
+        return self.own(choices.cumsum(0).gather(-1, whole) <= room)
+
+
 class _Scores(Function):
     """The product of tokens (s, b, h) and a router's weight (E, h) in fp32 -> (s, b, E); keeps tokens as they came."""
 
@@ -106,9 +135,12 @@ class _Scores(Function):
 
 
 class Router(nn.Module):
-    """Chooses experts by the softmax of a product in fp32: (s, b, h) -> routes of s b tokens.
+    """Chooses experts by the scores of a product in fp32: (s, b, h) -> routes of s b tokens.
 
     The weights of a token's experts are scaled to add up to one, as Mixtral, Qwen3-MoE and DeepSeek-V3 do.
+
+    Attributes:
+        bias: is added to the scores (E) where experts are chosen, and not where they weigh; None where nothing is.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -117,11 +149,16 @@ class Router(nn.Module):
         self.top_k = spec.experts.top_k
         self.weight = nn.Parameter(torch.empty(spec.experts.num_experts, spec.hidden_size))
         self.balance = Balance(spec)
+        self.is_sigmoid = spec.experts.scores == "sigmoid"
+        self.bias: Tensor | None = None
 
     def forward(self, x: Tensor) -> Routes:
-        scores: Tensor = _Scores.apply(x, self.weight)  # type: ignore[no-untyped-call]
-        probabilities = scores.softmax(-1)
-        chosen = probabilities.detach().topk(self.top_k, dim=-1).indices
+        products: Tensor = _Scores.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        scores = products.sigmoid() if self.is_sigmoid else products.softmax(-1)
+        preferences = scores.detach() if self.bias is None else scores.detach() + self.bias
+        chosen = preferences.topk(self.top_k, dim=-1).indices
+        # The balance loss is one of probabilities, and the weights below are the same whether these are scaled or not.
+        probabilities = scores / scores.sum(-1, keepdim=True) if self.is_sigmoid else scores
         weights = self.balance(probabilities, chosen).gather(-1, chosen)
         # After the balance loss, whose gradient is that of the probabilities of all experts.
         weights = weights / weights.sum(-1, keepdim=True)
@@ -191,8 +228,12 @@ class Experts(nn.Module):
         self.down = ExpertWeights(torch.empty(self.num_experts * spec.hidden_size, width))
 
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """Tokens (t, h), the token of each row (n), the weight of each (n), and how many are for each expert (E)."""
+        """Tokens (t, h), the token of each row (n), the weight of each (n), and how many are for each expert (E).
+
+        Rows behind those that are counted are for none, and have no result.
+        """
         [sizes] = on_host(counts[None], of_token.size(0))
+        of_token, weights = of_token[: sum(sizes)], weights[: sum(sizes)]
         hidden = weighted_gated_product(_products(tokens.index_select(0, of_token), self.up.weight, sizes), weights)
         return _products(hidden, self.down.weight, sizes)
 
@@ -224,8 +265,9 @@ class MixtureOfExperts(nn.Module):
     """Sends every token through the experts that its router chooses: (s, b, h) -> (s, b, h).
 
     Attributes:
-        rows_of_experts: how many rows each expert (E) got from passes of this rank that have a backward pass, until
+        rows_of_experts: how many rows were for each expert (E) in passes of this rank that have a backward pass, until
             somebody takes it; None where there was no such pass since. A forward pass that is repeated counts twice.
+        num_dropped: how many of these found no room; None also where the model names no capacity.
     """
 
     def __init__(self, spec: ModelSpec, shared: nn.Module | None, dropout: nn.Module) -> None:
@@ -237,18 +279,31 @@ class MixtureOfExperts(nn.Module):
         self.experts: nn.Module = Experts(spec)
         self.shared = shared
         self.dropout = dropout
+        self.capacity = Capacity(spec.experts) if spec.experts.capacity_factor is not None else None
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
         self.rows_of_experts: Tensor | None = None
+        self.num_dropped: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         tokens, routes = x.flatten(0, 1), self.router(x)
         chosen, k = routes.experts.flatten(), routes.experts.size(1)
-        order = chosen.argsort(stable=True)  # rows of one expert stand together, each expert's in the tokens' order
-        of_token = order // k
         counts = count_by_expert(chosen, self.num_experts)
         if torch.is_grad_enabled():
             self.rows_of_experts = counts if self.rows_of_experts is None else self.rows_of_experts + counts
+        if self.capacity is not None:
+            has_room = self.capacity(routes.experts.view(*x.shape[:2], k)).flatten()
+            # The rows for which there is none are sorted behind those of all experts, where nobody takes them.
+            chosen = chosen.where(has_room, self.num_experts)
+            counts, dropped = count_by_expert(chosen, self.num_experts + 1).split([self.num_experts, 1])
+            if torch.is_grad_enabled():
+                self.num_dropped = dropped if self.num_dropped is None else self.num_dropped + dropped
+        order = chosen.argsort(stable=True)  # rows of one expert stand together, each expert's in the tokens' order
+        of_token = order // k
         # Experts take rows out of the tokens themselves: here they would live until the last product.
         rows = self.experts(tokens, of_token, routes.weights.flatten()[order], counts)
+        of_token = of_token[: rows.size(0)]
         out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)  # type: ignore[no-untyped-call]
         if self.shared is not None:
             out = out + self.shared(x)

@@ -2,4 +2,5 @@
 
 optimizer    `Optimizer`: complete the gradients, clip their global norm, update, share the weights
 adam         AdamW on fp32 masters
+router_bias  biases that keep experts equally busy
 """

@@ -51,6 +51,11 @@ class StepResult(NamedTuple):
     own_share: OwnShare | None = None
 
     @property
+    def is_update(self) -> bool:
+        """True if the step has changed the weights."""
+        return self.is_finite and not self.overflowed
+
+    @property
     def is_finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 

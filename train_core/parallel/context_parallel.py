@@ -56,6 +56,14 @@ def own_documents(whole: Documents, axis: Axis) -> Documents:
     return replace(whole, positions=own_tokens(whole.positions, axis), spans=spans)
 
 
+def in_order(gathered: Tensor, axis: Axis) -> Tensor:
+    """What all ranks' pieces, gathered along dim 0, are of a whole sequence: the reverse of `own_tokens`."""
+    if axis.size == 1:
+        return gathered
+    pieces = gathered.chunk(NUM_PIECES * axis.size)
+    return torch.cat((*pieces[::NUM_PIECES], *reversed(pieces[1::NUM_PIECES])))
+
+
 class Visit(NamedTuple):
     """Keys and values (2, b, groups, n, head_size) of a rank that come by, and the sum of their gradient so far."""
 

@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from train_core.model.mixture import Balance, Experts, ExpertWeights, on_host, weighted_gated_product
+from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, all_to_all, shard
+from train_core.parallel.context_parallel import in_order, own_tokens
 from train_core.parallel.main_gradient import add_expert_products
 
 Rows = list[list[int]]
@@ -92,6 +93,9 @@ class ExpertParallel(nn.Module):
         # Of all ranks, because in the end each has to know from whom how much comes, and sums of them are few numbers.
         counts_of_all = all_gather(counts[None], self.axis).wait()
         each = on_host(counts_of_all, of_token.size(0))
+        # Of a capacity, behind those that are counted stand rows that are for nobody.
+        num_rows = sum(each[self.axis.rank])
+        of_token, weights = of_token[:num_rows], weights[:num_rows]
         if self.axis.size == 1:
             # The only rank has all experts, and the rows are in their order already.
             return self._through_own(tokens.index_select(0, of_token), weights, each[0])
@@ -154,6 +158,14 @@ def _multiply(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
 def own_weights(whole: ExpertWeights, axis: Axis) -> ExpertWeights:
     """The matrices of this rank's experts."""
     return ExpertWeights(shard(whole.weight.detach(), axis))
+
+
+def shared_capacity(whole: Capacity, tensor: Axis, context: Axis, *, sequence: bool) -> Capacity:
+    """The capacity for sequences that are spread over these axes, the first only under sequence parallelism."""
+    tensor = tensor if sequence else Axis()
+    whole.gather = lambda chosen: in_order(all_gather(all_gather(chosen, tensor).wait(), context).wait(), context)
+    whole.own = lambda of_sequence: shard(own_tokens(of_sequence, context), tensor)
+    return whole
 
 
 def shared_balance(whole: Balance, tensor: Axis, context: Axis, *, sequence: bool) -> Balance:

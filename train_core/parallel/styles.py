@@ -15,10 +15,10 @@ from torch import nn
 from conf.types.schema import ParallelPlan
 from train_core.axes import EXPERT
 from train_core.model.dropout import Dropping
-from train_core.model.mixture import Balance
+from train_core.model.mixture import Balance, Capacity
 from train_core.parallel.collectives import Axis
 from train_core.parallel.context_parallel import ContextAttention
-from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance
+from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance, shared_capacity
 from train_core.parallel.narrow import NarrowProducts
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
@@ -98,6 +98,11 @@ def _balance(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Mo
     return shared_balance(whole, axis, context, sequence=place.sequence)
 
 
+def _capacity(whole: nn.Module, axis: Axis, context: Axis, place: Place) -> nn.Module:
+    assert isinstance(whole, Capacity)
+    return shared_capacity(whole, axis, context, sequence=place.sequence)
+
+
 COLUMN = Style(_product(ColumnParallelLinear), {"weight": {"tensor": 0}, "bias": {"tensor": 0}})
 ROW = Style(_product(RowParallelLinear), {"weight": {"tensor": 1}})
 DROPOUT = Style(_dropout)
@@ -117,6 +122,7 @@ STYLES: dict[str, Style] = {
     "feed_forward.down": ROW,
     "feed_forward.dropout": DROPOUT,
     "feed_forward.router.balance": Style(_balance, axes=("tensor", "context")),
+    "feed_forward.capacity": Style(_capacity, axes=("tensor", "context")),
     "feed_forward.experts": Style(lambda whole, axis, place: ExpertParallel(whole, axis), axes=(EXPERT,)),
     "feed_forward.experts.up": EXPERT_WEIGHTS,
     "feed_forward.experts.down": EXPERT_WEIGHTS,

@@ -77,13 +77,12 @@ def train(
             )
         share = trainer.batches.attended_share
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share)
-        loads = ExpertLoads(trainer.stage, trainer.mesh)
+        loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
             with trace_step(trial, world.rank, experiment.profile, step):
                 metrics = meter.time_step(step, partial(_finite_step, trainer, step))
-            busiest = loads.add_step(is_timed=not metrics.warmup)
-            metrics = metrics.model_copy(update={"busiest_expert_load": busiest})
+            metrics = metrics.model_copy(update=loads.add_step(is_timed=not metrics.warmup)._asdict())
             if not trainer.replicas.is_sharded:
                 _compare_replicas(trainer, step)
             if (every := experiment.training.evaluate_every) is not None and step % every == 0:

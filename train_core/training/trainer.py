@@ -19,6 +19,7 @@ from train_core.data.token_file import TokenFile
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import Optimizer, StepResult
+from train_core.optimizer.router_bias import RouterBiases
 from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
@@ -77,6 +78,7 @@ class Trainer:
         self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.attention)
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
+        self.router_biases = RouterBiases(experiment.model, self.stage, self.mesh, world.device)
         self.pipeline = PipelineExecutor(
             *(self.stage, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype], parts.transfers),
             separate_documents=experiment.data.separate_documents,
@@ -93,7 +95,10 @@ class Trainer:
         share = self._loss_share(step)
         before_update()
         with self.mesh.clock.part(OPTIMIZER):
-            return self.optimizer.step(step, share)
+            result = self.optimizer.step(step, share)
+            if result.is_update:
+                self.router_biases.update()
+            return result
 
     def is_finite_again(self, step: int) -> bool:
         """Run a step's passes and sums once more, without its update; whether its loss and norm are finite."""
@@ -114,6 +119,7 @@ class Trainer:
     def passes(self, step: int) -> Tensor:
         """Run all passes over this replica's part of the global batch; returns the sum of its losses."""
         self.stage.randomness.step = step
+        self.router_biases.begin()
         # Before the passes, because late gathers of weights start here and travel beside the first of them.
         self.replicas.zero_gradients()
         # Losses are divided before backward, so that the sum of all gradients is the gradient of the mean loss.
@@ -131,7 +137,8 @@ class Trainer:
 
         tokens, world = self.batches.tokens, self.mesh.world
         name = None if tokens is None else tokens.name
-        return Checkpoints(self.optimizer, self.replicas, self.experiment, world, folder, require_current, name)
+        parts = self.optimizer, self.replicas, self.router_biases
+        return Checkpoints(*parts, self.experiment, world, folder, require_current, name)
 
     @property
     def num_summands(self) -> int:

@@ -1,16 +1,19 @@
-"""The load of experts: the rows that each gets, over the mean of its layer (1 where tokens are shared out evenly)."""
+"""The load of experts: the rows for each over the mean of its layer (1 where tokens are shared out evenly), and the
+share of rows for which they have no room.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from conf.types.model_spec import ModelSpec
 from train_core.axes import EXPERT, EXPERT_REPLICAS
 from train_core.model.mixture import MixtureOfExperts
 from train_core.model.transformer import Layer
-from train_core.parallel.collectives import all_reduce, gather_objects, maximum
+from train_core.parallel.collectives import all_reduce, gather, gather_objects
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 
@@ -18,33 +21,53 @@ Loads = dict[int, list[float]]
 """Of every expert, by the layer's index."""
 
 
+class StepLoad(NamedTuple):
+    """How experts of all layers were loaded in a step; see the fields of these names of `StepMetrics`."""
+
+    busiest_expert_load: float | None = None
+    dropped_share: float | None = None
+
+
 class ExpertLoads:
     """The loads of this rank's stage, step by step. All ranks of the world call it together."""
 
-    def __init__(self, stage: Stage, mesh: Mesh) -> None:
+    def __init__(self, model: ModelSpec, stage: Stage, mesh: Mesh) -> None:
         self.mesh = mesh
         layers = [(int(index), layer) for chunk in stage.chunks for index, layer in chunk.layers.items()]
         self.mixtures = {index: mixture for index, layer in layers if (mixture := _mixture_of(layer)) is not None}
         self.timed: dict[int, torch.Tensor] = {}
+        self.has_capacity = model.experts is not None and model.experts.capacity_factor is not None
+        self.dropped, self.routed = 0.0, 0.0
 
-    def add_step(self, *, is_timed: bool) -> float | None:
-        """Take what the step's passes have counted; the load of the busiest expert of all layers.
-
-        None where no rank has experts.
-        """
+    def add_step(self, *, is_timed: bool) -> StepLoad:
+        """Take what the step's passes have counted, of which there is nothing where no rank has experts."""
         if EXPERT not in {name for names in self.mesh.axes for name in names}:
-            return None
-        rows = {index: self._row_counts(mixture) for index, mixture in self.mixtures.items()}
+            return StepLoad()
+        counted = {index: self._row_counts(mixture) for index, mixture in self.mixtures.items()}
+        rows = {index: of_layer[:-1] for index, of_layer in counted.items()}
         if is_timed:
             self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
-        # A stage without experts takes part all the same, since the maximum is a collective over the world.
+        # A stage without experts takes part all the same, since this is a collective over the world.
         device = next(iter(rows.values())).device if rows else torch.device("cpu")
-        return maximum([max(map(max, _loads(rows).values()), default=0.0)], self.mesh.world, device)[0]
+        busiest = max(map(max, _loads(rows).values()), default=0.0)
+        dropped = sum(float(of_layer[-1]) for of_layer in counted.values())
+        routed = sum(float(of_layer.sum()) for of_layer in rows.values())
+        of_ranks = gather([busiest, dropped, routed], self.mesh.world, device)
+        # Stages have equally many ranks, of which each knows the sums of its stage.
+        loads, *sums = zip(*of_ranks, strict=True)
+        dropped, routed = map(sum, sums)
+        if is_timed:
+            self.dropped, self.routed = self.dropped + dropped, self.routed + routed
+        return StepLoad(max(loads), dropped / routed if self.has_capacity else None)
 
     def _row_counts(self, mixture: MixtureOfExperts) -> torch.Tensor:
-        """The rows of each expert, of all ranks of the stage."""
+        """The rows for each expert, and those for which there was no room, of all ranks of the stage."""
         assert mixture.rows_of_experts is not None
-        rows, mixture.rows_of_experts = mixture.rows_of_experts, None
+        dropped = mixture.num_dropped
+        rows = torch.cat(
+            (mixture.rows_of_experts, mixture.rows_of_experts.new_zeros(1) if dropped is None else dropped)
+        )
+        mixture.forget_rows()
         for axis in (EXPERT, EXPERT_REPLICAS):  # together all ranks of the stage
             rows = all_reduce(rows, self.mesh.axis(axis)).wait()
         return rows
@@ -54,7 +77,8 @@ class ExpertLoads:
         is_first = self.mesh.world.rank == self.mesh.layout.rank(self.mesh.pipeline.rank)
         of_stages = gather_objects(_loads(self.timed) if is_first else {}, self.mesh.world)
         by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}
-        return {"expert_loads": tuple(tuple(by_layer[index]) for index in sorted(by_layer))}
+        loads = tuple(tuple(by_layer[index]) for index in sorted(by_layer))
+        return {"expert_loads": loads, "dropped_share": self.dropped / self.routed if self.has_capacity else None}
 
 
 def _mixture_of(layer: torch.nn.Module) -> MixtureOfExperts | None:

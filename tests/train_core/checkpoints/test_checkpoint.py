@@ -15,9 +15,10 @@ import torch
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from tests.train_core.training.layouts import MIXTURE
+from tests.train_core.training.layouts import mixture_with
 from train_core.checkpoints.checkpoint import LAZILY, Checkpoints, allow_sockets, group_of_writers
 from train_core.parallel.collectives import Axis
+from train_core.parallel.flat_parameters import Box
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
@@ -57,7 +58,7 @@ def load_from(world: World, experiment: Experiment, folder: Path) -> dict[str, A
 
 
 def held_by(trainer: Trainer) -> dict[str, Any]:
-    """Every box of state on this rank, and the size of its weights by their names in the stage."""
+    """Every box of state on this rank, routers' biases, and the size of its weights by their names in the stage."""
     optimizer = trainer.optimizer
     parts: list[Any] = [
         (kind, box, box.of(flat).clone().numpy())
@@ -65,6 +66,9 @@ def held_by(trainer: Trainer) -> dict[str, Any]:
         for kind, flat in state.tensors().items()
         for box in boxes
     ]
+    for name, bias in trainer.router_biases.tensors().items():
+        shape = tuple(bias.shape)
+        parts.append(("biases", Box(name, shape, (0,), shape, start=0), bias.clone().numpy()))
     weights = {name: float(parameter.detach().float().norm()) for name, parameter in trainer.stage.named_parameters()}
     return {"parts": parts, "weights": weights}
 
@@ -124,10 +128,13 @@ EXPERT_READERS = [
 def test_experts_are_read_by_any_number_of_ranks_that_share_them_out(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    values = MODEL | MIXTURE | {"batch.micro_batch_size": 1}
+    values = MODEL | mixture_with(balance_bias=0.01) | {"batch.micro_batch_size": 1}
     wrote = experiment_of(values | SPREAD_EXPERTS)
     saved = whole(worlds(8).run(save_after, wrote, tmp_path, 2))
     assert not any(np.isnan(tensor).any() for tensor in saved.values())
+    biases = [tensor for (kind, _), tensor in saved.items() if kind == "biases"]
+    assert len(biases) == 7, "the first of eight layers is dense"
+    assert all(np.any(bias != 0) for bias in biases)
     load = {"checkpoint.load": str(tmp_path / "checkpoints")}
     for read in EXPERT_READERS:
         loaded = whole(
@@ -144,8 +151,8 @@ def test_the_thread_that_writes_uses_the_gpu_of_its_rank(
     """It waits for copies by streams of its current device, which in a new thread is GPU 0."""
     chosen = list[tuple[str, torch.device]]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
-    optimizer, replicas = cast("Any", SimpleNamespace(device=torch.device("cuda", 1))), cast("Any", None)
-    with Checkpoints(optimizer, replicas, experiment_of(), Axis(), None) as checkpoints:
+    optimizer, nothing = cast("Any", SimpleNamespace(device=torch.device("cuda", 1))), cast("Any", None)
+    with Checkpoints(optimizer, nothing, nothing, experiment_of(), Axis(), None) as checkpoints:
         checkpoints.writer.submit(int).result()
     assert chosen == [("checkpoint_0", torch.device("cuda", 1))]
 

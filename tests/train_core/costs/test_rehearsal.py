@@ -254,7 +254,8 @@ EXPERT_RANKS = [
     [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=4", "parallel.recompute=full"]
     + ["batch.global_batch_size=32"],
     [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "parallel.context_parallel_size=8"]
-    + ["model.seq_length=32768", "batch.global_batch_size=8", "model.experts.balance_loss=0.01"],
+    + ["model.seq_length=32768", "batch.global_batch_size=8", "model.experts.balance_loss=0.01"]
+    + ["model.experts.balance_bias=0.001", "model.experts.scores=sigmoid", "model.experts.capacity_factor=1.25"],
     ["model=mixtral-8x22b", "parallel.world_size=64", "parallel.tensor_parallel_size=4", "parallel.zero_stage=1"]
     + ["parallel.pipeline_parallel_size=2", "parallel.sequence_parallel=true", "parallel.expert_parallel_size=8"]
     + ["parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=64", "model.experts.balance_loss=0.01"],
@@ -265,7 +266,8 @@ EXPERT_RANKS = [
     [*DEEPSEEK, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
     + ["parallel.schedule=zero-bubble", "batch.global_batch_size=128"],
     [*DEEPSEEK, "parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
-    + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"],
+    + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"]
+    + ["model.experts.capacity_factor=1.0"],
 ]
 
 

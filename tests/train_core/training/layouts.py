@@ -47,6 +47,13 @@ MIXTURE = FAMILIES["llama"] | {
     }
 }
 """The first layer is dense, and the others have an expert for all tokens beside the eight."""
+
+
+def mixture_with(**experts: Any) -> dict[str, Any]:
+    """The same with other values of its experts."""
+    return MIXTURE | {"model.experts": MIXTURE["model.experts"] | experts}
+
+
 RECOMPUTATIONS = (("none", 1), ("selective", 1), ("full", 1), ("pointwise", 1), ("full", 2))
 Choice = tuple[tuple[str, int], str]
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")

@@ -10,6 +10,7 @@ Parameters have the trainer's names and order of rows (docs/trainer.md). Shapes:
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -49,14 +50,37 @@ def train(experiment: Experiment, dtype: torch.dtype, rounding: int = 0) -> Trai
     for weight in weights.values():
         weight.requires_grad_()
     adam = AdamW(weights, experiment.training)
+    routing = Routing(experiment.model)
     losses, norms = [], []
     for step in range(1, experiment.training.num_steps + 1):
         ids = random.permutation(global_batch(experiment, step))
         parts = np.array_split(ids, min(rounding + 1, len(ids)))
-        loss, gradients = loss_and_gradients([torch.from_numpy(part) for part in parts], weights, experiment.model)
+        in_parts = [torch.from_numpy(part) for part in parts]
+        loss, gradients = loss_and_gradients(in_parts, weights, experiment.model, routing)
         losses.append(loss)
         norms.append(adam.step(step, gradients))
-    return Trained(losses, norms, {name: weight.detach().numpy() for name, weight in weights.items()})
+        routing.move_biases()
+    trained = {name: weight.detach() for name, weight in weights.items()} | routing.named_biases()
+    return Trained(losses, norms, {name: weight.numpy() for name, weight in trained.items()})
+
+
+class Routing:
+    """By layer, what is added to the scores of experts where tokens choose, and how many chose each in this step."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        experts = model.experts
+        self.step, count = (experts.balance_bias, experts.num_experts) if experts is not None else (0.0, 0)
+        self.biases: defaultdict[str, Tensor] = defaultdict(lambda: torch.zeros(count))
+        self.choices: defaultdict[str, Tensor] = defaultdict(lambda: torch.zeros(count))
+
+    def move_biases(self) -> None:
+        """Up for experts with fewer tokens than the mean, down for those with more. Source: arXiv 2408.15664."""
+        for prefix, choices in self.choices.items():
+            self.biases[prefix] = self.biases[prefix] + self.step * torch.sign(choices.mean() - choices)
+        self.choices.clear()
+
+    def named_biases(self) -> Weights:
+        return {f"{prefix}.router.bias": bias for prefix, bias in self.biases.items()} if self.step else {}
 
 
 def with_other_last_bits(values: Tensor, random: np.random.Generator) -> Tensor:
@@ -65,12 +89,14 @@ def with_other_last_bits(values: Tensor, random: np.random.Generator) -> Tensor:
     return torch.nextafter(values, values + steps)
 
 
-def loss_and_gradients(parts: Sequence[Tensor], weights: Weights, model: ModelSpec) -> tuple[float, Weights]:
+def loss_and_gradients(
+    parts: Sequence[Tensor], weights: Weights, model: ModelSpec, routing: Routing | None = None
+) -> tuple[float, Weights]:
     """Of the mean over a batch, which comes in parts: the ids of some sequences each, (b, s + 1)."""
     loss, gradients = 0.0, {name: torch.zeros_like(weight) for name, weight in weights.items()}
     num_sequences = sum(len(part) for part in parts)
     for part in parts:
-        share, balance = losses_of(part[:, :-1], part[:, 1:], weights, model)
+        share, balance = losses_of(part[:, :-1], part[:, 1:], weights, model, routing)
         of_part = torch.autograd.grad((share + balance) * len(part) / num_sequences, list(weights.values()))
         loss += float(share.detach()) * len(part) / num_sequences
         gradients = {name: gradients[name] + gradient for name, gradient in zip(weights, of_part, strict=True)}
@@ -183,7 +209,7 @@ def with_experts(dense: Mapping[str, tuple[int, ...]], model: ModelSpec) -> dict
 
 
 def losses_of(
-    tokens: Tensor, targets: Tensor, weights: Mapping[str, Tensor], model: ModelSpec
+    tokens: Tensor, targets: Tensor, weights: Mapping[str, Tensor], model: ModelSpec, routing: Routing | None = None
 ) -> tuple[Tensor, Tensor]:
     """Token ids (b, s) and the ids that follow them to the mean cross-entropy, and to what balances experts."""
     x = weights["embedding.tokens.weight"][tokens]
@@ -197,14 +223,16 @@ def losses_of(
         if index < model.num_dense_layers:
             x = x + feed_forward(normed, weights, network, model, model.ffn_hidden_size)
         else:
-            out, of_layer = mixture(normed, weights, network, model)
+            out, of_layer = mixture(normed, weights, network, model, routing or Routing(model))
             x, balance = x + out, balance + of_layer
     head = weights["embedding.tokens.weight" if model.tied_embeddings else "head.weight"]
     log_probabilities = (norm(x, weights, "final_norm") @ head.T).log_softmax(-1)
     return -log_probabilities.gather(-1, targets[..., None]).mean(), balance
 
 
-def mixture(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> tuple[Tensor, Tensor]:
+def mixture(
+    x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec, routing: Routing
+) -> tuple[Tensor, Tensor]:
     """(b, s, h) through every expert, each times its weight, which is 0 for those that a token does not choose.
 
     Returns:
@@ -214,11 +242,17 @@ def mixture(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelS
     experts = model.experts
     assert experts is not None
     count, k = experts.num_experts, experts.top_k
-    probabilities = (x @ weights[f"{prefix}.router.weight"].T).softmax(-1)
-    least = probabilities.detach().sort(-1, descending=True).values[..., k - 1 : k]
-    is_chosen = probabilities.detach() >= least
+    products = x @ weights[f"{prefix}.router.weight"].T
+    scores = products.sigmoid() if experts.scores == "sigmoid" else products.softmax(-1)
+    preferences = scores.detach() + routing.biases[prefix]
+    is_chosen = preferences >= preferences.sort(-1, descending=True).values[..., k - 1 : k]
+    routing.choices[prefix] = routing.choices[prefix] + is_chosen.sum((0, 1))
+    probabilities = scores / scores.sum(-1, keepdim=True)
     chosen = probabilities * is_chosen
     scales = chosen / chosen.sum(-1, keepdim=True)
+    if experts.capacity_factor is not None:  # whoever finds an expert full goes without it
+        room = math.ceil(experts.capacity_factor * x.size(1) * k / count)
+        scales = scales * (is_chosen.cumsum(1) <= room)
     ups, downs = (weights[f"{prefix}.experts.{name}.weight"].chunk(count) for name in ("up", "down"))
     out = torch.zeros_like(x)
     for expert, (up, down) in enumerate(zip(ups, downs, strict=True)):

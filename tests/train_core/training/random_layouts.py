@@ -144,7 +144,11 @@ def _parts_of_llamas(random: Random, values: Values) -> Values:
     """What only some Llamas have."""
     if values["model.family"] == "gpt":
         return {}
-    return {"model.qk_norm": random.random() < 0.3}
+    parts: Values = {"model.qk_norm": random.random() < 0.3}
+    if (experts := values.get("model.experts")) is not None:
+        balance = {"balance_bias": random.choice((0.0, 0.01)), "scores": random.choice(("softmax", "sigmoid"))}
+        parts["model.experts"] = experts | balance | {"capacity_factor": random.choice((None, None, 1.0, 1.3))}
+    return parts
 
 
 def _parts(random: Random, total: int, num_parts: int) -> list[int]:

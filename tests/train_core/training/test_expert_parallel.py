@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.train_core.conftest import ExperimentOf, Worlds
-from tests.train_core.training.layouts import Layout
+from tests.train_core.training.layouts import Layout, mixture_with
 from tests.train_core.training.oracle import train
 from tests.train_core.training.test_random_layouts import TOLERANCE, assembled, distances, train_and_tell
 
@@ -30,6 +30,49 @@ LAYOUTS = [
     Layout(2, 2, 2, "interleaved", sequence_parallel=True, expert=2, zero_stage=1),
     Layout(1, 4, 2, "gpipe", expert=2),
 ]
+
+
+BALANCED = [
+    Layout(1, 1, 1),
+    Layout(1, 1, 2, expert=2, zero_stage=1),
+    Layout(2, 1, 2, sequence_parallel=True, expert=2, recompute=("full", 1)),
+    Layout(1, 2, 1, "zero-bubble", context=2, expert=2),
+]
+
+
+@pytest.mark.parametrize("layout", BALANCED, ids=lambda layout: f"{layout.num_ranks} ranks")
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+def test_biases_of_routers_move_against_the_load_in_every_layout(
+    scores: str, layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """The oracle's biases are among its weights."""
+    balanced = mixture_with(balance_bias=0.01, scores=scores) | {"model.num_layers": layout.num_layers}
+    experiment = experiment_of(layout._replace(family="mixture").values() | balanced | {"data.source": "synthetic"})
+    measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
+    assert any(name.endswith("router.bias") for name in measured.weights)
+    exact = train(experiment, torch.float64)
+    assert measured.weights.keys() == exact.weights.keys()
+    far = distances(measured, exact)
+    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
+
+
+LIMITED = [
+    Layout(1, 1, 1),
+    Layout(1, 1, 2, expert=2),
+    Layout(2, 1, 1, sequence_parallel=True, context=2, expert=2, zero_stage=1, recompute=("full", 1)),
+    Layout(1, 2, 1, "1f1b", context=2, expert=2),
+]
+
+
+@pytest.mark.parametrize("layout", LIMITED, ids=lambda layout: f"{layout.num_ranks} ranks, context {layout.context}")
+def test_a_capacity_drops_the_same_tokens_in_every_layout(
+    layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    limited = mixture_with(capacity_factor=1.0) | {"model.num_layers": layout.num_layers}
+    experiment = experiment_of(layout._replace(family="mixture").values() | limited | {"data.source": "synthetic"})
+    measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
+    far = distances(measured, train(experiment, torch.float64))
+    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
 
 
 @pytest.mark.parametrize(

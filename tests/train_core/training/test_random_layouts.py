@@ -73,6 +73,8 @@ def held_pieces(trainer: Trainer) -> Iterator[Piece]:
             offsets[dim] = shape[dim] * axis.rank
             shape[dim] *= axis.size
         yield piece_of(f"weights.{placement.name}", tuple(shape), tuple(offsets), parameter)
+    for name, bias in trainer.router_biases.tensors().items():
+        yield piece_of(f"weights.{name}", tuple(bias.shape), (0,), bias)
 
 
 def piece_of(name: str, shape: tuple[int, ...], offsets: tuple[int, ...], values: Tensor) -> Piece:

@@ -10,7 +10,7 @@ import pytest
 from conf.plan.experiment import Experiment
 from results.mlflow.metric_keys import measured_metrics, step_metrics
 from tests.train_core.conftest import ExperimentOf, Worlds
-from tests.train_core.training.layouts import MIXTURE
+from tests.train_core.training.layouts import MIXTURE, mixture_with
 from train_core.measurement import Performance, StepMetrics
 from train_core.process.world import World
 from train_core.training.train import train
@@ -48,11 +48,31 @@ def test_loads_of_experts_do_not_depend_on_where_they_are(
         )
 
 
+@pytest.mark.slow
+def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    shared = mixture_with(capacity_factor=1.0) | {"data.source": "synthetic", "training.num_steps": 2}
+    shared |= {"model.num_layers": 3, "batch.global_batch_size": 8}
+    alone, its_steps = worlds(1).run(trained, experiment_of(shared), tmp_path)[0]
+    assert alone.dropped_share is not None
+    assert 0.05 < alone.dropped_share < 0.5
+    assert alone.dropped_share == its_steps[-1].dropped_share  # the one step that is timed
+    assert measured_metrics(alone)["meas/dropped_pct"] == 100 * alone.dropped_share
+    spread = {"parallel.world_size": 4, "parallel.context_parallel_size": 2, "parallel.pipeline_parallel_size": 2}
+    spread |= {"parallel.expert_parallel_size": 2, "parallel.recompute": "full"}
+    performance, steps = worlds(4).run(trained, experiment_of(shared | spread), tmp_path)[0]
+    assert performance.dropped_share == pytest.approx(alone.dropped_share, rel=0.02)
+    assert step_metrics(steps[0])["step/dropped_pct"] == pytest.approx(
+        100 * (its_steps[0].dropped_share or 0), rel=0.02
+    )
+
+
 def test_a_model_without_experts_says_nothing_of_them(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     performance, steps = worlds(1).run(trained, experiment_of({"training.num_steps": 2}), tmp_path)[0]
     assert performance.expert_loads == ()
     assert performance.busiest_expert_load is None
-    assert steps[0].busiest_expert_load is None
+    assert steps[0].busiest_expert_load is steps[0].dropped_share is None
     assert "meas/expert_load" not in measured_metrics(performance)

@@ -42,8 +42,12 @@ def num_replicas(experiment: Experiment, treatment: Treatment) -> int:
     """The ranks over which gradients of such parameters are summed, and which share them out under ZeRO."""
     if treatment.reduced_over == REPLICAS:
         return experiment.num_replicas
-    parallel = experiment.parallel  # of experts, those of its stage that hold the same ones
-    return parallel.world_size // (parallel.pipeline_parallel_size * parallel.expert_parallel_size)
+    # Of experts, those of its stage that hold the same ones.
+    return ranks_of_stage(experiment) // experiment.parallel.expert_parallel_size
+
+
+def ranks_of_stage(experiment: Experiment) -> int:
+    return experiment.parallel.world_size // experiment.parallel.pipeline_parallel_size
 
 
 def parameters_of(experiment: Experiment, stage: int) -> Iterator[Parameter]:

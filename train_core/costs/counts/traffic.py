@@ -14,8 +14,15 @@ from pydantic import Field
 from conf.plan.experiment import Experiment
 from conf.types.schema import Frozen, Recompute
 from conf.units import FLOAT32_BYTES
-from train_core.axes import EXPERT
-from train_core.costs.counts.buckets import Parameter, buckets_of, layer_parameters_of, num_replicas, parameters_of
+from train_core.axes import EXPERT, EXPERT_REPLICAS
+from train_core.costs.counts.buckets import (
+    Parameter,
+    buckets_of,
+    layer_parameters_of,
+    num_replicas,
+    parameters_of,
+    ranks_of_stage,
+)
 from train_core.costs.setting import DTYPE_BYTES
 
 INT64_BYTES = 8  # of a count of tokens
@@ -179,7 +186,17 @@ def _add_experts(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
         shares = experiment.batch.micro_batch_size * experts.num_experts * FLOAT32_BYTES
         for axis, size in (("tensor", spread), ("context", parallel.context_parallel_size)):
             tally.add(axis, "all_reduce", forward if size > 1 else 0, shares)
-    if (e := parallel.expert_parallel_size) > 1:
+    if experts.capacity_factor is not None:  # choices of all tokens of a sequence
+        c, choices = parallel.context_parallel_size, _num_tokens(experiment) * experts.top_k * INT64_BYTES
+        tally.add("tensor", "all_gather", forward if spread > 1 else 0, choices)
+        tally.add("context", "all_gather", forward if c > 1 else 0, c * choices)
+    e = parallel.expert_parallel_size
+    if experts.balance_bias:  # rows of each expert, after the last pass
+        layers = passes.sparse_backward
+        for group, size in ((EXPERT, e), (EXPERT_REPLICAS, ranks_of_stage(experiment) // e)):
+            number = 1 if layers and size > 1 else 0
+            tally.add(group, "all_reduce", number, layers * experts.num_experts * INT64_BYTES)
+    if e > 1:
         rows = _num_tokens(experiment) // spread * experts.top_k
         row = experiment.model.hidden_size * DTYPE_BYTES[experiment.precision.dtype]
         tally.add(EXPERT, "all_gather", forward, e * experts.num_experts * INT64_BYTES)

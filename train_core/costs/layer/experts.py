@@ -57,7 +57,8 @@ def route(setting: Setting, shard: Shard) -> Routed:
     experts, e = experts_of(setting), shard.expert_parallel_size
     split = setting.expert_tensor_size(shard.tensor_parallel_size)
     tokens = held_tokens_of(setting, shard)
-    copies = np.ceil(tokens * experts.top_k * (experts.capacity_factor or 1.0)).astype(np.int64)
+    padded = (setting.implementation.pads_experts and experts.capacity_factor) or 1.0
+    copies = np.ceil(tokens * experts.top_k * padded).astype(np.int64)
     # Without sequence parallelism tensor ranks hold the same tokens, so that there is nothing to gather.
     gathered = np.where(shard.sequence_parallel, split, 1)
     rows = np.ceil(copies * gathered * experts.imbalance).astype(np.int64)
@@ -167,7 +168,8 @@ def _awaited_seconds(setting: Setting) -> float:
     Megatron-Core, moe/token_dispatcher.py, `cuda_sync_point`. HybridEP sorts in the kernels of its exchange, and waits
     in them: this sum would make the rows that have it a quarter too slow.
     """
-    if experts_of(setting).capacity_factor is not None or setting.expert_dispatcher == "hybridep":
+    is_padded = setting.implementation.pads_experts and experts_of(setting).capacity_factor is not None
+    if is_padded or setting.expert_dispatcher == "hybridep":
         return 0.0
     return (ROUTING_KERNELS + MOVES_KERNELS) * _one_launch_seconds(setting)
 

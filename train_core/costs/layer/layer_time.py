@@ -90,7 +90,7 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
 
 
 def moved_heads_of(model: ModelSpec) -> int:
-    """Elements that turning queries and keys, and their norms, read and write, and latent attention's joining of heads."""
+    """Elements that turning and norms of queries and keys read and write, and latent attention's joining of heads."""
     latent = model.latent_attention
     moved = (model.query_size + model.key_value_size) * (4 if model.qk_norm else 2)
     if latent is None:
