@@ -143,6 +143,8 @@ TRAINERS = {
                 os.environ.get(CHECKOUT, ""),
             ],
             "trainer.environment.TORCHDYNAMO_DISABLE": "1",
+            # It compiles its index of data with the Python of the path.
+            "trainer.environment.PATH": f"{ENVIRONMENTS / 'megatron-lm' / 'bin'}{os.pathsep}{os.environ['PATH']}",
             **{f"trainer.flags.{name}": value for name, value in MEGATRON_ON_CPU.items()},
         },
     ),
