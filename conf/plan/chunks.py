@@ -13,7 +13,10 @@ Trainer, checkpoints and cost model all take the rules from here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
+
+MOST_SPELT = 3
+"""Layers that a layout spells one by one."""
 
 
 def chunk_layers(layers: int, num_chunks: int, *, is_first_stage: bool) -> tuple[int, ...]:
@@ -58,3 +61,20 @@ def group_sizes(num_micro_batches: int, num_stages: int) -> tuple[int, ...]:
     count = max(1, num_micro_batches // num_stages)
     each, more = divmod(num_micro_batches, count)
     return (each + 1,) * more + (each,) * (count - more)
+
+
+def pipeline_layout(layers_per_stage: Sequence[int], num_chunks: int) -> str:
+    """The parts of the model in the notation of Megatron-Core, such as `Ett|(ttt|)*2ttL`: E embeds, t is a layer.
+
+    Parts stand in the order in which a micro-batch passes them. Source: Megatron-Core,
+    pipeline_parallel_layer_layout.py, parse_str_to_list.
+    """
+    chunks = zip(*chunk_ranges(layers_per_stage, num_chunks), strict=True)
+    parts = [_layers_text(len(part)) for chunk in chunks for part in chunk]
+    parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
+    runs = ((text, len(list(equal))) for text, equal in groupby(parts))
+    return "".join(f"({text}|)*{count}" if count > 1 else f"{text}|" for text, count in runs).removesuffix("|")
+
+
+def _layers_text(layers: int) -> str:
+    return "t" * layers if layers <= MOST_SPELT else f"t*{layers}"

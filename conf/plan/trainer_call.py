@@ -7,6 +7,7 @@ itself (`trainer.values`), and in a job the place of the process (`JOB_NAMES`).
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from typing import Any, TypeAlias
 from conf.errors import ConfigError
 from conf.nearest import most_like
 from conf.overrides import value_text
+from conf.plan.chunks import group_sizes, pipeline_layout
 from conf.plan.setup import Setup
 from conf.types.model_spec import ExpertsSpec, ModelSpec
-from conf.types.schema import ROTARY_BASE
+from conf.types.schema import ROTARY_BASE, Value
 from conf.types.trainer_spec import OF_A_RANK, Limit, LookUp, TrainerSpec
 
 JOB_NAMES = (
@@ -27,6 +29,16 @@ JOB_NAMES = (
 """The names whose values only a job knows; the last is the script that starts programs with Hugging Face's Trainer."""
 
 GROUPS = ("model", "cluster", "parallel", "batch", "precision", "data", "training", "checkpoint", "watch", "profile")
+
+EXPERT_NAMES = (
+    "num_experts",
+    "experts_per_token",
+    "expert_width",
+    "shared_expert_width",
+    "expert_layers",
+    "capacity",
+    "balance_loss",
+)
 
 LATENT_NAMES = (
     "has_latent_attention",
@@ -44,11 +56,15 @@ class Call:
 
     Attributes:
         words: of its command line, without what starts it.
+        training: those of them that a training needs as well.
+        measuring: the others, flags that serve a measurement alone.
         files: contents by their path inside the trial's folder.
         environment: what it adds to the environment.
     """
 
     words: tuple[str, ...]
+    training: tuple[str, ...]
+    measuring: tuple[str, ...]
     files: dict[str, str]
     environment: dict[str, str]
 
@@ -64,15 +80,18 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
         ConfigError: a text names a value that there is not, or that is null where a word is needed.
     """
     names = names_of(trainer, setup, job)
-    words = [
+    program = [
         word
         for index, template in enumerate(trainer.command)
         for word in _words(
             value_of(template, names, f"trainer.command[{index}]"), template, f"trainer.command[{index}]"
         )
     ]
+    flags = list(_flags(trainer.flags, names))
     return Call(
-        words=(*words, *_flags(trainer.flags, names)),
+        words=(*program, *(word for _, words in flags for word in words)),
+        training=(*program, *(word for name, words in flags for word in words if name not in trainer.measuring)),
+        measuring=tuple(word for name, words in flags for word in words if name in trainer.measuring),
         files={name: _content(content, names, f"trainer.files.{name}") for name, content in trainer.files.items()},
         environment={
             name: fill_text(text, names, f"trainer.environment.{name}") for name, text in trainer.environment.items()
@@ -83,6 +102,7 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
 def names_of(trainer: TrainerSpec, setup: Setup, job: Names) -> dict[str, Plain]:
     """Every name that the trainer's texts may hold, with its value."""
     names: dict[str, Plain] = {**plan_names(setup), "trainer.name": trainer.name, "trainer.start": trainer.start, **job}
+    names |= _flavor_names(trainer.flavors, names)
     for name, look_up in trainer.values.items():
         if name in names:
             problem = "is the name of a value of the plan already"
@@ -110,6 +130,8 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "has_uneven_chunks": any(count % parallel.virtual_pipeline_size for count in layers),
         "has_unequal_chunks": has_unequal_chunks(setup),
         "has_uneven_groups": has_uneven_groups(setup),
+        "pipeline_layout": _layout_of(setup),
+        **_group_names(setup),
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
         **_less_layers(layers),
@@ -145,14 +167,13 @@ def _activation_again(setup: Setup) -> str | None:
 
 def _expert_names(experts: ExpertsSpec | None, num_layers: int) -> dict[str, Plain]:
     """The names that follow from the model's experts, all null where it has none."""
-    names = ("num_experts", "experts_per_token", "expert_width", "shared_expert_width", "expert_layers", "capacity")
     if experts is None:
-        return dict.fromkeys(names)
+        return dict.fromkeys(EXPERT_NAMES)
     dense = experts.num_dense_layers
     layers = f"([0]*{dense}+[1]*{num_layers - dense})" if dense else None
     width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size or None
     values = (experts.num_experts, experts.top_k, width, shared, layers, experts.capacity_factor)
-    return dict(zip(names, values, strict=True))
+    return dict(zip(EXPERT_NAMES, (*values, experts.balance_loss or None), strict=True))
 
 
 def _scaling_names(model: ModelSpec) -> dict[str, Plain]:
@@ -195,6 +216,26 @@ def has_uneven_groups(setup: Setup) -> bool:
     return setup.parallel.schedule == "interleaved" and bool(remainder)
 
 
+def _layout_of(setup: Setup) -> str | None:
+    """The pipeline's parts in Megatron-Core's notation; None where all of them have as many layers."""
+    layers, num_chunks = setup.layers_per_stage, setup.parallel.virtual_pipeline_size
+    is_even = len(set(layers)) == 1 and not layers[0] % num_chunks
+    return None if is_even else pipeline_layout(layers, num_chunks)
+
+
+def _group_names(setup: Setup) -> dict[str, Plain]:
+    """The size of all groups of interleaved micro-batches but the last, null where it is the number of stages.
+
+    `has_irregular_groups` is true where no one size of them makes the groups that are priced.
+    """
+    if not has_uneven_groups(setup):
+        return {"micro_batch_group": None, "has_irregular_groups": False}
+    num_stages = setup.parallel.pipeline_parallel_size
+    sizes = group_sizes(setup.num_micro_batches, num_stages)
+    is_regular = set(sizes[:-1]) <= {sizes[0]} and sizes[0] >= num_stages
+    return {"micro_batch_group": sizes[0], "has_irregular_groups": not is_regular}
+
+
 def _less_layers(layers: Sequence[int]) -> dict[str, int]:
     """The layers of the stages between the ends, and how many less the first and the last stage have.
 
@@ -213,7 +254,36 @@ def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:
         ConfigError: a limit is of a value that there is not.
     """
     pairs = ((limit, value_of(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
-    return [limit for limit, value in pairs if limit.meets(value)]
+    met = [limit for limit, value in pairs if limit.meets(value)]
+    return [limit.model_copy(update={"because": fill_text(limit.because, names, key)}) for limit in met]
+
+
+def _flavor_names(flavors: Mapping[str, Mapping[str, Value]], names: Names) -> dict[str, Plain]:
+    """The program's own name for a model of this shape, null where it has none, and the nearest one in words."""
+    differences = {name: _differences(shape, names, f"trainer.flavors.{name}") for name, shape in flavors.items()}
+    fitting = next((name for name, different in differences.items() if not different), None)
+    nearest = min(differences, key=lambda name: _distance(differences[name]), default=None)
+    lacks = [f"{key} {text_of(its)} and not {text_of(ours)}" for key, its, ours in differences.get(nearest or "", ())]
+    return {"fitting_flavor": fitting, "nearest_flavor": nearest and f"{nearest}, has {', '.join(lacks)}"}
+
+
+def _differences(shape: Mapping[str, Value], names: Names, key: str) -> list[tuple[str, Plain, Plain]]:
+    """Keys in which the model differs from a flavor, with the flavor's value and the model's."""
+    whole = {name if name in names else f"model.{name}": value for name, value in shape.items()}
+    pairs = ((name, value, value_of(f"{{{name}}}", names, key)) for name, value in whole.items())
+    return [(name, value, ours) for name, value, ours in pairs if text_of(value) != text_of(ours)]
+
+
+def _distance(differences: Sequence[tuple[str, Plain, Plain]]) -> float:
+    """The sum of the differences: of two numbers the logarithm of their ratio, at most that of 10, else the latter."""
+    pairs = ((its, ours) for _, its, ours in differences)
+    return sum(min(math.log(10), _log_ratio(its, ours)) for its, ours in pairs)
+
+
+def _log_ratio(one: Plain, other: Plain) -> float:
+    if isinstance(one, int | float) and isinstance(other, int | float) and min(one, other) > 0:
+        return abs(math.log(one / other))
+    return math.inf
 
 
 def _look_up(look_up: LookUp, names: Names, key: str) -> Plain:
@@ -228,7 +298,8 @@ def _entry(entry: Plain, names: Names, key: str) -> Plain:
     return value_of(entry, names, key) if isinstance(entry, str) else entry
 
 
-def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator[str]:
+def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Every flag that is passed on: its name with those of the mappings around it, and its words."""
     for name, stated in flags.items():
         key = f"trainer.flags.{prefix}{name}"
         if isinstance(stated, dict):
@@ -238,9 +309,8 @@ def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator
         # An identity test, for 0 is equal to False and is a value that is passed on.
         if value is None or value is False:
             continue
-        yield f"{prefix}{name}" if name.startswith("-") else f"--{prefix}{name}"
-        if value is not True:
-            yield from _words(value, stated, key)
+        flag = f"{prefix}{name}" if name.startswith("-") else f"--{prefix}{name}"
+        yield f"{prefix}{name}", [flag, *([] if value is True else _words(value, stated, key))]
 
 
 def _flag_value(stated: object, names: Names, key: str) -> Plain:

@@ -20,6 +20,9 @@ from conf.overrides import value_text
 from conf.types.schema import Frozen, Name, Value
 
 Start = Literal["torchrun", "srun", "once"]
+Parser = Literal["megatron-lm", "torchtitan"]
+"""The programs whose own parser can be called before anything is submitted."""
+
 CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
 """The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
 
@@ -53,6 +56,9 @@ TIMES = (
 OF_A_RANK = ("rank", "local_rank")
 """Names that are known only where every process is started for one rank."""
 
+ABOUT_PLANS = {"costs_of", "limits_of", "refuses", "differs", "measuring", "unsaid", "flavors", "parser"}
+"""Keys that say what is thought of a program's plans and flags; they change nothing of what it does."""
+
 NOT_A_FILE = re.compile(r"^[/~]|(^|/)\.\.(/|$)")
 
 
@@ -82,7 +88,7 @@ class Limit(Frozen):
         of: the name of the value.
         values: those that are meant; null means all but `other_than`.
         other_than: those that the program can carry out, where `values` is null.
-        because: what the program does or lacks, in one sentence.
+        because: what the program does or lacks, in one sentence, in which names in braces stand for values.
     """
 
     of: str
@@ -191,6 +197,10 @@ class TrainerSpec(Frozen):
         limits_of: the trainer of `trainer_limits.yaml` that cannot run the same plans; null: `refuses` says all.
         refuses: plans that the program cannot carry out, beside those.
         differs: plans that it carries out otherwise than they are predicted.
+        measuring: names of the flags that serve a measurement and no training, which `--as` prints apart.
+        unsaid: what the program has and a plan does not say, which `--as` prints as comments.
+        flavors: models that the program has under names of its own: by each name, the values of its shape.
+        parser: the program whose own parser checks flags before anything is submitted; null: none does.
         metrics: where the figures of a `program` are found; null: it has none.
     """
 
@@ -210,6 +220,10 @@ class TrainerSpec(Frozen):
     limits_of: CostsOf | None = None
     refuses: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
     differs: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+    measuring: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    unsaid: Annotated[tuple[Limit, ...], Field(strict=False)] = ()
+    flavors: dict[str, dict[str, Value]] = Field(default_factory=dict)
+    parser: Parser | None = None
     metrics: MetricsSpec | None = None
 
     @property
@@ -228,7 +242,7 @@ class TrainerSpec(Frozen):
 
     def identity(self) -> dict[str, Any]:
         """The values that set a measurement with this program apart: all but words about plans and predictions."""
-        values = self.model_dump(mode="json", exclude={"costs_of", "limits_of", "refuses", "differs"})
+        values = self.model_dump(mode="json", exclude=ABOUT_PLANS)
         if self.metrics is None:  # as in folders that were written before there were any
             del values["metrics"]
         return values

@@ -11,6 +11,8 @@ from tests.composed import load
 JOB = ("cluster=gb200-nvl72", "precision=bf16", "parallel.world_size=16", "batch.global_batch_size=64", "model=gpt-22b")
 SHARED_EXPERT = "{num_experts:8,top_k:2,ffn_hidden_size:1024,shared_ffn_hidden_size:1024}"
 
+SHARED_STATE = {"--use-distributed-optimizer": "", "--overlap-param-gather": ""}
+
 
 def flags(*overrides: str) -> dict[str, str]:
     """The flags that Megatron-LM gets and a plan without these overrides does not, with their values."""
@@ -37,15 +39,15 @@ def words(*overrides: str) -> dict[str, str]:
         ),
         (
             ["parallel.zero_stage=1", "parallel.zero_group_size=4"],
-            {"--use-distributed-optimizer": "", "--num-distributed-optimizer-instances": "4"},
+            {**SHARED_STATE, "--num-distributed-optimizer-instances": "4"},
         ),
         (["precision=mxfp8"], {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
         (["precision=fp8"], {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}),
         (
             ["precision=fp8", "parallel.zero_stage=1"],
             {
-                **{"--use-distributed-optimizer": "", "--fp8-format": "hybrid"},
-                **{"--fp8-recipe": "tensorwise", "--fp8-param-gather": ""},
+                **SHARED_STATE,
+                **{"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": ""},
             },
         ),
         (["precision=nvfp4"], {"--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),

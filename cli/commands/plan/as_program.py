@@ -18,7 +18,7 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.folders import options
 from conf.overrides import Override
 from conf.plan.experiment import Experiment, ExperimentParts
-from conf.plan.trainer_call import call_of, met_limits, names_of, torchrun_words
+from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
 from launcher.command_trainer.start import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence
@@ -39,6 +39,14 @@ IN_A_SHELL = {
 }
 """Names that only a job knows, by the shell variables that stand for them in what is printed."""
 
+OTHER_NAMES = {"megatron-core": "megatron-lm"}
+"""Programs by another name: that of the costs which a prediction takes for them."""
+
+MEASURING = (
+    "# For a measurement of some steps, with no data of yours. For a training, put",
+    "# its own data, tokenizer and length in their place.",
+)
+
 MARK = "\0{}\0"
 MARKED = re.compile(r"\0(\w+)\0")
 NUMBER = re.compile(r"-[\d.]")
@@ -48,10 +56,15 @@ SPECIAL = re.compile(r'([\\"$`])')
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The plan that is printed, and how it came to be that one."""
+    """The plan that is printed, and how it came to be that one.
+
+    Attributes:
+        costs_of: the trainer at whose costs it was predicted.
+    """
 
     experiment: Experiment
     predicted: Estimate
+    costs_of: str
     notes: tuple[str, ...] = ()
 
 
@@ -62,12 +75,13 @@ def with_trainer(program: str, overrides: Sequence[str]) -> list[str]:
         ConfigError: there is no such program.
     """
     programs = [name for name in options("trainer") if name != "trisweep"]
-    if program not in programs:
+    chosen = OTHER_NAMES.get(program, program)
+    if chosen not in programs:
         remedy = f"Use one of {', '.join(programs)}."
         if program in IMPLEMENTATIONS:
             remedy += f" With --implementation {program} it takes that trainer's costs."
         raise ConfigError("--as", program, "is no program that is known", remedy)
-    return [f"trainer={program}", *(text for text in overrides if Override.parse(text).key != "trainer")]
+    return [f"trainer={chosen}", *(text for text in overrides if Override.parse(text).key != "trainer")]
 
 
 def print_as(composition: Composition, choices: SearchOptions) -> None:
@@ -113,7 +127,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     notes = [f"The best plan of all is {share:.1%} faster: {refusal}"] if refusal and share > 0 else []
     if wanted.padding:
         notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
-    return ChosenPlan(experiment, predicted, tuple(notes))
+    return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes))
 
 
 def _refusal(strategy: Strategy, parts: ExperimentParts) -> str:
@@ -137,7 +151,7 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
     assert best.estimate is not None
     lost = len(record.plan) - len(fitting)
     notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
-    return ChosenPlan(best.experiment, best.estimate, notes)
+    return ChosenPlan(best.experiment, best.estimate, best.experiment.trainer.costs_of, notes)
 
 
 def _predicted_rate(trial: Trial) -> float:
@@ -150,21 +164,50 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     devices = f"{experiment.parallel.world_size:,} x {experiment.cluster.device.name}"
     yield f"# {experiment.model.name} on {devices} ({experiment.cluster.name}):"
     yield f"# {experiment.label}"
-    rate = chosen.predicted.model_flops_per_second_per_device / TERA
-    yield f"# Predicted, not measured: {chosen.predicted.step_seconds:.3g} s a step, {rate:.4g} TFLOPS a device."
+    yield from _comment(_prediction(chosen))
     job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
     job |= {"trial_folder": ".", "python": trainer.python or "python", "huggingface_starter": str(HUGGINGFACE_STARTER)}
-    differs = met_limits(trainer.differs, names_of(trainer, experiment, job), "trainer.differs")
-    for note in (*chosen.notes, *(f"Differs from what is predicted: {limit.because}." for limit in differs)):
-        yield from wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")
+    names = names_of(trainer, experiment, job)
+    for note in chosen.notes:
+        yield from _comment(note)
+    for limit in met_limits(trainer.differs, names, "trainer.differs"):
+        yield from _comment(f"Differs from what is predicted: {limit.because}.")
+    if unsaid := met_limits(trainer.unsaid, names, "trainer.unsaid"):
+        yield "# A plan does not say these, which are yours to add where the model has them:"
+        for limit in unsaid:
+            yield from _comment(f"  {limit.because}")
     call = call_of(trainer, experiment, job)
+    yield from _script(call, (*trainer.prefix, *_starting(experiment, job, call.training[0])))
+
+
+def _prediction(chosen: ChosenPlan) -> str:
+    seconds, rate = chosen.predicted.step_seconds, chosen.predicted.model_flops_per_second_per_device / TERA
+    figures = f"{seconds:.3g} s a step, {rate:.4g} TFLOPS a device"
+    return f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}."
+
+
+def _comment(text: str) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip()))
+    first, others = f"# {indent}", f"# {indent}  "
+    return wrap(text.lstrip(), WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+
+
+def _script(call: Call, starting: Sequence[str]) -> Iterator[str]:
+    """The files, the environment and the command; flags that serve a measurement alone are an array of their own."""
     for name, content in call.files.items():
         yield f"cat > {shlex.quote(name)} <<'END'"
         yield from content.splitlines()
         yield "END"
     for name, value in call.environment.items():
         yield f"export {name}={_shell_word(value)}"
-    yield " \\\n".join(_command_lines((*trainer.prefix, *_starting(experiment, job, call.words[0])), call.words))
+    command = _command_lines(starting, call.training)
+    if call.measuring:
+        yield from MEASURING
+        yield "measuring=("
+        yield from (f"  {line}" for line in _command_lines((), call.measuring))
+        yield ")"
+        command.append('"${measuring[@]}"')
+    yield " \\\n  ".join(command)
 
 
 def _starting(experiment: Experiment, job: Mapping[str, str], program: str) -> tuple[str, ...]:
@@ -188,7 +231,7 @@ def _command_lines(starting: Sequence[str], words: Sequence[str]) -> list[str]:
         if lines[-1] and (is_flag or index == len(starting)):
             lines.append([])
         lines[-1].append(_shell_word(word))
-    return [f"{'' if index == 0 else '  '}{' '.join(line)}" for index, line in enumerate(lines)]
+    return [" ".join(line) for line in lines]
 
 
 def _shell_word(word: str) -> str:

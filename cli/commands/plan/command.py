@@ -37,7 +37,7 @@ FORMATS = (DEFAULT_FORMAT, "csv")
 Word = TypeVar("Word", bound=str)
 
 EXPLAIN = "Take a plan apart: best, or overrides such as 'batch.micro_batch_size=2'; may be repeated."
-AS_PROGRAM = "Print the best plan as the command of megatron-lm, torchtitan, deepspeed or `command`."
+AS_PROGRAM = "Print the best plan as the command of megatron-lm (or -core), torchtitan, deepspeed or `command`."
 FORMAT = f"{', '.join(FORMATS)}; CSV goes to stdout alone."
 
 Name = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from conf.errors import InfeasiblePlan
-from conf.plan.chunks import chunk_layers, chunk_ranges, group_sizes, least_layers
+from conf.plan.chunks import chunk_layers, chunk_ranges, group_sizes, least_layers, pipeline_layout
 from tests.composed import load
 from train_core.costs.stages import recomputed_layers
 from train_core.costs.step.schedule import largest_group
@@ -34,6 +35,19 @@ def test_the_126_layers_of_the_405b_are_cut_as_if_embedding_and_head_were_layers
 def test_lighter_chunks_are_beside_the_embedding_on_the_first_stage_and_beside_the_head_on_others() -> None:
     assert chunk_layers(7, 3, is_first_stage=True) == (2, 2, 3)
     assert chunk_layers(7, 3, is_first_stage=False) == (3, 2, 2)
+
+
+@given(cut_stages())
+def test_a_layout_in_megatrons_notation_says_the_layers_of_every_part(stages: tuple[tuple[int, ...], int]) -> None:
+    layers, chunks = stages
+    text = pipeline_layout(layers, chunks)
+    for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):  # first what is in parentheses, as its own parser does
+        text = re.sub(repeated, lambda match: match[1] * int(match[2]), text)
+    ranges = chunk_ranges(layers, chunks)
+    parts = [len(of_stage[chunk]) for chunk in range(chunks) for of_stage in ranges]
+    assert text.startswith("E")
+    assert text.endswith("L")
+    assert [len(part) for part in text[1:-1].split("|")] == parts
 
 
 @given(cut_stages())

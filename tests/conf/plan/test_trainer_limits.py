@@ -46,6 +46,7 @@ PLANS = {
     "unequal chunks": (*CHUNKS[:2], "parallel.virtual_pipeline_size=3"),
     "lighter ends in equal chunks": (*CHUNKS, "parallel.layers_per_stage=[6,10,10,6]"),
     "uneven groups": (*CHUNKS, "parallel.tensor_parallel_size=4", "batch.global_batch_size=18"),
+    "a smaller last group": (*CHUNKS, "parallel.tensor_parallel_size=4", "batch.global_batch_size=19"),
     "zero bubble": (*STAGES, "parallel.schedule=zero-bubble"),
     "gpipe": (*STAGES, "parallel.schedule=gpipe", "batch.global_batch_size=32"),
     **{f"ZeRO-{stage}": (f"parallel.zero_stage={stage}",) for stage in range(4)},
@@ -57,7 +58,7 @@ PLANS = {
     "narrow products": ("precision.matmul_recipe=fp8-rowwise",),
 }
 NOT_PASSED_ON = {
-    "megatron-lm": {"unequal chunks", "uneven groups", "recompute pointwise"},
+    "megatron-lm": {"uneven groups", "recompute pointwise"},
     "torchtitan": {"narrow products"},
 }
 """What the program's trainer can run, and is not told by the flags of its file, which refuses it."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from conf.compose.model_from import expand_model_from
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
@@ -25,6 +26,7 @@ from tests.composed import load
 LOGS = Path(__file__).parent / "logs"
 STEPS = ["training.num_steps=3", "training.num_warmup_steps=1", "batch.global_batch_size=64"]
 LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "parallel.world_size=16", *STEPS]
+INTERLEAVED = ["parallel.schedule=interleaved"]
 GPT = ["model=gpt-22b", "cluster=selene", "precision=fp16", "parallel.world_size=16", *STEPS]
 
 
@@ -136,6 +138,83 @@ def test_megatron_lm_can_start_with_the_whole_vocabulary_and_without_a_distribut
     assert "--fp8-param-gather" in words("megatron-lm", *fp8, "parallel.zero_stage=1")
 
 
+@pytest.mark.parametrize(
+    ("plan", "layout"),
+    [
+        ([], None),
+        (["parallel.layers_per_stage=[7,9,9,7]"], "Et*7|(t*9|)*2t*7L"),
+        (["parallel.layers_per_stage=[6,10,9,7]"], "Et*6|t*10|t*9|t*7L"),
+        ([*INTERLEAVED, "parallel.virtual_pipeline_size=2"], None),
+        ([*INTERLEAVED, "parallel.virtual_pipeline_size=3"], "Ett|(ttt|)*8(tt|)*2ttL"),
+    ],
+)
+def test_megatron_lm_is_told_the_layers_of_parts_that_are_not_alike(plan: list[str], layout: str | None) -> None:
+    found = words("megatron-lm", *LLAMA, "parallel.pipeline_parallel_size=4", *plan)
+    assert ("--pipeline-model-parallel-layout" in found) is (layout is not None)
+    assert layout is None or has(found, "--pipeline-model-parallel-layout", layout)
+    is_in_equal_chunks = layout is None and bool(plan)
+    assert ("--num-virtual-stages-per-pipeline-rank" in found) is is_in_equal_chunks  # which a layout says too
+
+
+def test_megatron_lm_is_told_the_size_of_uneven_groups_of_micro_batches() -> None:
+    chunks = [*INTERLEAVED, "parallel.pipeline_parallel_size=4", "parallel.virtual_pipeline_size=2"]
+    one_replica = [*chunks, "parallel.tensor_parallel_size=4"]
+    found = words("megatron-lm", *LLAMA, *one_replica, "batch.global_batch_size=19")  # 5 + 5 + 5 + 4
+    assert has(found, "--microbatch-group-size-per-vp-stage", "5")
+    assert "--microbatch-group-size-per-vp-stage" not in words("megatron-lm", *LLAMA, *one_replica)
+
+
+@pytest.mark.parametrize(
+    ("plan", "overlaps"),
+    [
+        ([], {"--overlap-grad-reduce"}),
+        (["parallel.zero_stage=1"], {"--overlap-grad-reduce", "--overlap-param-gather"}),
+        (["parallel.zero_stage=3"], {"--overlap-grad-reduce", "--overlap-param-gather"}),
+        (["parallel.zero_stage=1", "parallel.tensor_parallel_size=8", "parallel.pipeline_parallel_size=2"], set()),
+    ],
+)
+def test_megatron_lm_overlaps_what_the_prediction_does(plan: list[str], overlaps: set[str]) -> None:
+    assert {word for word in words("megatron-lm", *LLAMA, *plan) if "overlap" in word} == overlaps
+
+
+def test_megatron_lm_is_told_how_tokens_find_experts() -> None:
+    experts = "num_experts:8,top_k:1,ffn_hidden_size:1024"
+    found = words("megatron-lm", *LLAMA, f"model.experts={{{experts},capacity_factor:1.5,balance_loss:0.01}}")
+    assert has(found, "--moe-router-topk", "1", "--moe-router-pre-softmax")
+    assert has(found, "--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.01")
+    assert has(found, "--moe-expert-capacity-factor", "1.5", "--moe-pad-expert-input-to-capacity")
+    plain = words("megatron-lm", *LLAMA, f"model.experts={{{experts.replace('top_k:1', 'top_k:2')}}}")
+    assert has(plain, "--moe-router-load-balancing-type", "none")
+    assert not {"--moe-router-pre-softmax", "--moe-aux-loss-coeff", "--moe-pad-expert-input-to-capacity"} & set(plain)
+    assert "--moe-router-load-balancing-type" not in words("megatron-lm", *LLAMA)
+
+
+LLAMA_8B = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+
+
+def test_torchtitans_model_is_found_by_its_shape_whatever_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA_8B))
+    config = expand_model_from([f"model_from={file}", *LLAMA[1:], "parallel.zero_stage=3"])
+    assert has(words("torchtitan", *config), "--model.flavor", "8B")
+    assert has(words("torchtitan", *LLAMA, "model=llama-3.1-70b"), "--model.flavor", "70B")
+    own = ["model=llama-2-7b", "+trainer.values.flavor.to.llama-2-7b=mine"]
+    assert has(words("torchtitan", *LLAMA, *own), "--model.flavor", "mine")
+    with pytest.raises(InfeasiblePlan, match=r"the nearest, 70B, has model.num_layers 80 and not 79\."):
+        experiment_of("torchtitan", *LLAMA, "model=llama-3.1-70b", "model.num_layers=79")
+
+
 def test_a_rank_without_the_last_stage_says_no_loss() -> None:
     pattern = re.compile(experiment_of("torchtitan", *LLAMA).trainer.log.patterns["loss"])
     assert not pattern.search("step:  3  loss: -1.00000  grad_norm:  2.1")
@@ -204,10 +283,14 @@ IN_CHUNKS = [
         ("megatron-lm", ["parallel.schedule=zero-bubble", "parallel.pipeline_parallel_size=4"], "1F1B and its"),
         ("megatron-lm", ["parallel.recompute=full", "parallel.recompute_every=2"], "recomputes every layer, or"),
         ("megatron-lm", ["parallel.recompute=pointwise"], "which its module moe_act does for experts alone"),
-        ("megatron-lm", [*IN_CHUNKS, "parallel.virtual_pipeline_size=3"], "have to divide by its chunks"),
+        ("megatron-lm", [*IN_CHUNKS, "batch.global_batch_size=104"], "all of its groups of interleaved micro-batches"),
         ("torchtitan", [*IN_CHUNKS, "batch.global_batch_size=80"], "groups of as many as stages"),
         ("torchtitan", ["parallel.zero_stage=1"], "it shards gradients with the optimizer's state"),
-        ("torchtitan", ["model=llama-2-7b"], "it has Llama 3.1 in its own sizes alone"),
+        (
+            "torchtitan",
+            ["model=llama-2-7b"],
+            "none of its models of Llama 3.1 has this shape; the nearest, 8B, has model.ff",
+        ),
         ("torchtitan", ["precision=fp16"], "it trains in bf16 or fp32|has no peak"),
         ("deepspeed", ["parallel.zero_stage=2", "parallel.pipeline_parallel_size=4"], "ZeRO-0 and ZeRO-1 alone"),
         ("deepspeed", [], "it does not stretch rotary positions"),

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from sweeps.planner.choosing.choice import choose
+from sweeps.planner.choosing.objectives import Training
+from sweeps.planner.request import request
+from tests.composed import composed
 
 GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
 Plan = Callable[..., str]
@@ -41,6 +45,7 @@ def words_of(script: str, tmp_path: Path) -> list[str]:
     (tools / "torchrun").chmod(0o755)
     meeting = {"NODE_RANK": "1", "MASTER_ADDR": "node 0", "MASTER_PORT": "29500"}
     environment = {**os.environ, **meeting, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(["bash", "-n", "-c", script], check=True)
     ran = subprocess.run(["bash", "-eu", "-c", script], env=environment, cwd=tmp_path, capture_output=True, check=True)
     words: list[str] = json.loads(ran.stdout)
     return words
@@ -61,7 +66,6 @@ def test_the_files_that_a_program_wants_are_written_by_the_shell(plan: Plan, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_program_with_hugging_faces_trainer_is_started_by_the_script_that_has_it_print_its_steps(
     plan: Plan, tmp_path: Path
 ) -> None:
@@ -73,6 +77,52 @@ def test_a_program_with_hugging_faces_trainer_is_started_by_the_script_that_has_
     assert json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"] == 48
 
 
+@pytest.mark.slow
+def test_what_serves_a_measurement_is_apart_from_what_a_training_needs(plan: Plan, tmp_path: Path) -> None:
+    """Uneven stages have characters in their flag that a shell would read."""
+    stages = ("parallel.pipeline_parallel_size=4", "parallel.layers_per_stage=[11,13,13,11]", "parallel.zero_stage=1")
+    script = plan(*GPT_22B, *stages, "parallel.schedule=1f1b", "--as", "megatron-core")
+    words = words_of(script, tmp_path)
+    layout = words.index("--pipeline-model-parallel-layout")
+    assert words[layout + 1] == "Et*11|(t*13|)*2t*11L"
+    assert {"--overlap-grad-reduce", "--overlap-param-gather"} <= set(words)
+    of_a_measurement = script.partition("measuring=(\n")[2].partition("\n)\n")[0].split("\n")
+    flags = [line.split()[0] for line in of_a_measurement]
+    assert flags[:3] == ["--train-iters", "--lr-warmup-iters", "--mock-data"]
+    assert words[-len(" ".join(of_a_measurement).split()) :] == " ".join(of_a_measurement).split()
+    without = script.replace("torchrun", "measuring=(); echo", 1)
+    training = subprocess.check_output(["bash", "-c", without], text=True)
+    assert "--hidden-size" in training
+    assert not set(flags) & set(training.split())
+
+
+@pytest.mark.slow
+def test_what_a_plan_does_not_say_is_a_comment(plan: Plan) -> None:
+    model = ("model=qwen3-30b-a3b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=64")
+    printed = plan(*model, "parallel.world_size=16", "--as", "megatron-lm")
+    comments = [line for line in printed.splitlines() if line.startswith("#")]
+    assert "--qk-layernorm" in printed.partition("torchrun")[2]
+    for flag in ("--mtp-num-layers", "--moe-router-score-function sigmoid"):
+        assert any(flag in line for line in comments)
+        assert flag not in "\n".join(line for line in printed.splitlines() if not line.startswith("#"))
+
+
+@pytest.mark.slow
+def test_a_plan_is_priced_at_the_costs_of_the_trainer_that_will_run_it(plan: Plan) -> None:
+    pinned = ("parallel.tensor_parallel_size=8", "parallel.pipeline_parallel_size=1", "parallel.zero_stage=1")
+    plans = [plan(*GPT_22B, *pinned, "--search", "--as", name) for name in ("megatron-lm", "megatron-core")]
+    assert plans[0] == plans[1]
+    assert "at the costs of megatron-core." in " ".join(plans[0].replace("#", " ").split())
+    predicted = re.search(r"not measured: ([\d.]+) s a step", plans[0])
+    assert predicted is not None
+    asked = composed([*GPT_22B, *pinned, "trainer=megatron-lm"])
+    for implementation, is_same in (("megatron-core", True), ("trisweep", False)):
+        spaces = request(asked, implementation=implementation).spaces
+        seconds = choose(spaces, "time", Training(), top=1).best[0].step_seconds
+        assert (f"{seconds:.3g}" == predicted[1]) is is_same
+
+
+@pytest.mark.slow
 def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) -> None:
     script = plan(*GPT_22B, "trainer.flags.seed=7", "+trainer.flags.data-path='a $(b)'", "--as", "megatron-lm")
     words = words_of(script, tmp_path)
@@ -84,7 +134,10 @@ def test_values_of_the_users_own_change_the_command(plan: Plan, tmp_path: Path) 
 def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of_all_named(plan: Plan) -> None:
     printed = plan("model=gpt-175b", "cluster=selene", "--devices", "96", "--search", "--as", "megatron-lm")
     comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
-    assert "faster: trainer = megatron-lm: cannot run this plan: interleaving takes micro-batches in groups" in comments
+    assert (
+        "faster: trainer = megatron-lm: cannot run this plan: all of its groups of interleaved micro-batches"
+        in comments
+    )
     assert "Predicted, not measured" in comments
     assert all(len(line) <= 80 for line in printed.splitlines())
     # Nobody gave a batch and a precision, and nobody is given a command of eight sequences in fp32.
@@ -100,10 +153,10 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
     [
         (["--as", "megatron"], "--as = 'megatron': is no program that is known. Use one of command, deepspeed"),
         (["--as", "trisweep"], "is no program that is known"),
-        (["--as", "megatron-core"], "With --implementation megatron-core it takes that trainer's costs"),
+        (["--as", "fsdp"], "With --implementation fsdp it takes that trainer's costs"),
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
         (["--as", "command"], "names no program"),
-        (["--as", "torchtitan"], "it has Llama 3.1 in its own sizes alone"),
+        (["--as", "torchtitan"], "none of its models of Llama 3.1 has this shape; the nearest, 8B, has model.num_l"),
     ],
 )
 def test_what_cannot_be_printed_is_one_sentence(plan: Plan, arguments: list[str], words: str) -> None:
