@@ -17,13 +17,12 @@ from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
 
 BATCH = 64
-MODEL = load(["model=gpt-22b"]).model
 NUM_STEPS = 1000
 Chosen = Callable[[Objective], Choice]
 
 
 def offer(cluster: str, world_size: int, **pinned: object) -> Space:
-    setting = Setting(MODEL, load_cluster(cluster), "bf16", IMPLEMENTATIONS["trisweep"])
+    setting = Setting(load(["model=gpt-22b"]).model, load_cluster(cluster), "bf16", IMPLEMENTATIONS["trisweep"])
     return Space(setting, world_size, BATCH, pinned=pinned)  # type: ignore[arg-type]
 
 
