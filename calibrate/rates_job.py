@@ -86,7 +86,7 @@ class InSlurm:
         return self._executor(folder, folder.code.absolute() / "SNAPSHOT").text(self.shape, 1)
 
     def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
-        require_sbatch()
+        require_sbatch(self.slurm)
         folder.prepare(plan)
         with cancelled_by_signals():
             submission = self._submit(folder)

@@ -94,7 +94,7 @@ def submit_allocation(
         UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
         ConfigError: the folder cannot be written, or a trial would not fit into the allocation.
     """
-    require_sbatch()
+    require_sbatch(slurm)
     if live := live_allocation(sweep.folder):
         _require_same(sweep, rules or slurm_rules(slurm), live.submission.job_id)
         return SubmittedAllocation(live.submission.job_id, False, None)

@@ -15,6 +15,7 @@ from conf.errors import UsageError
 from launcher.allocation.folder import live_allocation
 from launcher.folder_lock import holder
 from launcher.slurm.own_jobs import standings
+from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
 from launcher.trainings import LongRun
@@ -74,7 +75,7 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
     Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
     jobs = [reading.submission for reading in open_trials if reading.submission]
-    cancel_jobs([job for job in jobs if job.executor == "slurm"])
+    cancel_jobs([job for job in jobs if job.executor != "local"])
     if holder(sweep.folder) is None:  # else the sweep's process ends its own, and writes down why
         end_trees(controller for job in jobs if (controller := controller_of(job)))
     return [reading.name for reading in open_trials]
@@ -143,10 +144,13 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
         jobs = standings(submissions)
     except SlurmSilent:
         raise UsageError("Slurm does not answer", "Try again, on a machine where squeue works.") from None
-    live = [job.submission.job_id for job in jobs if job.is_live and job.submission.job_id]
+    living = [job.submission for job in jobs if job.is_live and job.submission.job_id]
+    live = [each.job_id or "" for each in living]
+    in_slurm = [each.job_id or "" for each in living if each.executor != "pbs"]
     # What can be cancelled is cancelled before anybody is told about the rest.
-    for first in range(0, len(live), IDS_PER_CALL):
-        _scancel(live[first : first + IDS_PER_CALL])
+    for first in range(0, len(in_slurm), IDS_PER_CALL):
+        _scancel(in_slurm[first : first + IDS_PER_CALL])
+    delete_jobs([each for each in living if each.executor == "pbs"])
     if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
         problem = f"{len(live)} jobs were cancelled, and {len(elsewhere)} were not: of the first, {elsewhere[0]}"
         raise UsageError(problem, "Give the same command there.")

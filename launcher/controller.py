@@ -107,7 +107,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         UsageError: there is no sbatch here, or Slurm refuses the request.
         ConfigError: the controller's time limit is too short.
     """
-    require_sbatch()
+    require_sbatch(slurm)
     # With no more than the time before the warning the job would be warned as soon as it starts.
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:

@@ -38,10 +38,15 @@ LEAST_OF_FILE = 0.5
 
 
 class Complaint(NamedTuple):
-    """What is wrong, and the rank to blame; None where it may be any node of the job."""
+    """What is wrong, and the rank to blame with its node; None and empty where it may be any node of the job."""
 
     says: str
-    rank: RankFacts | None = None
+    rank: int | None = None
+    node: str = ""
+
+
+def _complaint_about(each: RankFacts, says: str) -> Complaint:
+    return Complaint(says, each.rank, each.node)
 
 
 def require_fit_nodes(trial: TrialFolder, measure: Callable[[str, Connection], None] | None = None) -> None:
@@ -78,17 +83,17 @@ def _facts(measure: Callable[[str, Connection], None], kind: str) -> list[RankFa
     process = context.Process(target=measure, args=(kind, sender), daemon=True)
     process.start()
     sender.close()  # only then is the end of the process seen here
-    own = RankFacts.model_construct(rank=int(os.environ["SLURM_PROCID"]), node=this_node())
+    own = int(os.environ["SLURM_PROCID"]), this_node()
     try:
         if not receiver.poll(MOST_SECONDS):
             return Complaint(f"it had not ended after {MOST_SECONDS:.0f} s")
         facts: list[RankFacts] | str = receiver.recv()
     except EOFError:
         process.join()
-        return Complaint(f"its process ended with code {process.exitcode}", own)
+        return Complaint(f"its process ended with code {process.exitcode}", *own)
     finally:
         process.kill()
-    return Complaint(facts, own) if isinstance(facts, str) else facts
+    return Complaint(facts, *own) if isinstance(facts, str) else facts
 
 
 def _measure(kind: str, sender: Connection) -> None:
@@ -102,8 +107,7 @@ def _measure(kind: str, sender: Connection) -> None:
 
 
 def _failure(rank: int, complaint: Complaint) -> RankFailure:
-    blamed = complaint.rank
-    where = f"rank {blamed.rank} on {blamed.node}: " if blamed else ""
+    where = "" if complaint.rank is None else f"rank {complaint.rank} on {complaint.node}: "
     cause = f"pre-flight: {where}{complaint.says}"
     return RankFailure(
         rank=rank,
@@ -111,9 +115,9 @@ def _failure(rank: int, complaint: Complaint) -> RankFailure:
         cause=cause,
         traceback=cause,
         time=time.time(),
-        blamed=blamed.rank if blamed else None,
+        blamed=complaint.rank,
         fault=Fault.PREFLIGHT,
-        node=blamed.node if blamed else "",
+        node=complaint.node,
     )
 
 
@@ -124,10 +128,10 @@ def first_complaint(ranks: Sequence[RankFacts], experiment: Experiment) -> Compl
     """
     for each in ranks:
         if not each.product_is_right:
-            return Complaint("its device computes wrong values", each)
+            return _complaint_about(each, "its device computes wrong values")
         if each.free_bytes < LEAST_FREE * each.total_bytes:
             free, total = each.free_bytes / GIBIBYTE, each.total_bytes / GIBIBYTE
-            return Complaint(f"only {free:.1f} of its device's {total:.1f} GiB are free", each)
+            return _complaint_about(each, f"only {free:.1f} of its device's {total:.1f} GiB are free")
     if not all(each.sum_is_right for each in ranks):
         return Complaint("an all-reduce of all ranks gave a wrong sum")
     if experiment.cluster.device.kind == "cpu" or experiment.mixed:
@@ -146,13 +150,14 @@ def _slow_device(ranks: Sequence[RankFacts], experiment: Experiment) -> Complain
     if slowest.product_flops_per_second < least:
         rate, clock = slowest.product_flops_per_second / TERA, slowest.clock_hertz
         at = f" at {clock / 1e6:.0f} MHz" if clock else ""
-        return Complaint(f"a product reaches {rate:.3g} TFLOPS{at}, at least {least / TERA:.3g} is expected", slowest)
+        says = f"a product reaches {rate:.3g} TFLOPS{at}, at least {least / TERA:.3g} is expected"
+        return _complaint_about(slowest, says)
     clocks = [each for each in ranks if each.clock_hertz]
     usual = statistics.median(each.clock_hertz or 0.0 for each in clocks) if clocks else 0.0
     for each in clocks:
         if (each.clock_hertz or 0.0) < LEAST_OF_MEDIAN * usual:
             says = f"its device runs at {(each.clock_hertz or 0.0) / 1e6:.0f} MHz, the others at {usual / 1e6:.0f}"
-            return Complaint(says, each)
+            return _complaint_about(each, says)
     return None
 
 

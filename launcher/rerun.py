@@ -17,7 +17,7 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.provenance import OF_TRIAL
-from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import python_command, srun_args
 from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalExecutor, end_trees
@@ -133,6 +133,7 @@ class Rerun:
         return self._reading()
 
     def _run_in_slurm(self, slurm: SlurmSpec, tell: Callable[[Reading], None]) -> Reading:
+        require_sbatch(slurm)
         executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
         executor.submit(RUN_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         watch = SlurmWatch()

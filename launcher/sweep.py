@@ -26,7 +26,7 @@ from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
-from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests
+from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests, require_scheduler
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -113,7 +113,7 @@ def carry_out_on_slurm(
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
-    require_sbatch()
+    require_scheduler(slurm)
     with lock_folder(sweep.folder):
         conductor = begin_sweep(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
         with progress:
@@ -134,7 +134,7 @@ def hand_over(
         UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
-    require_sbatch()
+    require_sbatch(slurm)
     if (live := live_controller(sweep.folder)) is not None:
         if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))
@@ -160,7 +160,7 @@ def submit(
         UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
-    require_sbatch()
+    require_scheduler(slurm)
     with lock_folder(sweep.folder):
         queue = SlurmQueue(slurm, job)
         conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)

@@ -335,7 +335,7 @@ def submit_long_run(run: LongRun, slurm: SlurmSpec) -> str:
         ConfigError: the time limit is too short.
     """
     require_time_to_save(slurm)
-    require_sbatch()
+    require_sbatch(slurm)
     folder = run.folder
     # Read before the measurement is removed, which tells whether the last attempt lost its node. It is removed because
     # Slurm is asked only about jobs that have left none.

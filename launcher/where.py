@@ -13,6 +13,7 @@ from conf.compose.settings import Settings
 from conf.errors import ConfigError, UsageError
 from conf.folders import options
 from conf.overrides import Overrides
+from conf.types.sites import SlurmSpec
 from sweeps.trial import SweepFolder
 
 SLURM_PING_SECONDS = 10
@@ -55,7 +56,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
     composition = compose_for_slurm(overrides) if on_slurm else compose(overrides)
     assert composition.settings.sweep is not None
     if on_slurm and not dry_run:
-        _require_slurm()
+        _require_scheduler(composition.settings.slurm)
     if not (on_slurm or here) and slurm_answers():
         raise UsageError(
             "This machine submits to Slurm, and no cluster was chosen",
@@ -128,10 +129,14 @@ def _require_nothing_of_slurm(settings: Settings) -> None:
             raise ConfigError(key, kind, problem, f"Choose a cluster with cluster=NAME, or use {key}={plain}.")
 
 
-def _require_slurm() -> None:
+def _require_scheduler(slurm: SlurmSpec) -> None:
     from launcher.slurm.executor import require_sbatch  # with submitit, which commands that only plan need not wait for
+    from launcher.slurm.pbs_executor import require_pbs
 
-    require_sbatch()
+    if slurm.scheduler == "pbs":
+        require_pbs()
+        return
+    require_sbatch(slurm)
     if not slurm_answers():
         raise UsageError(
             "sbatch is here, but the Slurm controller does not answer `scontrol ping`",

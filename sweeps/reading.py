@@ -165,7 +165,8 @@ class Reading:
 
     @property
     def is_in_slurm(self) -> bool:
-        return self.submission is not None and self.submission.executor == "slurm"
+        """True if its job is one of Slurm's, or of a scheduler in its place."""
+        return self.submission is not None and self.submission.executor != "local"
 
     @property
     def num_steps_done(self) -> int:

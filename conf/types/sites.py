@@ -40,6 +40,9 @@ class SlurmSpec(Frozen):
         constraint: features that the nodes must have; null asks for none.
         cpus_per_task: cores of one rank; null leaves it to Slurm.
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
+        scheduler: `pbs` submits the trials of sweeps with qsub: partition becomes its queue, account its project.
+        pbs_mpiexec: the words that start the ranks of a PBS job, with `{ranks}` and `{ranks_per_node}`.
+        pbs_resources: further resources of a request to PBS, such as `filesystems=home`.
         gpu_type: Slurm's name of the type of device to ask for, such as `a100`; null takes any.
         components: what differs for single clusters of a mixed job, by the cluster's name.
         max_array_size: the most elements of one job array; null asks `scontrol show config`.
@@ -82,6 +85,9 @@ class SlurmSpec(Frozen):
     container_mounts: Annotated[tuple[str, ...], Field(strict=False)] = ()
     container_gpus: Literal["nvidia", "amd"] | None = None
     preflight: bool = False
+    scheduler: Literal["slurm", "pbs"] = "slurm"
+    pbs_mpiexec: str = "mpiexec -n {ranks} -ppn {ranks_per_node}"
+    pbs_resources: Annotated[tuple[str, ...], Field(strict=False)] = ()
     gpu_type: str | None = None
     components: dict[str, SlurmComponent] = Field(default_factory=dict)
 

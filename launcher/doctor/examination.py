@@ -75,7 +75,9 @@ def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
 
 def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> Iterator[CheckResult]:
     in_the_way = [finding.name for finding in results if finding.status == "problem"]
-    if not examination.with_job:
+    if examination.slurm.scheduler == "pbs":
+        yield NODES.skip("job", "the doctor's job is one of Slurm's")
+    elif not examination.with_job:
         yield NODES.skip("job", "left out, as --no-job says")
     elif in_the_way:
         yield NODES.skip("job", f"not submitted before this is solved: {', '.join(in_the_way)}")

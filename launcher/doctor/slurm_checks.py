@@ -36,6 +36,10 @@ class Wanted:
 
 def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     """Ask the site, and hold its answers against what is wanted."""
+    if wanted.slurm.scheduler == "pbs":
+        remedy = "Try a sweep of a few short trials there first."
+        yield SLURM.warning("Slurm", "jobs go to PBS (slurm.scheduler), which the doctor does not examine", remedy)
+        return
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
         yield SLURM.problem("tools", f"no {', '.join(missing)} on the PATH", "Run this on a Slurm login node.")

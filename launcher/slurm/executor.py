@@ -119,7 +119,7 @@ class SlurmExecutor(Executor):
         self.logs.mkdir(parents=True, exist_ok=True)
         # What a job unpickles from there can run any program, so that nobody else may write there.
         require_own_folders(self.logs)
-        self._write_pickle(job_name, function, work)
+        write_work(self._pickle(job_name), function, work)
         heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
         for (folder, _), intent in zip(work, intents, strict=True):
             write_submission(folder, intent)
@@ -179,13 +179,6 @@ class SlurmExecutor(Executor):
     def _pickle(self, job_name: str) -> Path:
         return self.logs / f"{job_name}.pkl"
 
-    def _write_pickle(self, job_name: str, function: SlurmJob, work: Sequence[FolderWork]) -> None:
-        import cloudpickle
-
-        with replacing(self._pickle(job_name)) as file:
-            cloudpickle.dump((function, [str(folder.path.absolute()) for folder, _ in work]), file)
-        read_own(self._pickle(job_name))  # what the job would refuse is refused here
-
     def _intents(self, job_name: str, work: Sequence[FolderWork], shape: JobShape) -> list[Submission]:
         cluster, hostname, now = this_cluster().name, socket.gethostname(), time.time()
         return [
@@ -206,13 +199,26 @@ class SlurmExecutor(Executor):
         ]
 
 
+def write_work(path: Path, function: SlurmJob, work: Sequence[FolderWork]) -> None:
+    """Write the file that tells a job's tasks which function to call, with which folders."""
+    import cloudpickle
+
+    with replacing(path) as file:
+        cloudpickle.dump((function, [str(folder.path.absolute()) for folder, _ in work]), file)
+    read_own(path)  # what the job would refuse is refused here
+
+
 def words_of_task(work: Path) -> list[str]:
     """Return the words after `python` that run a file naming a function and its folders, with its checksum."""
     sha256 = hashlib.sha256(work.read_bytes()).hexdigest() if work.exists() else SHA256
     return ["-m", "launcher.slurm.task", str(work), sha256]
 
 
-def require_sbatch() -> None:
+def require_sbatch(slurm: SlurmSpec) -> None:
+    """Raises UsageError where there is no Slurm here, or jobs go to PBS: only trials of a sweep can go there."""
+    if slurm.scheduler == "pbs":
+        problem = "slurm.scheduler = pbs: only the trials of a sweep are submitted through PBS"
+        raise UsageError(problem, "Use launcher=jobs and controller=foreground, and measure or train longer by hand.")
     if missing := [name for name in ("sbatch", "srun") if not shutil.which(name)]:
         remedy = "Run this on a Slurm login node, or leave out cluster=NAME to measure on this machine."
         raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
+from launcher.slurm.pbs import states_in_pbs
 from launcher.slurm.query import SlurmJobState, query_jobs, query_named
 from sweeps.folder.submission import Submission
 
@@ -42,14 +43,23 @@ class JobStanding(NamedTuple):
 
 
 def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[JobStanding]:
-    """Return how the job of each submission stands, in their order; all must be submissions to Slurm.
+    """Return how the job of each submission stands, in their order; all must be submissions to Slurm or to PBS.
 
     Args:
-        patience: how old Slurm's answer may be.
+        patience: how old the answer of either may be.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
     """
+    in_slurm = iter(_standings_in_slurm([each for each in submissions if each.executor != "pbs"], patience))
+    in_pbs = iter(
+        JobStanding(own, state, "" if state else _why_elsewhere(own, None))
+        for own, state in states_in_pbs([each for each in submissions if each.executor == "pbs"], patience)
+    )
+    return [next(in_pbs if each.executor == "pbs" else in_slurm) for each in submissions]
+
+
+def _standings_in_slurm(submissions: Sequence[Submission], patience: Patience) -> list[JobStanding]:
     if not submissions:
         return []
     here = this_cluster().name

@@ -110,6 +110,8 @@ def _arrays_of_shape(
 
 def max_array_size(slurm: SlurmSpec) -> int:
     """Elements that one array may have: as configured, else as Slurm says, else Slurm's default."""
+    if slurm.scheduler == "pbs":  # whose arrays are another thing in each of its kinds
+        return 1
     return slurm.max_array_size or this_cluster().max_array_size or DEFAULT_MAX_ARRAY_SIZE
 
 

@@ -63,7 +63,7 @@ def sbatch_parameters(
         "array_parallelism": slurm.array_parallelism,
         "signal_delay_s": SAVE_SECONDS if requeues else 0,
         "wckey": None,  # submitit's own default is refused where wckeys are tracked
-        "setup": _setup(slurm, code),
+        "setup": setup_lines(slurm, code),
         "srun_args": srun_args(slurm, shape),
         # Without --requeue, a site whose default is JobRequeue=0 refuses `scontrol requeue`.
         "additional_parameters": ({"requeue": True} if requeues else {}) | _extra(slurm),
@@ -133,7 +133,7 @@ def _require_plain(slurm: SlurmSpec) -> None:
             raise ConfigError("slurm.environment", f"{name}={value}", f"{name!r} cannot name a variable", remedy)
 
 
-def _setup(slurm: SlurmSpec, code: Path) -> list[str]:
+def setup_lines(slurm: SlurmSpec, code: Path) -> list[str]:
     """The site's lines first: a module may set the variables that follow.
 
     PYTHONSAFEPATH keeps the folder of submission, perhaps a checkout being edited, from hiding the snapshot, and

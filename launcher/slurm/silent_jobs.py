@@ -105,7 +105,7 @@ def why_ended(
     folder: JobFolder, submission: Submission, state: SlurmJobState | None, num_ranks: int | None = None
 ) -> RankFailure:
     """Return why a job left no result; rank -1 if no rank is to blame. `num_ranks` is None if it is not known."""
-    log = tail(submission.error_of(0))
+    log = tail(submission.script_error)
     # Where Slurm has forgotten the job, its words about a requeue may be all that tells of the end, and are kept.
     log = _since_last_start(log) if state else log
     return _failure(folder, submission, state, log, num_ranks) or _unknown_failure(folder, submission, state, log)

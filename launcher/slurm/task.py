@@ -1,4 +1,7 @@
-"""`python -m launcher.slurm.task FILE.pkl SHA256 [ELEMENT]`: what srun starts once for every task of a job or step."""
+"""`python -m launcher.slurm.task FILE.pkl SHA256 [ELEMENT]`: what srun starts once for every task of a job or step.
+
+On a PBS machine the job's mpiexec does so.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import sys
 from pathlib import Path
 
 from conf.private_files import keep_private, read_own
+from launcher.slurm.pbs import JOB_NAME, take_seat
 
 
 def main(work: Path, sha256: str, element: int) -> None:
@@ -21,6 +25,8 @@ def main(work: Path, sha256: str, element: int) -> None:
     training that can save listens to it.
     """
     keep_private()
+    if JOB_NAME in os.environ:
+        take_seat()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     content = read_own(work)
     if hashlib.sha256(content).hexdigest() != sha256:

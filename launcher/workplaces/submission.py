@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.errors import UsageError
+from conf.errors import ConfigError, UsageError
 from conf.types.sites import SlurmSpec
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
+from launcher.slurm.pbs_executor import PbsExecutor, require_pbs
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
@@ -77,7 +78,7 @@ def submit_trials(
     Raises:
         UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
     """
-    require_sbatch()
+    _require_tools(slurm, [reading.trial for reading in readings])
     # The attempts are counted before `prepare` forgets what earlier ones left.
     waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided_nodes(sweep, readings)))
     attempts = {reading.name: reading.next_attempt for reading in readings}
@@ -106,11 +107,25 @@ def submit_trials(
     return submitted
 
 
-def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor:
-    return SlurmExecutor(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
+def require_scheduler(slurm: SlurmSpec) -> None:
+    """Raises UsageError where the commands of the scheduler are not here."""
+    require_pbs() if slurm.scheduler == "pbs" else require_sbatch(slurm)
 
 
-def _executor_for(executor: SlurmExecutor, array: JobArray) -> SlurmExecutor:
+def _require_tools(slurm: SlurmSpec, trials: Sequence[Trial]) -> None:
+    require_scheduler(slurm)
+    others = [trial.experiment.trainer for trial in trials if trial.experiment and not trial.experiment.trainer.is_own]
+    if slurm.scheduler == "pbs" and others:
+        problem = "other programs are not started in PBS jobs"
+        raise ConfigError("trainer.kind", others[0].kind, problem, "Use trainer=trisweep.")
+
+
+def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor | PbsExecutor:
+    kind = PbsExecutor if slurm.scheduler == "pbs" else SlurmExecutor
+    return kind(slurm, f"trisweep-{sweep.record.name}", code, logs_folder(sweep.folder))
+
+
+def _executor_for(executor: SlurmExecutor | PbsExecutor, array: JobArray) -> SlurmExecutor | PbsExecutor:
     return replace(executor.without_nodes(array.avoided), requeues=array.saves)
 
 

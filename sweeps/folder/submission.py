@@ -82,7 +82,7 @@ class Submission(Frozen):
     """One attempt at the work of a folder.
 
     Attributes:
-        executor: `slurm`, or `local` for a process of `hostname`.
+        executor: `slurm`, `pbs` for another scheduler, or `local` for a process of `hostname`.
         job_id: Slurm's, with the array element (`12_3`) or the step (`12.3`); of a local job the process id of its
             supervisor. None from before Slurm is asked until its answer is on disk, or the step has begun.
         job_name: its name in Slurm, which no other job has; None for a local job.
@@ -95,7 +95,7 @@ class Submission(Frozen):
         output: the job's standard output and error; `%t` stands for the rank, `%j` for `job_id`.
     """
 
-    executor: Literal["slurm", "local"]
+    executor: Literal["slurm", "pbs", "local"]
     job_id: str | None
     job_name: str | None = None
     cluster: str | None = None
@@ -123,6 +123,11 @@ class Submission(Frozen):
 
     def error_of(self, rank: int) -> Path:
         return self._path(self.error, rank)
+
+    @property
+    def script_error(self) -> Path:
+        """The standard error of the job's script, in which its scheduler writes too; with Slurm it is rank 0's."""
+        return Path(self.error.replace("_%t_log", "")) if self.executor == "pbs" else self.error_of(0)
 
     def adopted_by(self, master: str) -> Submission:
         """This submission with the number of the job that the queue knows. `master` is that of the whole array."""

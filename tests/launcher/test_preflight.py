@@ -44,7 +44,7 @@ def experiment() -> Experiment:
 
 def says_of(ranks: list[RankFacts], experiment: Experiment) -> tuple[str, int | None]:
     complaint = first_complaint(ranks, experiment)
-    return ("", None) if complaint is None else (complaint.says, complaint.rank.rank if complaint.rank else None)
+    return ("", None) if complaint is None else (complaint.says, complaint.rank)
 
 
 def test_fit_nodes_are_fit(experiment: Experiment) -> None:

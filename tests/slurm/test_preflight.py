@@ -63,7 +63,7 @@ def test_a_node_that_is_not_fit_gets_no_training_and_no_further_trial(
 ) -> None:
     sweep, checked = Sweep(folder, record_of([ON_TWO_NODES])), slurm.model_copy(update={"preflight": True})
     submit(sweep, checked)
-    (failed,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]))
+    (failed,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]), 300)
     assert failed.outcome is Outcome.NODE_FAILED, failed.cause
     assert re.match(rf"pre-flight: rank [01] on {BAD}: ModuleNotFoundError", failed.cause), failed.cause
     assert failed.measurement is not None
@@ -73,7 +73,7 @@ def test_a_node_that_is_not_fit_gets_no_training_and_no_further_trial(
 
     submit(sweep, checked)
 
-    (done,) = wait_until(folder, sweep.record, lambda states: states[0].outcome is Outcome.COMPLETED)
+    (done,) = wait_until(folder, sweep.record, lambda states: states[0].outcome is Outcome.COMPLETED, 300)
     (attempt,) = done.earlier_attempts
     assert attempt.nodes == (BAD,)
     assert done.submission is not None

@@ -1,0 +1,144 @@
+"""How the jobs of a PBS machine stand (`slurm.scheduler=pbs`), how they are ended, and a rank's seat in one.
+
+What a job itself knows of its end, its script writes beside its output, because PBS forgets a job at its end unless its
+history is kept: a qstat that no longer shows a job tells nothing but that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+
+from conf.errors import UsageError
+from launcher.slurm.answers import FRESH, Patience, answer_of
+from launcher.slurm.query import SlurmJobState, SlurmSilent
+from launcher.slurm.silent_jobs import OUTCOME_OF_STATE, outcome_in_words
+from sweeps.folder.submission import Submission, tail
+from train_core.measurement import Outcome
+
+ANSWER_SECONDS = 60
+JOB_NAME = "TRISWEEP_PBS_JOB"
+"""The variable by which a task knows that PBS started its job, and what it is called."""
+
+LIVE = {
+    **dict.fromkeys("QHWT", "PENDING"),
+    **dict.fromkeys("RB", "RUNNING"),
+    **dict.fromkeys("SU", "SUSPENDED"),
+    "E": "COMPLETING",
+}
+"""Slurm's word for each of PBS' letters that is one of a job which has not ended."""
+
+RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, and the mpiexec of Slurm's wrappers."""
+
+WORDS_OF_PBS = (
+    (re.compile(r"^=>> PBS: job killed: walltime \d+ exceeded", re.MULTILINE), Outcome.TIMED_OUT),
+    (re.compile(r"^=>> PBS: job killed: (?:v|p)?mem \S+ exceeded", re.MULTILINE), Outcome.OUT_OF_MEMORY),
+)
+UNKNOWN_JOB = (153, 35)
+"""Exit codes of qstat and qdel about a job that PBS does not know, or knows as ended: the last eight bits of its errors
+15001 and 15139."""
+
+FIELD = re.compile(r"^\s+(\w+) = (.*)$", re.MULTILINE)
+
+
+def ended_file(logs: Path, name: str) -> Path:
+    """The file in which a job's script leaves its exit code."""
+    return logs / f"{name}.ended"
+
+
+def _deleted_file(logs: Path, name: str) -> Path:
+    """The file that is there once we have called qdel for a job."""
+    return logs / f"{name}.deleted"
+
+
+def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Give a rank that a PBS job's mpiexec started the variables that jobs read, and send its output to its own files.
+
+    Raises:
+        UsageError: mpiexec says nowhere which rank this is.
+    """
+    rank, local_rank = (
+        next((environment[key] for key in keys if key in environment), "") for keys in (RANK, LOCAL_RANK)
+    )
+    if not rank:
+        problem = f"mpiexec sets none of {', '.join(RANK)}"
+        raise UsageError(problem, "Set slurm.pbs_mpiexec to one that does.")
+    name, size = environment[JOB_NAME], int(environment["WORLD_SIZE"])
+    environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank, "WORLD_SIZE": str(size)})
+    # Under these names Slurm says the same, and the functions that run in jobs know no others.
+    environment.update({"SLURM_PROCID": rank, "SLURM_JOB_NAME": name, "SLURM_JOB_ID": environment["PBS_JOBID"]})
+    for stream, suffix in ((sys.stdout, "out"), (sys.stderr, "err")):
+        stream.flush()
+        path = f"{Path(sys.argv[1]).with_suffix('')}_{rank}_log.{suffix}"
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream.fileno())
+
+
+def states_in_pbs(
+    submissions: Sequence[Submission], patience: Patience = FRESH
+) -> list[tuple[Submission, SlurmJobState | None]]:
+    """How the job of each submission stands, in Slurm's words, with the number of one that had none yet.
+
+    Raises:
+        SlurmSilent: qstat does not answer.
+    """
+    if not submissions:
+        return []
+    # A submission without a number is one whose submitter died before qsub had answered: the name tells its job.
+    ids = [each.job_id for each in submissions if each.job_id] if all(each.job_id for each in submissions) else []
+    answer = answer_of(("qstat", "-f", *ids), patience)
+    if answer.has_failed and not answer.said and answer.exit_code not in UNKNOWN_JOB:
+        raise SlurmSilent
+    shown = dict(_jobs(answer.said))
+    states: list[tuple[Submission, SlurmJobState | None]] = []
+    for each in submissions:
+        job_id, fields = shown.get(each.job_name or "", ("", {}))
+        own = each if each.job_id or not job_id else each.adopted_by(job_id)
+        name = LIVE.get(fields.get("job_state", ""))
+        state = SlurmJobState(name) if name else _end_of(own) if own.job_id else None
+        # `node1/0*4+node2/0*4`, in which a node may stand as often as it has cores.
+        hosts = dict.fromkeys(part.split("/")[0] for part in fields.get("exec_host", "").split("+"))
+        states.append((own, state and state._replace(job_name=each.job_name or "", nodes=",".join(hosts))))
+    return states
+
+
+def _jobs(text: str) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:
+    """The jobs of `qstat -f` by name: number and fields. A number alone may since be another job's."""
+    for block in re.split(r"^Job Id:\s*", text, flags=re.MULTILINE)[1:]:
+        fields = dict(FIELD.findall(block))
+        if "Job_Name" in fields:
+            yield fields["Job_Name"], (block.split()[0], fields)
+
+
+def _end_of(submission: Submission) -> SlurmJobState | None:
+    """The end of a job that PBS shows no more, from what lies beside its output; None where nothing does yet."""
+    logs, name = Path(submission.output).parent, submission.job_name or ""
+    log, ended = tail(submission.script_error), ended_file(logs, name)
+    outcome = next((end for words, end in WORDS_OF_PBS if words.search(log)), None) or outcome_in_words(log)
+    if outcome is not None:
+        return SlurmJobState(next(state for state, end in OUTCOME_OF_STATE.items() if end is outcome))
+    if ended.exists():
+        state = "COMPLETED" if ended.read_text().strip() == "0" else "FAILED"
+        return SlurmJobState(state, ended=ended.stat().st_mtime)
+    return SlurmJobState("CANCELLED") if _deleted_file(logs, name).exists() else None
+
+
+def delete_jobs(submissions: Sequence[Submission]) -> None:
+    """Have PBS end these jobs.
+
+    Raises:
+        UsageError: qdel fails.
+    """
+    if not submissions:
+        return
+    for each in submissions:
+        _deleted_file(Path(each.output).parent, each.job_name or "").touch()
+    command = ["qdel", *(each.job_id or "" for each in submissions)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    if done.returncode and done.returncode not in UNKNOWN_JOB:
+        raise UsageError(f"qdel failed: {' '.join(done.stderr.split())}", "Delete the jobs by hand.")

@@ -1,0 +1,148 @@
+"""Hands trials to a PBS machine's qsub (`slurm.scheduler=pbs`), each as a job of its own."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.errors import ConfigError, UsageError
+from conf.private_files import require_own_folders
+from conf.types.sites import SlurmSpec
+from launcher.executor import Executor, FolderWork
+from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
+from launcher.slurm.pbs import JOB_NAME, ended_file
+from launcher.slurm.sbatch import python_command, require_plain_path, setup_lines
+from sweeps.folder.submission import JobShape, Submission, write_submission
+from train_core.process.meeting import FIRST_PORT, NUM_PORTS
+from train_core.whole_files import write_atomically
+
+TOOLS = ("qsub", "qstat", "qdel")
+UNUSED = ("qos", "constraint", "gpu_type")
+"""Settings that have no place in a request to PBS."""
+
+
+@dataclass(frozen=True)
+class PbsExecutor(Executor):
+    """Submits trials of a sweep, each as a job.
+
+    Attributes:
+        requeues: is not asked for: a job that PBS ends at its walltime is not run again by itself.
+    """
+
+    slurm: SlurmSpec
+    name: str
+    code: Path
+    logs: Path
+    requeues: bool = False
+
+    def without_nodes(self, nodes: Sequence[str]) -> PbsExecutor:
+        """The same executor: PBS has no option that leaves nodes out."""
+        return self
+
+    def text(self, shape: JobShape, num_folders: int) -> str:
+        """Return the command and the script of one job. Needs no PBS."""
+        name = f"{self.name}-{TOKEN}"
+        command = shlex.join(self._command(name, shape))
+        return f"# {command}\n{self._script(name, shape)}"
+
+    def submit(self, function: SlurmJob, work: Sequence[FolderWork], shape: JobShape) -> str:
+        """Submit a job in which every rank calls the function with the one folder, and return its id.
+
+        Raises:
+            UsageError: qsub refuses it.
+            ConfigError: a setting has no place in PBS.
+        """
+        ((folder, attempt),) = work
+        name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
+        require_plain_path(self.logs)
+        command = self._command(name, shape)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        # What a job unpickles from there can run any program, so that nobody else may write there.
+        require_own_folders(self.logs)
+        write_work(self._pickle(name), function, work)
+        write_atomically(self.logs / f"{name}.sh", self._script(name, shape))
+        intent = Submission(
+            executor="pbs",
+            job_id=None,
+            job_name=name,
+            hostname=socket.gethostname(),
+            attempt=attempt,
+            submitted=time.time(),
+            shape=shape,
+            output=str(self.logs / f"{name}_%t_log.out"),
+            error=str(self.logs / f"{name}_%t_log.err"),
+        )
+        # On disk before qsub is called, so that a submitter that dies leaves no job that nobody knows.
+        write_submission(folder, intent)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        job_id = done.stdout.split()[-1] if done.stdout.split() else ""
+        if done.returncode or not job_id[:1].isdigit():
+            folder.submission.unlink(missing_ok=True)
+            said = " ".join((done.stderr or done.stdout).split()) or "qsub gave no reason"
+            remedy = "Look at the request with --dry-run, and correct the settings under slurm."
+            raise UsageError(f"PBS refused the job: {said}", remedy)
+        write_submission(folder, intent.adopted_by(job_id))
+        return job_id
+
+    def _command(self, name: str, shape: JobShape) -> list[str]:
+        slurm = self.slurm
+        for key in UNUSED:
+            if (value := getattr(slurm, key)) is not None:
+                raise ConfigError(f"slurm.{key}", value, "has no place in a request to PBS", f"Set slurm.{key}=null.")
+        if shape.parts:
+            raise ConfigError("mixed", str(shape), "PBS jobs have nodes of one type", "Use mixed=null.")
+        hours, minutes = divmod(slurm.time_limit_minutes, 60)
+        chunk = [f"select={shape.num_nodes}", f"mpiprocs={shape.tasks_per_node}"]
+        if slurm.cpus_per_task:
+            chunk.append(f"ncpus={slurm.cpus_per_task * shape.tasks_per_node}")
+        if shape.uses_gpus and slurm.gpu_request != "none":
+            chunk.append(f"ngpus={shape.devices_per_node}")
+        # All in one -l: of several, Slurm's wrapper takes the last one alone.
+        resources = [":".join(chunk), "place=scatter", f"walltime={hours:02d}:{minutes:02d}:00", *slurm.pbs_resources]
+        words = ["qsub", "-N", name, "-r", "n", "-l", ",".join(resources)]
+        words += ["-o", str(self.logs / f"{name}.out"), "-e", str(self.logs / f"{name}.err")]
+        words += ["-q", slurm.partition] if slurm.partition else []
+        words += ["-A", slurm.account] if slurm.account else []
+        for option, value in slurm.extra_sbatch.items():
+            words += [f"-{option}"] if value is True else [f"-{option}", str(value)]
+        return [*words, str(self.logs / f"{name}.sh")]
+
+    def _script(self, name: str, shape: JobShape) -> str:
+        """The job's script: it runs once, on the first node, and starts the ranks with the site's mpiexec."""
+        ranks = shape.num_nodes * shape.tasks_per_node
+        places = {"ranks": ranks, "ranks_per_node": shape.tasks_per_node}
+        try:
+            mpiexec = self.slurm.pbs_mpiexec.format(**places)
+        except (KeyError, IndexError, ValueError):
+            problem, remedy = "has other fields than {ranks} and {ranks_per_node}", "Use these two alone."
+            raise ConfigError("slurm.pbs_mpiexec", self.slurm.pbs_mpiexec, problem, remedy) from None
+        task = shlex.join(words_of_task(self._pickle(name)))
+        ended = shlex.quote(str(ended_file(self.logs, name)))
+        return "\n".join(
+            (
+                "#!/bin/bash",
+                *setup_lines(self.slurm, self.code),
+                f"export {JOB_NAME}={shlex.quote(name)} WORLD_SIZE={ranks}",
+                'export PBS_JOBID="${PBS_JOBID:-$SLURM_JOB_ID}" MASTER_ADDR="$(hostname)"',
+                f'number="${{PBS_JOBID%%[!0-9]*}}"; export MASTER_PORT=$(({FIRST_PORT} + number % {NUM_PORTS}))',
+                f"{mpiexec} {python_command(self.slurm)} -u {task}",
+                f'ended=$?; echo "$ended" > {ended}; exit "$ended"',
+                "",
+            )
+        )
+
+    def _pickle(self, name: str) -> Path:
+        return self.logs / f"{name}.pkl"
+
+
+def require_pbs() -> None:
+    if missing := [name for name in TOOLS if not shutil.which(name)]:
+        remedy = "Run this on a PBS login node, or leave out cluster=NAME to measure on this machine."
+        raise UsageError(f"PBS was asked for, but there is no {missing[0]} on the PATH", remedy)

@@ -1,0 +1,142 @@
+"""Jobs of a PBS machine: what qsub is asked for, and what qstat's words and the files of a job come to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf.errors import ConfigError, UsageError
+from launcher.cancel import cancel_jobs
+from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.slurm.own_jobs import standings
+from launcher.slurm.pbs import take_seat
+from launcher.slurm.pbs_executor import PbsExecutor
+from launcher.slurm.query import SlurmSilent
+from launcher.slurm.resources import max_array_size
+from sweeps.folder.submission import JobShape, Submission, read_submission
+from tests.launcher.conftest import SlurmOf
+from train_core.trial_folder import TrialFolder
+
+SHAPE = JobShape(num_nodes=2, tasks_per_node=4, uses_gpus=True)
+Tools = Callable[..., None]
+RUNNING = "Job Id: 7.head\n    Job_Name = {name}\n    job_state = R\n    exec_host = node1/0*4+node2/0*4\n"
+
+
+@pytest.fixture
+def executor(tmp_path: Path, slurm_of: SlurmOf) -> Callable[..., PbsExecutor]:
+    def make(*overrides: str) -> PbsExecutor:
+        slurm = slurm_of("slurm.scheduler=pbs", "slurm.partition=prod", "slurm.account=lab", *overrides)
+        return PbsExecutor(slurm, "trisweep-test", tmp_path / "code", tmp_path / "logs")
+
+    return make
+
+
+def test_a_request_is_one_chunk_a_node_with_the_sites_own_resources(executor: Callable[..., PbsExecutor]) -> None:
+    made = executor(
+        "slurm.pbs_resources=['filesystems=home:flare']", "slurm.cpus_per_task=8", "slurm.extra_sbatch.k=doe"
+    )
+    command, *script = made.text(SHAPE, 1).splitlines()
+    request = "select=2:mpiprocs=4:ncpus=32:ngpus=4,place=scatter,walltime=00:30:00,filesystems=home:flare"
+    assert f"-l {request} " in command
+    assert "-q prod -A lab -k doe" in command
+    (started,) = [line for line in script if line.startswith("mpiexec")]
+    assert started.startswith("mpiexec -n 8 -ppn 4 ")
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [("slurm.qos=high", "slurm.qos"), ("slurm.pbs_mpiexec='mpiexec {nodes}'", "slurm.pbs_mpiexec")],
+)
+def test_what_pbs_has_no_place_for_is_refused(executor: Callable[..., PbsExecutor], override: str, key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        executor(override).text(SHAPE, 1)
+    assert refused.value.key == key
+
+
+def test_every_trial_is_a_job_of_its_own(slurm_of: SlurmOf) -> None:
+    assert max_array_size(slurm_of("slurm.scheduler=pbs", "slurm.max_array_size=50")) == 1
+
+
+@pytest.fixture
+def submitted(executor: Callable[..., PbsExecutor], tmp_path: Path, tools: Tools) -> Submission:
+    tools(qsub="echo 7.head", qstat="exit 153", qdel="true")
+    executor().submit(RUN_IN_SLURM, [FolderWork(TrialFolder(tmp_path / "trial"), 1)], SHAPE)
+    submission = read_submission(TrialFolder(tmp_path / "trial"))
+    assert submission is not None
+    return submission
+
+
+def test_a_refused_job_leaves_no_submission(executor: Callable[..., PbsExecutor], tmp_path: Path, tools: Tools) -> None:
+    tools(qsub="echo 'qsub: Unknown queue' >&2; exit 170")
+    with pytest.raises(UsageError, match="PBS refused the job: qsub: Unknown queue"):
+        executor().submit(RUN_IN_SLURM, [FolderWork(TrialFolder(tmp_path / "trial"), 1)], SHAPE)
+    assert read_submission(TrialFolder(tmp_path / "trial")) is None
+
+
+def test_a_running_job_has_its_nodes_and_one_of_another_name_is_not_ours(submitted: Submission, tools: Tools) -> None:
+    tools(qstat=f"cat <<'END'\n{RUNNING.format(name=submitted.job_name)}END")
+    (job,) = standings([submitted])
+    assert job.state is not None
+    assert (job.submission.job_id, job.state.name, job.state.nodes) == ("7.head", "RUNNING", "node1,node2")
+    tools(qstat=f"cat <<'END'\n{RUNNING.format(name='somebody')}END")
+    assert standings([submitted])[0].is_unknown
+
+
+def test_a_job_whose_submitter_died_is_known_by_its_name(submitted: Submission, tools: Tools) -> None:
+    tools(qstat=f"cat <<'END'\n{RUNNING.format(name=submitted.job_name)}END")
+    (job,) = standings([submitted.model_copy(update={"job_id": None})])
+    assert job.submission.job_id == "7.head"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "state"),
+    [
+        ("ended", "0\n", "COMPLETED"),
+        ("ended", "1\n", "FAILED"),
+        ("err", "=>> PBS: job killed: walltime 1812 exceeded limit 1800\n", "TIMEOUT"),
+        ("err", "=>> PBS: job killed: mem 90kb exceeded limit 80kb\n", "OUT_OF_MEMORY"),
+        ("deleted", "", "CANCELLED"),
+    ],
+)
+def test_the_end_of_a_job_is_read_beside_its_output(submitted: Submission, name: str, content: str, state: str) -> None:
+    assert standings([submitted])[0].state is None, "nothing tells yet"
+    (Path(submitted.output).parent / f"{submitted.job_name}.{name}").write_text(content)
+    (job,) = standings([submitted])
+    assert job.state is not None
+    assert job.state.name == state
+
+
+def test_a_server_that_does_not_answer_ends_nothing(submitted: Submission, tools: Tools) -> None:
+    tools(qstat="echo 'cannot connect to server' >&2; exit 111")
+    with pytest.raises(SlurmSilent):
+        standings([submitted])
+
+
+def test_a_live_job_is_deleted_and_then_counts_as_cancelled(
+    submitted: Submission, tools: Tools, tmp_path: Path
+) -> None:
+    tools(qstat=f"cat <<'END'\n{RUNNING.format(name=submitted.job_name)}END", qdel=f"echo $* > {tmp_path}/deleted")
+    assert cancel_jobs([submitted]) == ["7.head"]
+    assert (tmp_path / "deleted").read_text().split() == ["7.head"]
+    tools(qstat="exit 35")
+    (job,) = standings([submitted])
+    assert job.state is not None
+    assert job.state.name == "CANCELLED"
+
+
+def test_a_rank_takes_its_seat_from_whichever_mpiexec_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["task", str(tmp_path / "job.pkl")])
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: None)
+    job = {"TRISWEEP_PBS_JOB": "job", "WORLD_SIZE": "8", "PBS_JOBID": "7.head"}
+    seat = job | {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1"}
+    take_seat(seat)
+    assert (seat["RANK"], seat["LOCAL_RANK"], seat["SLURM_PROCID"], seat["SLURM_JOB_NAME"]) == ("5", "1", "5", "job")
+    assert (tmp_path / "job_5_log.err").exists()
+    with pytest.raises(UsageError, match="mpiexec sets none of"):
+        take_seat(dict(job))
