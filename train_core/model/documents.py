@@ -109,4 +109,5 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, dropout: float, doc
     out: Tensor = torch.ops.aten._flash_attention_forward(
         *packed, bounds, bounds, longest, longest, dropout, True, False
     )[0]
-    return out.unflatten(0, (num_sequences, -1)).transpose(1, 2)
+    in_sequences: Tensor = out.unflatten(0, (num_sequences, -1))
+    return in_sequences.transpose(1, 2)

@@ -46,13 +46,13 @@ class NarrowProducts:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
         """x w^T + b, from (..., in); the tensor ranks of `axis` may have parts of both."""
-        out = self._product(x.flatten(0, -2), weight, axis, x.dtype).unflatten(0, x.shape[:-1])
+        out = self._product(x.flatten(0, -2), weight, axis, x.dtype).view(*x.shape[:-1], -1)
         return out if bias is None else out.add_(bias)
 
     def input_gradient(self, grad_out: Tensor, weight: Tensor, axis: Axis) -> Tensor:
         """dy w, from (..., out)."""
         product = self._product(grad_out.flatten(0, -2), weight.t(), axis, grad_out.dtype, of_gradient=True)
-        return product.unflatten(0, grad_out.shape[:-1])
+        return product.view(*grad_out.shape[:-1], -1)
 
     def weight_gradient(self, left: Tensor, right: Tensor, dtype: torch.dtype, axis: Axis) -> Tensor:
         """dy^T x, from (out, n) and (n, in)."""

@@ -40,10 +40,9 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis, narrow: 
 
 
 def _input_gradient(grad_out: Tensor, ctx: Any) -> Tensor:
-    if ctx.narrow is None:
-        return grad_out @ ctx.weight
-    gradient: Tensor = ctx.narrow.input_gradient(grad_out, ctx.weight, ctx.axis)
-    return gradient
+    weight: Tensor = ctx.weight
+    narrow: Narrow = ctx.narrow
+    return grad_out @ weight if narrow is None else narrow.input_gradient(grad_out, weight, ctx.axis)
 
 
 def _multiply(ctx: Any) -> Multiply | None:

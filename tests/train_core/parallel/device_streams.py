@@ -141,7 +141,7 @@ class Chunk(nn.Module):
         self.weight = nn.Parameter(torch.ones(1, 1))
         attach(self.weight, torch.zeros(1, 1), recorder)
 
-    def forward(self, x: Tensor, targets: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None, documents: None = None) -> Tensor:
         out: Tensor = Product.apply(x, self.weight, self.recorder)  # type: ignore[no-untyped-call]
         return out.sum() if self.is_last else out
 

@@ -91,9 +91,9 @@ def cast_parts(world: World, x: Tensor, weight: Tensor) -> list[Tensor]:
     import torch.distributed as dist
 
     axis = Axis(world.size, world.rank, dist.group.WORLD)
-    mine = [tensor.chunk(world.size, dim=1)[world.rank].contiguous() for tensor in (x, weight)]
-    products = NarrowProducts(by_rows=False, emulate=True)
-    parts = [cast(each, largest, E4M3)[0] for each, largest in zip(mine, products._shared(*mine, axis), strict=True)]
+    x, weight = (tensor.chunk(world.size, dim=1)[world.rank].contiguous() for tensor in (x, weight))
+    shared = NarrowProducts(by_rows=False, emulate=True)._shared(x, weight, axis)
+    parts = [cast(each, largest, E4M3)[0] for each, largest in zip((x, weight), shared, strict=True)]
     return [part.view(torch.uint8) for part in parts]
 
 
