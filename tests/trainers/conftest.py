@@ -119,6 +119,11 @@ TRAINERS = {
         others=[{"parallel.zero_stage": 2}, {"parallel.zero_stage": 3}],
         too_large={"trainer.flags.config_name": "large.json"},
         overrides={
+            "trainer.command": [
+                "{huggingface_starter}",
+                str(ROOT / "tests" / "trainers" / "deepspeed_on_cpu.py"),
+                "train.py",
+            ],
             "trainer.environment.DS_ACCELERATOR": "cpu",
             "trainer.environment.TORCH_EXTENSIONS_DIR": str(ENVIRONMENTS / "huggingface" / "extensions"),
         },

@@ -63,4 +63,4 @@ def test_mlflow_has_the_measurements(swept: Swept) -> None:
 def test_the_report_names_the_trainer_and_what_failed(swept: Swept) -> None:
     report = words_of((swept.folder.path / "report.md").read_text())
     assert f"{swept.trainer.preset}, read from its log; FLOPs by our formula" in report
-    assert "OUT_OF_MEMORY" in report
+    assert "3 measured, 1 out of memory" in report
