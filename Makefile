@@ -126,8 +126,12 @@ test-all: check ## the same with every case of the grids
 # Somebody else's trainers, each with what it needs beside torch; constraints-trainers.txt has the versions.
 TRAINERS := huggingface torchtitan megatron-lm
 NEEDS_huggingface := transformers accelerate deepspeed
+# What DeepSpeed would compile in its first run on a CPU, for a minute, and would wait for forever where that run was ended.
+SHARED_MEMORY_OF_huggingface = TORCH_EXTENSIONS_DIR=$(CURDIR)/.trainers/huggingface/extensions DS_ACCELERATOR=cpu \
+  PATH=$(CURDIR)/.trainers/huggingface/bin:$$PATH python -c 'from deepspeed.accelerator import get_accelerator; \
+  get_accelerator().create_op_builder("ShareMemCommBuilder").load()' > .trainers/huggingface/compiled.log
 NEEDS_torchtitan := torchtitan triton
-NEEDS_megatron-lm := triton numpy packaging pybind11 einops omegaconf
+NEEDS_megatron-lm := triton numpy packaging pybind11 einops omegaconf psutil
 
 trainers: $(TRAINERS:%=.trainers/%/.installed) ## environments of Hugging Face, DeepSpeed, torchtitan and for Megatron-LM, 1 to 2.4 GB each
 
@@ -138,6 +142,7 @@ trainers: $(TRAINERS:%=.trainers/%/.installed) ## environments of Hugging Face, 
 	@.trainers/$*/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-trainers.txt torch setuptools wheel
 	@DS_BUILD_OPS=0 .trainers/$*/bin/python -m pip --disable-pip-version-check install --quiet --no-build-isolation \
 	  -c constraints-trainers.txt $(NEEDS_$*)
+	@$(SHARED_MEMORY_OF_$*)
 	@touch $@
 
 test-trainers: trainers .venv/.installed-dev ## sweep those trainers on two ranks; MEGATRON_LM=CHECKOUT adds Megatron-LM

@@ -30,7 +30,9 @@ CHECKOUT = "MEGATRON_LM"
 """The variable that names a checkout of Megatron-LM."""
 
 ADDRESS_SPACE = 16 << 30
-"""No rank may have more, so that the batch of the last trial is refused on every machine."""
+"""No rank may have more, so that a table of so many words is refused on every machine, before it is touched."""
+
+MANY_WORDS = 1_000_000_000
 
 Values = Mapping[str, object]
 
@@ -43,7 +45,7 @@ class RealTrainer:
         environment: its folder in `.trainers`.
         baseline: the layout that is interrupted.
         others: further layouts.
-        too_large: what asks for more memory than there is.
+        too_large: what the program is told so that it asks for more memory than there is.
         num_steps: so many that a command which is interrupted has some before it.
         saved_every: steps between checkpoints.
         overrides: of the sweep, beside those of all trainers.
@@ -63,6 +65,8 @@ class RealTrainer:
 
 def _write_program_of_the_page(folder: Path) -> None:
     (folder / "train.py").write_text(PAGE.read_text().split("```python\n")[1].split("```")[0])
+    large = {"model_type": "gpt2", "vocab_size": MANY_WORDS, "hidden_size": 32, "num_hidden_layers": 1, "n_head": 1}
+    (folder / "large.json").write_text(json.dumps(large))
 
 
 def _write_words(folder: Path) -> None:
@@ -81,8 +85,14 @@ def _write_words(folder: Path) -> None:
     (folder / "data" / "words.json").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-LARGE_BATCH = {"batch.micro_batch_size": 20_000, "batch.global_batch_size": 40_000}
-LARGE_LOGITS = {**LARGE_BATCH, "model.vocab_size": 65_536}
+def _path_of(environment: str) -> str:
+    """Where Megatron-LM, which compiles its index of data, finds `python3`, and `python3-config` of the same Python."""
+    settings = ENVIRONMENTS / environment / "pyvenv.cfg"
+    home = re.search(r"^home = (.*)$", settings.read_text(), re.MULTILINE) if settings.exists() else None
+    folders = [str(ENVIRONMENTS / environment / "bin"), *([home[1]] if home else []), os.environ.get("PATH", "")]
+    return os.pathsep.join(folders)
+
+
 TITAN_MODEL = {
     **{"model.name": "titan-debug", "model.family": "llama", "model.num_layers": 6, "model.hidden_size": 256},
     **{"model.ffn_hidden_size": 768, "model.num_attention_heads": 16, "model.rotary_base": 500_000.0},
@@ -99,7 +109,7 @@ TRAINERS = {
         environment="huggingface",
         baseline={"parallel.zero_stage": 0},
         others=[{"parallel.zero_stage": 2}, {"parallel.zero_stage": 3}],
-        too_large=LARGE_LOGITS,
+        too_large={"trainer.flags.config_name": "large.json"},
         prepare=_write_program_of_the_page,
     ),
     "hf-deepspeed": RealTrainer(
@@ -107,8 +117,13 @@ TRAINERS = {
         environment="huggingface",
         baseline={"parallel.zero_stage": 1},
         others=[{"parallel.zero_stage": 2}, {"parallel.zero_stage": 3}],
-        too_large=LARGE_LOGITS,
+        too_large={"trainer.flags.config_name": "large.json"},
         overrides={
+            "trainer.command": [
+                "{huggingface_starter}",
+                str(ROOT / "tests" / "trainers" / "deepspeed_on_cpu.py"),
+                "train.py",
+            ],
             "trainer.environment.DS_ACCELERATOR": "cpu",
             "trainer.environment.TORCH_EXTENSIONS_DIR": str(ENVIRONMENTS / "huggingface" / "extensions"),
         },
@@ -119,7 +134,7 @@ TRAINERS = {
         environment="torchtitan",
         baseline={"parallel.zero_stage": 3},
         others=[{"parallel.tensor_parallel_size": 2}, {"parallel.pipeline_parallel_size": 2}],
-        too_large=LARGE_BATCH,
+        too_large={"trainer.values.flavor.to.titan-debug": "70B"},
         num_steps=12,
         saved_every=4,
         overrides={
@@ -136,15 +151,14 @@ TRAINERS = {
         environment="megatron-lm",
         baseline={"parallel.zero_stage": 1},
         others=[{"parallel.tensor_parallel_size": 2}, {"parallel.pipeline_parallel_size": 2}],
-        too_large=LARGE_LOGITS,
+        too_large={"trainer.flags.vocab-size": MANY_WORDS},
         overrides={
             "trainer.command": [
                 str(ROOT / "tests" / "trainers" / "megatron_lm_on_cpu.py"),
                 os.environ.get(CHECKOUT, ""),
             ],
             "trainer.environment.TORCHDYNAMO_DISABLE": "1",
-            # It compiles its index of data with the Python of the path.
-            "trainer.environment.PATH": f"{ENVIRONMENTS / 'megatron-lm' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "trainer.environment.PATH": _path_of("megatron-lm"),
             **{f"trainer.flags.{name}": value for name, value in MEGATRON_ON_CPU.items()},
         },
     ),
@@ -194,7 +208,6 @@ def _sweep_file(trainer: RealTrainer, python: Path) -> str:
         "training.num_steps": trainer.num_steps,
         "training.num_warmup_steps": 2,
         "checkpoint.every_steps": trainer.saved_every,
-        "cluster.device.memory_bytes": 10**13,  # a plan that has no room is not tried
         "trainer.python": str(python),
         "trainer.prefix": ["prlimit", f"--as={ADDRESS_SPACE}"],
         "trainer.environment.OMP_NUM_THREADS": "1",

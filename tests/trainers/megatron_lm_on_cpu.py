@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import resource
-import runpy
 import sys
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -136,7 +136,9 @@ def _start(checkout: str) -> None:
     states._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     states._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     sys.argv = ["pretrain_gpt.py", *sys.argv[2:]]
-    runpy.run_path(f"{checkout}/pretrain_gpt.py", run_name="__main__")
+    program = Path(checkout, "pretrain_gpt.py")
+    # Not by runpy: processes that it spawns for checkpoints would run the program as their main module, without this.
+    exec(compile(program.read_text(), program, "exec"), {"__name__": "__main__", "__file__": str(program)})
 
 
 if __name__ == "__main__":
