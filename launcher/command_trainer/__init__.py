@@ -5,6 +5,8 @@ run          the life of such a trial: started, its log read line by line, and f
 seat         which of the job's processes this one is, and where they meet
 start        the words and the environment with which a process starts
 process      the life of the program's processes, to the last of their descendants
+flag_check   flags held against the program's own parser, before anything is submitted
+parser_program  what the program's own Python runs for that
 step_book    from lines to steps
 performance  from steps to a `Performance`
 found_metrics  the figures of a program that does not train

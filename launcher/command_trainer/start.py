@@ -89,12 +89,7 @@ def _environment(
     inherited: Mapping[str, str], call: Call, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...]
 ) -> dict[str, str]:
     """The job's environment without what is there for our own code, and with what torch reads of a rank."""
-    environment = {name: value for name, value in inherited.items() if name not in OF_OUR_OWN_CODE}
-    # Our packages have names such as `conf`, which would hide the program's own ones.
-    ours = str(ROOT)
-    theirs = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours]
-    if theirs:
-        environment["PYTHONPATH"] = os.pathsep.join(theirs)
+    environment = without_own_code(inherited)
     environment["PYTHONUNBUFFERED"] = "1"  # else steps would appear in the log long after they were made
     environment |= {"MASTER_ADDR": seat.master_addr, "MASTER_PORT": str(seat.master_port)}
     if experiment.trainer.start == "srun":
@@ -111,3 +106,11 @@ def _environment(
         environment[name] = ",".join(visible[device] if visible else str(device) for device in devices)
     # What a person sets for the program comes last, and so replaces ours.
     return environment | call.environment
+
+
+def without_own_code(inherited: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what is there for our own packages, whose names a program may have, such as `conf`."""
+    environment = {name: value for name, value in inherited.items() if name not in OF_OUR_OWN_CODE}
+    ours = str(ROOT)
+    theirs = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours]
+    return environment | ({"PYTHONPATH": os.pathsep.join(theirs)} if theirs else {})

@@ -28,7 +28,7 @@ from cli.commands.sweep.what_is_measured import (
     print_part,
 )
 from cli.live_import import followed_in_mlflow
-from cli.output.console import console, count_of, leave_stdout_to_json, print_json, print_verbatim
+from cli.output.console import complaints, console, count_of, leave_stdout_to_json, print_json, print_verbatim
 from cli.output.state_document import print_state
 from conf.errors import EXIT_INTERRUPTED, ConfigError
 
@@ -65,6 +65,7 @@ def sweep(
     leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
     """
 
+    from launcher.command_trainer.flag_check import check_record
     from launcher.control.orders import SweepOrders, require_not_paused
     from launcher.control.rules import rules_for
     from launcher.provenance import keep_configuration
@@ -95,6 +96,7 @@ def sweep(
     require_not_paused(place.folder, name)
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
+    record = check_record(record, complaints.print)
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     print_part(planned, restriction)

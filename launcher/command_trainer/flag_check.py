@@ -1,0 +1,160 @@
+"""Flags of other programs, held against the programs' own parsers before anything is submitted.
+
+A parser can be asked where the configuration names the program's checkout or its Python, and that Python can import it
+here: Megatron-LM's arguments, their checks and its configuration; torchtitan's `JobConfig`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.nearest import most_like
+from conf.plan.experiment import Experiment
+from conf.plan.trainer_call import JOB_NAMES, call_of
+from conf.types.trainer_spec import TrainerSpec
+from launcher.command_trainer.start import without_own_code
+from sweeps.trial import SweepRecord, Trial
+
+PROGRAM = Path(__file__).with_name("parser_program.py")
+"""Run by a trainer's own Python; this one never imports it."""
+
+TIMEOUT_SECONDS = 900.0
+"""A first import of torch and a trainer from a network file system takes minutes."""
+
+CAPABILITIES = {"V100": 7, "A100": 8, "A800": 8, "B200": 10, "B300": 10, "GB200": 10, "GB300": 10}
+"""Major compute capability by the beginning of a device's name, where it is not Hopper's 9. Source: CUDA's list."""
+
+
+class UncheckedError(Exception):
+    """The parser cannot be asked here: why, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A command line that a parser does not take.
+
+    Attributes:
+        flag: the flag that it does not know; None where it knows all of them.
+        known: the flags that it has.
+    """
+
+    problem: str
+    flag: str | None
+    known: tuple[str, ...]
+
+
+def names_its_place(trainer: TrainerSpec) -> bool:
+    """True if the configuration says where the program's own parser is."""
+    named = trainer.working_dir or trainer.python or Path(*trainer.command[:1]).is_file()
+    return trainer.parser is not None and bool(named)
+
+
+def check_record(record: SweepRecord, warn: Callable[[str], None]) -> SweepRecord:
+    """The record in which a trial that its program's own parser refuses cannot run, and says so.
+
+    Args:
+        warn: takes one sentence for each program whose parser cannot be asked here.
+
+    Raises:
+        ConfigError: a program has no such flag.
+    """
+    groups: dict[tuple[object, ...], list[Trial]] = {}
+    for trial in record.trials:
+        if trial.selected and trial.experiment and names_its_place(trial.experiment.trainer):
+            trainer = trial.experiment.trainer
+            groups.setdefault((trainer.parser, trainer.python, trainer.working_dir, trainer.prefix), []).append(trial)
+    refused: dict[str, str] = {}
+    for trials in groups.values():
+        experiments = [trial.experiment for trial in trials if trial.experiment]
+        try:
+            refusals = refusals_of(experiments)
+        except UncheckedError as reason:
+            warn(f"The flags of {experiments[0].trainer.name} were not checked by its own parser: {reason}.")
+            continue
+        for trial, experiment, refusal in zip(trials, experiments, refusals, strict=True):
+            if refusal is not None:
+                refused[trial.trial_id] = _reason_of(experiment.trainer, refusal)
+    return record.model_copy(update={"trials": tuple(_judged(trial, refused) for trial in record.trials)})
+
+
+def _judged(trial: Trial, refused: dict[str, str]) -> Trial:
+    reason = refused.get(trial.trial_id)
+    return trial if reason is None else trial.model_copy(update={"selected": False, "infeasible_reason": reason})
+
+
+def _reason_of(trainer: TrainerSpec, refusal: Refusal) -> str:
+    """The reason why a plan cannot run.
+
+    Raises:
+        ConfigError: the program has no such flag, so that no plan could.
+    """
+    if refusal.flag is None:
+        return f"trainer = {trainer.name}: its own parser refuses the command: {refusal.problem}"
+    name = refusal.flag.lstrip("-")
+    bare = {option.lstrip("-"): option for option in refusal.known}
+    meant = most_like(name.replace("-", "_"), [option.replace("-", "_") for option in bare])
+    nearest = next((option for key, option in bare.items() if key.replace("-", "_") == meant), None)
+    remedy = f"Did you mean {nearest}?" if nearest else "Look at the flags of its version, or leave this one out."
+    raise ConfigError(f"trainer.flags.{name}", refusal.flag, f"is no flag of {trainer.name}", remedy)
+
+
+def refusals_of(experiments: Sequence[Experiment]) -> list[Refusal | None]:
+    """What the parser of a program, which all of the experiments share, refuses of each command; None: nothing.
+
+    Raises:
+        UncheckedError: it cannot be asked here.
+    """
+    trainer = experiments[0].trainer
+    if trainer.prefix:
+        raise UncheckedError(f"it is started by {trainer.prefix[0]} (trainer.prefix), which is left to the job")
+    request = {"parser": trainer.parser, "calls": [_call_for_parser(experiment) for experiment in experiments]}
+    answer = _answer(trainer, request)
+    if "missing" in answer:
+        raise UncheckedError(answer["missing"])
+    return [entry and Refusal(entry["problem"], entry["flag"], tuple(entry["known"])) for entry in answer["refusals"]]
+
+
+def _call_for_parser(experiment: Experiment) -> dict[str, Any]:
+    call = call_of(experiment.trainer, experiment, {**dict.fromkeys(JOB_NAMES, "0"), "trial_folder": "."})
+    first = next((index for index, word in enumerate(call.words) if word.startswith("--")), len(call.words))
+    device = experiment.cluster.device.name
+    return {
+        "words": call.words[first:],
+        "environment": call.environment,
+        "world_size": experiment.parallel.world_size,
+        "capability": next((major for name, major in CAPABILITIES.items() if device.startswith(name)), 9),
+    }
+
+
+def _answer(trainer: TrainerSpec, request: dict[str, Any]) -> Any:
+    folder = trainer.working_dir and str(Path(trainer.working_dir).expanduser())
+    with tempfile.TemporaryDirectory() as temporary:
+        answer = Path(temporary) / "answer.json"
+        try:
+            ended = subprocess.run(
+                [trainer.python or sys.executable, str(PROGRAM), str(answer)],
+                input=json.dumps(request),
+                cwd=folder,
+                env=without_own_code(os.environ) | request["calls"][0]["environment"],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except OSError as error:
+            raise UncheckedError(f"{error.filename} cannot be started ({error.strerror})") from None
+        except subprocess.TimeoutExpired:
+            raise UncheckedError(f"it took longer than {TIMEOUT_SECONDS:g} s") from None
+        if not answer.is_file():
+            last = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
+            raise UncheckedError(f"it ended with code {ended.returncode} and said {last}")
+        return json.loads(answer.read_text())
