@@ -65,6 +65,7 @@ OPTIONAL_COLUMNS = (
     "optimizer",
     "out_of_memory",
     "mla",
+    "attention_window",
     "matmul_precision",
     "compile_loss",
     "async_tp",
