@@ -57,6 +57,7 @@ OPTIONAL_COLUMNS = (
     "compile",
     "gpus_per_node",
     "network_gbits_per_node",
+    "power_limit_watts",
     "stage",
     "local_batch",
     "grad_reduce_excluded",

@@ -95,6 +95,13 @@ REMARKS = (
         ("assumed", "notes"),
         {"cluster": r"^$"},
     ),
+    Remark(
+        "power_limit_watts",
+        "{1}{2}",
+        r"\b(\d{3,4}) ?w(?:atts?)?[- ](?:power[- ])?(?:cap|limit)"
+        r"|\bpower[- ](?:cap|limit)\w*(?: \w+)? (\d{3,4}) ?w(?:atts?)?\b",
+        ("gpu", "notes", "assumed"),
+    ),
     # NeMo and Megatron-Bridge overlap by themselves; Megatron-LM's own script has to be told, and InternEvo cannot.
     Remark("async_tp", "no", r"(?:no|without) tp[- ]?comm\w* overlap|vanilla tp", REMARK_COLUMNS),
     Remark("async_tp", "yes", r"async[- ]?tp|tp[- ]?comm\w* overlap|user ?buffers", REMARK_COLUMNS),

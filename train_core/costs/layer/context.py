@@ -183,7 +183,7 @@ FLASH_BACKWARD_TO_FORWARD = 2.5  # five products against two; source: arXiv 2205
 
 
 def _causal_flops(setting: Setting, shard: Shard) -> Number:
-    """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone, or of a window."""
+    """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone, or of windows."""
     model = setting.model
     # A product takes 2 FLOPs for each element of the depth, and the triangle is half of the square: 2 and 1/2 cancel
     # out.
