@@ -23,6 +23,7 @@ from sweeps.table.prices import PricedRow, price
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
 MOST_TELLING = 25
+SAYS_LITTLE = r"\bqualitative\b|framework overhead dominates"
 TABLES = (  # what a series of published_2.csv begins with, and its table
     ("vtrain multi", "vTrain, 64-512 GPUs"),
     ("vtrain single", "vTrain, 2-8 GPUs"),
@@ -109,11 +110,16 @@ def series_weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
     """A weight for every row, (n,): a series of n rows weighs as much as the root of n rows that stand alone.
 
     More than MOST_TELLING rows of a series add nothing, since what is wrong with a few is wrong with all. Rows that
-    call themselves qualitative are compared, and weigh nothing.
+    call themselves qualitative, or say that overhead of the framework dominates them, are compared, and weigh nothing.
     """
     sizes = Counter(row.series for row in rows)
     weights = [min(sizes[row.series], MOST_TELLING) ** 0.5 / sizes[row.series] for row in rows]
-    return np.array(weights) * [not match_in(row.compared.row, r"\bqualitative\b", ("notes",)) for row in rows]
+    return np.array(weights) * [not says_little(row) for row in rows]
+
+
+def says_little(row: MeasuredRow) -> bool:
+    """True if the row's notes say that its figures tell little of the device and the plan."""
+    return match_in(row.compared.row, SAYS_LITTLE, ("notes",)) is not None
 
 
 def table_of(row: Row) -> str:

@@ -107,6 +107,18 @@ class LatentAttentionSpec(Frozen):
     value_head_size: Count
 
 
+class AttentionWindowSpec(Frozen):
+    """Layers whose queries see the last tokens alone, between layers that see all of them.
+
+    Attributes:
+        size: tokens that such a query sees, its own among them.
+        full_every: every so many layers one attends to all tokens; null: none does.
+    """
+
+    size: Count
+    full_every: Annotated[int, Field(ge=2)] | None
+
+
 class ModelSpec(Frozen):
     """A transformer decoder.
 
@@ -135,6 +147,7 @@ class ModelSpec(Frozen):
         seq_length: tokens per sequence; also the number of learned positions.
         experts: null where every layer has one ordinary feed-forward layer.
         latent_attention: null where queries, keys and values are made from the hidden state.
+        attention_window: null where every query attends to all tokens before it.
     """
 
     name: Name
@@ -156,6 +169,7 @@ class ModelSpec(Frozen):
     seq_length: Count
     experts: ExpertsSpec | None = None
     latent_attention: LatentAttentionSpec | None = None
+    attention_window: AttentionWindowSpec | None = None
 
     @property
     def query_size(self) -> int:
@@ -184,6 +198,17 @@ class ModelSpec(Frozen):
     def has_qkv_bias(self) -> bool:
         """True if queries, keys and values have biases: as the family has them, or by themselves."""
         return self.family == "gpt" or self.qkv_bias
+
+    @property
+    def seen_share(self) -> float:
+        """Pairs of a query and a key that the attention core computes, over those without windows: a mean of layers."""
+        window = self.attention_window
+        if window is None or window.size >= self.seq_length:
+            return 1.0
+        # Of a causal triangle with sides of 1, a window of w leaves out a triangle with sides of 1 - w.
+        windowed = 1.0 - (1.0 - window.size / self.seq_length) ** 2
+        full = 0.0 if window.full_every is None else 1.0 / window.full_every
+        return full + (1.0 - full) * windowed
 
     @property
     def num_dense_layers(self) -> int:

@@ -20,7 +20,8 @@ from sweeps.table.cells import Row, count_of, number_of, text_of
 
 NAME = re.compile(r"^name: *([^#\n]*[^#\s])", re.MULTILINE)
 NOISE = re.compile(
-    r"\([^)]*\)|\b(?:nvidia|amd|intel|instinct|data center|tensor core|gpu|sxm\d?|oam|dgx|hgx|nvl72|superchip|hbm\w*)\b"
+    r"\([^)]*\)|\b\d{3,4} ?w(?:atts?)?(?: (?:power )?(?:cap|limit))?\b"
+    r"|\b(?:nvidia|amd|intel|instinct|data center|tensor core|gpu|sxm\d?|oam|dgx|hgx|nvl72|superchip|hbm\w*)\b"
 )
 """What makers and vendors add to a device's name, and other tables leave out."""
 
@@ -29,7 +30,7 @@ def cluster_of(row: Row) -> ClusterSpec:
     """The cluster that the row names, else the one that claims its device, as the row says that it hangs together."""
     named = text_of(row, "cluster")
     chosen = _usual_cluster(row, named, text_of(row, "gpu"))
-    return with_network_of(with_nodes_of(chosen, row), row)
+    return with_power_of(with_network_of(with_nodes_of(chosen, row), row), row)
 
 
 def _usual_cluster(row: Row, cluster: str, gpu: str) -> ClusterSpec:
@@ -193,3 +194,16 @@ def with_network_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
         update={"bandwidth_bytes_per_second": gigabits * GIGABIT / cluster.devices_per_node}
     )
     return cluster.model_copy(update={"links": (*cluster.links[:-1], widest)})
+
+
+def with_power_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
+    """The cluster with devices that may draw no more power than the row states: their products are slower by as much.
+
+    A product that keeps all units busy takes the power that there is, so that its rate falls with it. Source:
+    conf/cluster/grand-teton.yaml, whose 500 W of 700 W are the one limit that a published table of steps states.
+    """
+    watts, device = number_of(row, "power_limit_watts"), cluster.device
+    if watts is None or watts >= device.watts:
+        return cluster
+    efficiency = cluster.efficiency.model_copy(update={"matmul": cluster.efficiency.matmul * watts / device.watts})
+    return cluster.model_copy(update={"device": device.model_copy(update={"watts": watts}), "efficiency": efficiency})

@@ -26,6 +26,7 @@ PREDICTED_COLUMNS = (
     "pred_mfu_pct",
     "pred_hfu_pct",
     "pred_memory_gib",
+    "pred_allocated_gib",
     "pred_fits",
     "pred_outside",
     "reason",

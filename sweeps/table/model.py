@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.errors import ConfigError
 from conf.nearest import VOCABULARY_MULTIPLE, next_multiple
-from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
+from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import Family
 from sweeps.table.cells import Row, count_of, flag_of, index_of, match_in, number_of, text_of
 
@@ -12,6 +12,7 @@ USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor 
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
 EXPERT_COLUMNS = ("top_k", "moe_ffn", "shared_expert_ffn", "dense_layers", "capacity_factor")
 LATENT_ATTENTION = r"^(?:mla )?(\d+) ?\+ ?(\d+) ?/ ?v (\d+)(?:, ?q_lora (\d+))?, ?kv_lora (\d+)$"
+WINDOW = r"^(\d+)(?:, ?full every ([2-9]|\d\d+))?$"
 
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
@@ -35,6 +36,7 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
         seq_length=count_of(row, "seq"),
         experts=_experts_of(row),
         latent_attention=latent,
+        attention_window=_window_of(row),
     )
 
 
@@ -93,3 +95,15 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
         query_rank=query_rank, key_value_rank=key_value_rank, rotary_head_size=rotary, value_head_size=value
     )
     return latent, plain + rotary
+
+
+def _window_of(row: Row) -> AttentionWindowSpec | None:
+    """The window within which layers attend, where the row has one."""
+    stated = text_of(row, "attention_window")
+    if stated.lower().removesuffix(".0") in ("", "0", "no", "none"):
+        return None
+    sizes = match_in(row, WINDOW, ("attention_window",))
+    if sizes is None or not int(sizes.group(1)):
+        remedy = "Write 128 where all layers have it, 128, full every 2 where every second does not, or no."
+        raise ConfigError("attention_window", stated, "is no window that can be read", remedy)
+    return AttentionWindowSpec(size=int(sizes.group(1)), full_every=int(sizes.group(2)) if sizes.group(2) else None)

@@ -57,6 +57,7 @@ class RowPrediction:
             f"{100 * priced.model_flops_utilization:.5g}",
             f"{100 * priced.hardware_flops_utilization:.5g}",
             f"{self.memory_bytes / GIBIBYTE:.5g}" if models_memory else "",
+            f"{self.allocated_bytes / GIBIBYTE:.5g}" if models_memory else "",
             ("yes" if self.fits else "no") if models_memory else "",
             "; ".join(self.interval.outside),
             "",

@@ -9,7 +9,6 @@ from conf.errors import ConfigError
 from sweeps.table.cells import Row, match_in, text_of
 
 UNREAD_COLUMNS = (
-    "attention_window",
     "cpu_offload",
     "cross_attention",
     "encoder_layers",
@@ -28,11 +27,8 @@ UNREAD_COLUMNS = (
     "offload_optimizer",
     "optimizer_offload",
     "activation_offload",
-    "sliding_window",
     "ulysses",
     "vision_layers",
-    "window",
-    "window_size",
 )
 NAMED_OTHERWISE = {
     "activated_experts": "top_k",
@@ -48,8 +44,11 @@ NAMED_OTHERWISE = {
     "num_key_value_heads": "kv_heads",
     "num_kv_heads": "kv_heads",
     "num_query_groups": "kv_heads",
+    "sliding_window": "attention_window",
     "virtual_pipeline": "vpp",
     "virtual_pipeline_size": "vpp",
+    "window": "attention_window",
+    "window_size": "attention_window",
 }
 """Columns of other people's tables, and what they are called here."""
 UNREAD_MODELS = (
@@ -60,7 +59,8 @@ UNREAD_MODELS = (
     ),
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
     (r"maverick", "experts in every other layer alone"),
-    (r"gemma[- ]?[23]|gpt-?oss", "attention within a window in a part of its layers"),
+    (r"gpt-?oss", "sinks in its attention, and biases and a capped activation in its experts"),
+    (r"gemma[- ]?[23]", "attention within a window in a part of its layers, and scores that are capped or normed"),
     (r"\b(?:bert|t5|vit|whisper|llava|vlm|vl)\b", "parts that are no decoder of text"),
 )
 """Names of models whose rows say nothing else of what makes them different."""

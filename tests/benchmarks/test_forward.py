@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from benchmarks.csv_rows import read_rows
-from benchmarks.forward import AS_IT_HAPPENED, PUBLISHED_3, WITH_TODAYS_WIDTHS, forward_results
+from benchmarks.forward import AS_IT_HAPPENED, AS_OF_TODAY, PUBLISHED_3, WITH_TODAYS_WIDTHS, forward_results
 from benchmarks.level_results import LEVEL_RESULTS, LevelResult, mean_over_tables
 from benchmarks.levels import LEVELS
 from sweeps.table.prices import PricedRow
@@ -20,8 +20,8 @@ def test_rows_of_the_forward_test_are_in_no_fit(priced: dict[str, PricedRow]) ->
 
 @pytest.mark.slow
 def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() -> None:
-    then, today = forward_results()
-    assert (then.level, today.level) == (AS_IT_HAPPENED, WITH_TODAYS_WIDTHS)
+    then, today, now = forward_results()
+    assert (then.level, today.level, now.level) == (AS_IT_HAPPENED, WITH_TODAYS_WIDTHS, AS_OF_TODAY)
     assert then[1:5] == today[1:5]  # the predictions are those of that day in both
     with PUBLISHED_3.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -30,6 +30,9 @@ def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() 
     assert then.inside < 0.45
     assert 0.75 <= today.inside <= 0.88
     assert today.width > then.width
+    assert (now.tables, now.rows) == (then.tables, then.rows)
+    assert now.error < 0.7 * then.error
+    assert 0.75 <= now.inside <= 0.88
 
 
 def test_every_level_was_written_and_the_more_is_left_out_the_larger_the_error() -> None:

@@ -45,6 +45,8 @@ CLUSTER_OF_GPU = {
     "MI300X": "mi300x",
     "MI325X-256GB": "mi325x",
     "MI325X": "mi325x",
+    "MI350X-288GB": "mi350x",
+    "MI350X": "mi350x",
     "MI355X-288GB": "mi355x",
     "MI355X": "mi355x",
     "PVC tile": "aurora",

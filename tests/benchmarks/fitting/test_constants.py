@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
 from benchmarks.fitting.written_constants import number_text, places_of, with_number
-from benchmarks.measured_rows import measured_rows, series_weights
+from benchmarks.measured_rows import measured_rows, says_little, series_weights
 from calibrate.refit_cluster import PricedRuns
 from conf.folders import options
 from sweeps.table.prices import PricedRow
@@ -30,6 +30,28 @@ def test_a_chip_that_no_table_shows_has_what_all_gpus_share() -> None:
     values = prior_values()
     assert chip_values(values, "v100")["memory"] == values["gpus.memory"]
     assert chip_values({**values, "a100.memory": 1.1}, "a100")["memory"] == pytest.approx(1.1 * values["gpus.memory"])
+
+
+def test_a_chip_whose_libraries_are_good_in_all_shapes_has_its_fastest_product_for_a_prior() -> None:
+    """MI300X: 0.601 of the peak, of which GPUs in common reach 0.8; MI250X has a factor of other makers' beside it."""
+    values = prior_values()
+    assert chip_values(values, "mi300x")["matmul"] == pytest.approx(values["gpus.matmul"] * 0.601 / 0.8)
+    of_others = values["gpus.matmul"] * 0.767 / 0.8 * values["other-makers.matmul"]
+    assert chip_values(values, "mi250x")["matmul"] == pytest.approx(of_others)
+
+
+def test_copies_that_somebody_measured_are_the_prior_of_a_chips_memory() -> None:
+    values = prior_values()
+    assert chip_values(values, "max1550")["memory"] == pytest.approx(values["gpus.memory"] * 0.61 / 0.85)
+
+
+@pytest.mark.slow
+def test_rows_that_say_what_else_took_the_time_weigh_nothing(priced: dict[str, PricedRow]) -> None:
+    rows = measured_rows(priced)
+    weights = dict(zip((row.place for row in rows), series_weights(rows), strict=True))
+    of_tprimat = [weights[row.place] for row in rows if row.table == "tprimat"]
+    assert of_tprimat == [0.0, 0.0]
+    assert all(says_little(row) == (weights[row.place] == 0) for row in rows)
 
 
 def test_constants_reach_the_chip_the_network_the_trainer_and_all() -> None:

@@ -79,7 +79,7 @@ def test_ones_own_folder_is_looked_into(
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "mine.yaml").write_text("name: mine\n")
     words = ("plan", "175b", "--config-dir", str(tmp_path), "cluster", "=", "mi")
-    assert offered(monkeypatch, capsys, *words) == ["mi300x", "mi325x", "mi355x", "mine"]
+    assert offered(monkeypatch, capsys, *words) == ["mi300x", "mi325x", "mi350x", "mi355x", "mine"]
 
 
 @pytest.mark.slow

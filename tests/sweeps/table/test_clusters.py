@@ -35,6 +35,7 @@ def network(found: ClusterSpec) -> float:
         ("B300", "dgx-b300"),
         ("AMD Instinct MI300X", "mi300x"),
         ("MI325X", "mi325x"),
+        ("MI350X", "mi350x"),
         ("MI355X 288 GB", "mi355x"),
         ("A800-80GB-SXM", "a800"),
         ("A100-SXM4-80GB", "selene"),
@@ -51,6 +52,28 @@ def test_a_device_is_known_in_many_spellings(gpu: str, name: str) -> None:
 def test_another_kind_or_size_of_a_device_is_not_taken_for_the_usual_one(gpu: str) -> None:
     with pytest.raises(ConfigError, match="is not the device of a known cluster"):
         cluster(gpu=gpu)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"power_limit_watts": "500"},
+        {"notes": "bf16; power limited to 500 W"},
+        {"assumed": "500W cap"},
+        {"gpu": "H100-80GB-SXM 500 W cap"},
+    ],
+)
+def test_devices_with_less_power_multiply_more_slowly(cells: dict[str, str]) -> None:
+    usual, capped = cluster(gpu="H100"), cluster(**{"gpu": "H100", **cells})
+    assert capped.device.watts == 500
+    assert capped.efficiency.matmul == pytest.approx(usual.efficiency.matmul * 500 / 700)
+    assert capped.efficiency.memory == usual.efficiency.memory
+
+
+def test_a_limit_that_the_device_never_reaches_changes_nothing() -> None:
+    assert cluster(gpu="H100", notes="power limit 800 W") == cluster(gpu="H100")
+    # This device is itself what its makers limited.
+    assert cluster(gpu="H100-96GB HBM2e 500W cap").efficiency.matmul == 0.51
 
 
 def test_a_board_of_four_takes_the_cluster_that_has_such_boards() -> None:

@@ -48,6 +48,8 @@ def test_predictions_of_a_row_hold_together(tmp_path: Path) -> None:
     assert float(row["pred_mfu_pct"]) == pytest.approx(100 * model / peak, rel=1e-3)
     assert float(row["pred_hfu_pct"]) == pytest.approx(100 * hardware / peak, rel=1e-3)
     assert row["pred_fits"] == "yes"
+    # What Selene's devices keep beside what tensors take: conf/cluster/selene.yaml, reserved_memory_bytes.
+    assert float(row["pred_memory_gib"]) - float(row["pred_allocated_gib"]) == pytest.approx(2, abs=1e-3)
     assert float(row["pred_memory_gib"]) < 80
     assert row["reason"] == ""
 

@@ -45,9 +45,13 @@ def _layer_flops(model: ModelSpec, num_sequences: int, ffn_hidden_size: int, oth
 
 
 def attention_core_forward_flops(model: ModelSpec, num_sequences: int) -> int:
-    """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats."""
+    """Scores (q k^T) and weighted values, over the full square: what selective recomputation repeats.
+
+    Of layers with windows the part of the square that they see.
+    """
     # Scores have the depth of all heads' queries, weighted values the width of all heads' values.
-    return 2 * num_sequences * model.seq_length**2 * (model.query_size + model.attended_size)
+    square = 2 * num_sequences * model.seq_length**2 * (model.query_size + model.attended_size)
+    return square if model.attention_window is None else round(square * model.seen_share)
 
 
 def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:

@@ -23,7 +23,7 @@ from train_core.costs.layer.shard import (
     tokens_of,
 )
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds, transfer_seconds
-from train_core.costs.primitives.kernels import attention_seconds, matmul_seconds, memory_bound_seconds
+from train_core.costs.primitives.kernels import Number, attention_seconds, matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 
 PASSES = 3  # a sum reads both addends and writes the result
@@ -182,12 +182,13 @@ def _gathered_seconds(setting: Setting, shard: Shard) -> Floats:
 FLASH_BACKWARD_TO_FORWARD = 2.5  # five products against two; source: arXiv 2205.14135, appendix B
 
 
-def _causal_flops(setting: Setting, shard: Shard) -> Integers:
-    """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone."""
+def _causal_flops(setting: Setting, shard: Shard) -> Number:
+    """FLOPs of a flash kernel, which computes scores and weighted values of the lower triangle alone, or of windows."""
     model = setting.model
     # A product takes 2 FLOPs for each element of the depth, and the triangle is half of the square: 2 and 1/2 cancel
     # out.
-    return scores_of(setting, shard) * (model.query_size + model.attended_size) // model.num_attention_heads
+    triangle = scores_of(setting, shard) * (model.query_size + model.attended_size) // model.num_attention_heads
+    return triangle if model.attention_window is None else triangle * model.seen_share
 
 
 def core_forward(setting: Setting, shard: Shard) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conf.types.model_spec import AttentionWindowSpec
 from tests.train_core.costs.priced import (
     setting_of,
     shard_of,
@@ -15,6 +16,7 @@ from tests.train_core.costs.priced import (
     with_links,
     with_trainer,
 )
+from train_core.costs.counts.flops import attention_core_forward_flops
 from train_core.costs.layer.context import (
     block_seconds,
     buffer_bytes,
@@ -111,3 +113,20 @@ def test_gradients_and_optimizer_state_are_shared_out_over_context_ranks_too(meg
     )
     assert context.optimizer_bytes[0] == data.optimizer_bytes[0]
     assert context.activations_bytes[0] * 4 == pytest.approx(data.activations_bytes[0])
+
+
+def test_a_window_leaves_the_core_the_pairs_that_it_sees(megatron: Setting) -> None:
+    whole = float(core_forward(megatron, shard_of())[0])
+    start = megatron.cluster.efficiency.kernel_seconds
+    assert float(core_forward(with_window(megatron, 128, 2), shard_of())[0]) - start == pytest.approx(
+        (0.5 + 0.5 * (1 - (1 - 128 / S) ** 2)) * (whole - start)
+    )
+    assert float(core_forward(with_window(megatron, S, None), shard_of())[0]) == whole
+    quarter = with_window(megatron, S // 4, None).model
+    flops = attention_core_forward_flops(megatron.model, 1) * (1 - (3 / 4) ** 2)
+    assert attention_core_forward_flops(quarter, 1) == flops
+
+
+def with_window(setting: Setting, size: int, full_every: int | None) -> Setting:
+    window = AttentionWindowSpec(size=size, full_every=full_every)
+    return replace(setting, model=setting.model.model_copy(update={"attention_window": window}))
