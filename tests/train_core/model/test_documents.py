@@ -32,7 +32,7 @@ def test_a_document_that_fills_its_sequence_has_the_bits_of_one_that_is_not_sepa
     documents = Documents.of(np.ones((8, 2), dtype=np.int64), torch.from_numpy)
     query, key, value = heads(4), heads(4), heads(4)
     for sequence in range(2):  # one after the other, as document by document
-        alone = causal_attention(*(each[sequence, None] for each in (query, key, value)))
+        alone = causal_attention(query[sequence, None], key[sequence, None], value[sequence, None])
         assert torch.equal(causal_attention(query, key, value, documents=documents)[sequence, None], alone)
 
 
