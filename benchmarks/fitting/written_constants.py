@@ -18,11 +18,16 @@ COSTS = CONF_DIR.parent / "train_core" / "costs"
 
 @dataclass(frozen=True)
 class WrittenPlace:
-    """A number in a text file of the project."""
+    """A number in a text file of the project.
+
+    Attributes:
+        declared_as: the name in whose declaration it stands, of several in the file; empty where there is one.
+    """
 
     path: Path
     field: str
     value: float
+    declared_as: str = ""
 
 
 def write_constants(values: Values) -> list[WrittenPlace]:
@@ -30,7 +35,8 @@ def write_constants(values: Values) -> list[WrittenPlace]:
     places = list(places_of(values))
     texts: dict[Path, str] = {}
     for place in places:
-        texts[place.path] = with_number(texts.get(place.path) or place.path.read_text(), place.field, place.value)
+        text = texts.get(place.path) or place.path.read_text()
+        texts[place.path] = with_number(text, place.field, place.value, place.declared_as)
     for path, text in texts.items():
         write_atomically(path, text)
     return places
@@ -50,16 +56,22 @@ def places_of(values: Values) -> Iterator[WrittenPlace]:
         if each.group == SCALE:
             yield WrittenPlace(COSTS / "setting.py", each.field, values[each.name])
         elif each.group not in (GPUS, OTHERS, NETWORK, *chips):
-            module = each.group.replace("-", "_")
-            yield WrittenPlace(COSTS / "trainers" / f"{module}.py", each.field, values[each.name])
+            trainer = each.group.replace("-", "_").upper()
+            yield WrittenPlace(COSTS / "trainers.py", each.field, values[each.name], trainer)
 
 
-def with_number(text: str, field: str, value: float) -> str:
-    """The text with the one number replaced that stands behind `field:`, `field=` or `"field":`."""
+def with_number(text: str, field: str, value: float, declared_as: str = "") -> str:
+    """The text with the one number replaced that stands behind `field:`, `field=` or `"field":`.
+
+    Args:
+        declared_as: the name whose declaration alone is looked through.
+    """
+    start = text.index(f"\n{declared_as} = ") if declared_as else 0
+    end = text.index("\n)\n", start) if declared_as else len(text)
     stated = re.compile(rf'(?<![\w.])("?{re.escape(field)}"?(?::|=)\s?)-?\d[\d._]*(?:e-?\d+)?')
-    found = stated.findall(text)
-    assert len(found) == 1, f"{field} is stated {len(found)} times, and has to be stated once"
-    return stated.sub(lambda match: match.group(1) + number_text(value), text)
+    declaration, times = stated.subn(lambda match: match.group(1) + number_text(value), text[start:end])
+    assert times == 1, f"{field} is stated {times} times, and has to be stated once"
+    return text[:start] + declaration + text[end:]
 
 
 def number_text(value: float) -> str:
