@@ -21,12 +21,12 @@ from conf.types.cluster_spec import ClusterSpec, EfficiencySpec
 from results.report.findings.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.estimate import plan_of, setting_of
+from train_core.costs.implementation import Implementation
 from train_core.costs.setting import SCALE, Plans, Scale, Setting
 from train_core.costs.stages import listed_stages, spread_stages
 from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
-from train_core.costs.trainers.implementation import Implementation
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 from train_core.costs.work import work_of
 from train_core.measurement import Environment, Performance
 

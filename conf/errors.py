@@ -10,6 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+
+import yaml
+
+
+def not_yaml(key: str, path: Path | str, error: yaml.YAMLError) -> ConfigError:
+    """The complaint of the parser, in one line.
+
+    Args:
+        key: what the file was chosen as.
+    """
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    where = f"{path}, line {mark.line + 1}" if mark else str(path)
+    return ConfigError(key, where, f"is not valid YAML: {_problem(error)}", "Correct the file.")
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"the character U+{int(error.character):04X} is not allowed"
+    problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
+    return problem or " ".join(str(error).split())
+
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 """Exit codes of every command and rank: the work went wrong, the request was wrong, somebody pressed Ctrl-C (128 plus

@@ -19,10 +19,9 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, not_yaml
 from conf.nearest import nearest
 from conf.overrides import quoted_text
-from conf.yaml_errors import not_yaml
 
 CONF_DIR = Path(__file__).resolve().parent
 VARIABLE = "TRISWEEP_CONFIG_DIR"

@@ -51,7 +51,6 @@ class Table:
         num_totals: so many rows at the end sum up the others, and are set off from them in a terminal.
         is_dense: in a terminal, its columns stand closer than those of others.
         least_name_width: in a terminal, the characters that the first column has at least.
-        names_stay_whole: a terminal breaks no text of the first column.
     """
 
     columns: tuple[str, ...]
@@ -64,7 +63,6 @@ class Table:
     num_totals: int = 0
     is_dense: bool = False
     least_name_width: int = 0
-    names_stay_whole: bool = False
 
     @property
     def key(self) -> str:

@@ -16,9 +16,9 @@ import yaml
 from calibrate.refit_cluster import Constants
 from calibrate.robust_fit import Constant, Values
 from conf.folders import CONF_DIR, options
+from train_core.costs.implementation import Implementation
 from train_core.costs.setting import Scale, Setting
-from train_core.costs.trainers.declared import IMPLEMENTATIONS
-from train_core.costs.trainers.implementation import Implementation
+from train_core.costs.trainers import IMPLEMENTATIONS
 
 GPUS = "gpus"
 OTHERS = "other-makers"

@@ -8,9 +8,9 @@ from conf.units import GIBIBYTE
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import num_recomputed, plan_of, setting_of
+from train_core.costs.implementation import Implementation
 from train_core.costs.terms import StepTime, row_of
-from train_core.costs.trainers.implementation import Implementation
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms
 
 REPLAYED = "replayed on a made-up machine"

@@ -31,7 +31,7 @@ from conf.compose.plausible import doubts
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree, dotted_keys, value_at
 from conf.compose.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
-from conf.errors import ConfigError
+from conf.errors import ConfigError, not_yaml
 from conf.folders import (
     CONF_DIR,
     draft_first,
@@ -48,7 +48,6 @@ from conf.overrides import Override, Overrides
 from conf.plan.setup_parts import named_blocks
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Name
-from conf.yaml_errors import not_yaml
 
 MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""

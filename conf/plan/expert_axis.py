@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conf.errors import InfeasiblePlan
+from conf.nearest import largest_share
 from conf.plan.setup_parts import SetupParts
-from conf.remedies import largest_share
 from conf.types.model_spec import ExpertsSpec, ModelSpec
 
 SIZE, TENSOR_SIZE = "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size"

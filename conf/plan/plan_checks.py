@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 
 from conf.errors import InfeasiblePlan
+from conf.nearest import largest_share, next_multiple, padded_vocabulary
 from conf.plan.chunks import least_layers
 from conf.plan.expert_axis import check_expert_axis
 from conf.plan.setup_parts import EXAMPLE, SetupParts, StageBlock, written_blocks
 from conf.plan.setup_parts import KEY as MIXED
-from conf.remedies import largest_share, next_multiple, padded_vocabulary
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
 from conf.types.schema import PrecisionPlan
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
-from conf.remedies import nearest_divisor
+from conf.nearest import nearest_divisor
 from conf.types.schema import NORM_EPSILON, Count, Family, Frozen, Name, Positive
 
 

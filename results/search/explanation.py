@@ -75,7 +75,8 @@ def _alternatives(explanation: Explanation) -> Table:
         rows.append(tuple(map(text, row)))
     columns = ("knob", "value", "step s", "slower", "GiB", "why not")
     numeric, title = frozenset({"step s", "slower", "GiB"}), "One knob changed, predicted"
-    return Table(columns, tuple(rows), numeric, title=title, names_stay_whole=True)
+    longest = max((len(alternative.knob) for alternative in explanation.alternatives), default=0)
+    return Table(columns, tuple(rows), numeric, title=title, least_name_width=longest)
 
 
 def explanation_document(explanation: Explanation) -> dict[str, object]:

@@ -23,7 +23,7 @@ def drawing_of(table: Table) -> Drawing:
     )
     for position, name in enumerate(table.columns):
         is_number = name in table.numeric
-        stays_whole = is_number or table.is_dense or (position == 0 and table.names_stay_whole)
+        stays_whole = is_number or table.is_dense
         # A number that lost digits without a mark would be read as another number.
         folds = not stays_whole and any(_is_prose(row[position]) for row in table.rows)
         drawing.add_column(

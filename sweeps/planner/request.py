@@ -32,7 +32,7 @@ from sweeps.planner.plans.space import Space, padded_model, require_searchable, 
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.setting import Setting
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 
 KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role != "given" and knob.group}
 PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}

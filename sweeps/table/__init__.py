@@ -2,8 +2,8 @@
 
 file            the table on disk; `cells`: text as people write it, read as counts, flags and choices
 prices          every row with its prediction, or the reason why it has none
-configuration   one row as a `Setup` and a trainer; put together from `model`, `clusters`, `layout`,
-                `precision` and `trainer`
+configuration   one row as a `Setup` and a trainer; put together from `model`, `clusters`, `layout`
+                and `trainer`, which reads the precision too
 remarks         what a row and its source say in words, made into columns before anything else reads the row
 unread          what changes a price and nothing reads: such a row gets no prediction
 """

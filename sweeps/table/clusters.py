@@ -12,11 +12,10 @@ from functools import cache
 import yaml
 
 from conf.compose.load import load_cluster
-from conf.errors import ConfigError
+from conf.errors import ConfigError, not_yaml
 from conf.folders import options, path_of
 from conf.nearest import most_like
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
-from conf.yaml_errors import not_yaml
 from sweeps.table.cells import Row, count_of, number_of, text_of
 
 NAME = re.compile(r"^name: *([^#\n]*[^#\s])", re.MULTILINE)

@@ -18,9 +18,8 @@ from sweeps.table.cells import Row, flag_of, index_of, match_in, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.layout import batch_of, parallel_of
 from sweeps.table.model import model_of
-from sweeps.table.precision import precision_of
 from sweeps.table.remarks import with_columns
-from sweeps.table.trainer import trainer_of
+from sweeps.table.trainer import precision_of, trainer_of
 from sweeps.table.unread import require_read
 from train_core.costs import Implementation
 from train_core.costs.counts.computable import require_computable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.errors import ConfigError
-from conf.remedies import VOCABULARY_MULTIPLE, next_multiple
+from conf.nearest import VOCABULARY_MULTIPLE, next_multiple
 from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import Family
 from sweeps.table.cells import Row, count_of, flag_of, index_of, match_in, number_of, text_of

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from conf.errors import ConfigError
-from conf.remedies import nearest_divisor, padded_vocabulary
+from conf.nearest import nearest_divisor, padded_vocabulary
 from tests.composed import load
 
 NODES = ["cluster=local", "cluster.num_nodes=1", "cluster.devices_per_node=24"]

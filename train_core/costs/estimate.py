@@ -17,6 +17,7 @@ from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.computable import require_computable
 from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
+from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages, recomputed_layers
@@ -24,8 +25,7 @@ from train_core.costs.step.priced_stage import PricedStage, priced_stages
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
-from train_core.costs.trainers.implementation import Implementation
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 from train_core.costs.work import Work, work_of
 from train_core.measurement import BlockRates
 

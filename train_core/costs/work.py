@@ -14,9 +14,8 @@ from train_core.costs.counts.parameters import (
     layer_parameters,
     token_embedding_parameters,
 )
-from train_core.costs.layer.end_bytes import EndBytes, end_bytes
+from train_core.costs.layer.end_costs import EndBytes, end_bytes, head_costs
 from train_core.costs.layer.experts import expert_layer_costs
-from train_core.costs.layer.head_time import head_costs
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs
 from train_core.costs.layer.shard import NONE, Shard, hidden_bytes_of, tokens_of
 from train_core.costs.primitives.kernels import memory_bound_seconds

@@ -22,7 +22,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
-from conf.remedies import padded_vocabulary
+from conf.nearest import padded_vocabulary
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import DataSpec
 from train_core.data.token_file import Ids, TokenFile

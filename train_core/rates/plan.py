@@ -11,7 +11,7 @@ from conf.types.schema import Dtype
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.shard import Shard
 from train_core.costs.setting import Setting
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 from train_core.rates.record import SMALL_LAYER, AttentionShape, LinkPlan, Product, RatesPlan
 
 KIBIBYTE, MEBIBYTE = 2**10, 2**20

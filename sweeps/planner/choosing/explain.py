@@ -15,7 +15,7 @@ from sweeps.planner.choosing.neighbours import neighbours
 from sweeps.planner.plans.space import padded_for
 from sweeps.planner.plans.strategy import Strategy
 from train_core.costs import Estimate, Implementation, estimate
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from math import gcd, isqrt, lcm
 from typing import NamedTuple, TypeVar
 
 from conf.errors import ConfigError
+from conf.nearest import padded_vocabulary
 from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_limits import LAYER_SPLIT, Beside
-from conf.remedies import padded_vocabulary
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import BatchPlan
 from conf.types.trainer_spec import TRISWEEP

@@ -12,7 +12,7 @@ from conf.folders import options
 from sweeps.table.prices import PricedRow
 from tests.composed import load, load_cluster
 from train_core.costs.setting import Setting
-from train_core.costs.trainers.declared import IMPLEMENTATIONS
+from train_core.costs.trainers import IMPLEMENTATIONS
 
 
 def setting_on(cluster: str, trainer: str) -> Setting:

@@ -6,8 +6,7 @@ import pytest
 
 from sweeps.table.remarks import with_columns
 from sweeps.table.trainer import compiled_or_not
-from train_core.costs.trainers.fsdp import FSDP
-from train_core.costs.trainers.torchtitan import TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
+from train_core.costs.trainers import FSDP, TORCHTITAN, TORCHTITAN_COMPILED_LOSS, TORCHTITAN_EAGER
 
 
 @pytest.mark.parametrize(

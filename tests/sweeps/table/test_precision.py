@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.table.precision import precision_of
 from sweeps.table.remarks import with_columns
+from sweeps.table.trainer import precision_of
 from tests.composed import load_cluster
 
 

@@ -10,7 +10,7 @@ from sweeps.table.configuration import OPTIONAL_COLUMNS
 from sweeps.table.remarks import REMARKS, with_columns
 from sweeps.table.trainer import as_stated
 from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.trainers.fsdp import FSDP
+from train_core.costs.trainers import FSDP
 
 CORE = IMPLEMENTATIONS["megatron-core"]
 DGXC = "NVIDIA/dgxc-benchmarking @v24.11.1 (35a9aecc8d)"

@@ -7,8 +7,8 @@ layer_costs      time and memory of one layer: everything below, put together
 
 Seconds: `layer_time` adds up products, what lies between them and collectives, what runs beside
 products, and what recomputation repeats; `context` is the core of attention, over context ranks too, `experts` a layer
-with experts, `head_time` the output projection and its loss, `narrow_casts` what fp8 costs beside products.
+with experts, `narrow_casts` what fp8 costs beside products.
 
 Bytes: `layer_bytes` is what a layer keeps for backward, and in what each trainer differs from that;
-`end_bytes` what the last stage holds beside its layers.
+`end_costs` what the last stage holds beside its layers, and the seconds of the output projection and its loss.
 """

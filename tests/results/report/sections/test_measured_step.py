@@ -21,7 +21,7 @@ from tests.results.report.recorded import cut, leave, made_up_stages
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
 from tests.results.report.sections.test_step_over_time import assert_shows_passes_of_every_stage
 from train_core.costs import estimate
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 
 ALONE = trial("alone", is_baseline=True)
 PIPED = trial("piped", world_size=2, pipeline_parallel_size=2)

@@ -16,7 +16,7 @@ from tests.composed import load
 from tests.results.conftest import FULL, WriteSweep, experiment, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
 from train_core.costs import IMPLEMENTATIONS, estimate
-from train_core.costs.trainers.trisweep import TRISWEEP
+from train_core.costs.trainers import TRISWEEP
 
 PIPED = trial("piped", model=FULL, world_size=64, tensor_parallel_size=4, pipeline_parallel_size=16)
 

@@ -13,8 +13,7 @@ from tests.train_core.costs.priced import (
     with_model,
     with_trainer,
 )
-from train_core.costs.layer.end_bytes import end_bytes
-from train_core.costs.layer.head_time import head_costs
+from train_core.costs.layer.end_costs import end_bytes, head_costs
 from train_core.costs.layer.layer_costs import layer_costs
 from train_core.costs.layer.shard import Shard
 from train_core.costs.primitives.kernels import matmul_seconds
