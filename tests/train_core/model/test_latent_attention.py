@@ -43,8 +43,8 @@ def theirs(spec: ModelSpec) -> tuple[Any, Any]:
         max_position_embeddings=spec.seq_length,
         rope_parameters={"rope_type": "default", "rope_theta": spec.rotary_base},
         rope_interleave=True,
-        _attn_implementation="eager",
     )
+    config._attn_implementation = "eager"
     torch.manual_seed(0)
     attention = modeling.DeepseekV3Attention(config, 0)
     for parameter in attention.parameters():

@@ -172,7 +172,7 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     hidden, ffn, has_biases = model.hidden_size, model.ffn_hidden_size, model.family == "gpt"
     head_size = model.head_size or hidden // model.num_attention_heads
     queries = model.num_attention_heads * head_size
-    products = {
+    products: dict[str, tuple[int, ...]] = {
         "attention.qkv": (queries + 2 * model.num_query_groups * head_size, hidden),
         "attention.projection": (hidden, queries),
     }
