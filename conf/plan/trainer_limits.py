@@ -33,12 +33,14 @@ class Beside(NamedTuple):
         pipeline: several stages.
         tensor: several tensor ranks.
         experts: layers with experts.
+        latent: latent attention.
         recipe: that of narrow products.
     """
 
     pipeline: bool = False
     tensor: bool = False
     experts: bool = False
+    latent: bool = False
     recipe: MatmulRecipe | None = None
 
 
@@ -50,18 +52,18 @@ class DeclaredLimit(Limit):
 
     Attributes:
         of: a dotted key, or a name of `FOLLOWS`; a group that may be null, such as `model.experts`, is null or `given`.
-        beside: in which plans alone this holds: those with several stages, with several tensor ranks, with experts, or
-            with narrow products of this recipe; null: in all.
+        beside: in which plans alone this holds: those with several stages, with several tensor ranks, with experts,
+            with latent attention, or with narrow products of this recipe; null: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
             `trainer.differs` says what is otherwise.
     """
 
-    beside: Literal["pipeline", "tensor", "experts"] | MatmulRecipe | None = None
+    beside: Literal["pipeline", "tensor", "experts", "latent"] | MatmulRecipe | None = None
     differs: bool = False
 
     def holds(self, beside: Beside) -> bool:
         """True if this counts for plans of this kind."""
-        flags = {"pipeline": beside.pipeline, "tensor": beside.tensor, "experts": beside.experts}
+        flags: dict[str, bool] = {name: value for name, value in beside._asdict().items() if name != "recipe"}
         return flags.get(self.beside or "", self.beside in (None, beside.recipe))
 
     def refusal(self, value: Value, trainer: str, otherwise: str) -> InfeasiblePlan:
@@ -152,7 +154,8 @@ def require_runnable(
     """
     parallel, recipe = setup.parallel, setup.precision.matmul_recipe
     pipeline, tensor = parallel.pipeline_parallel_size > 1, parallel.tensor_parallel_size > 1
-    beside = Beside(pipeline, tensor, setup.model.experts is not None, recipe)
+    experts, latent = setup.model.experts is not None, setup.model.latent_attention is not None
+    beside = Beside(pipeline, tensor, experts, latent, recipe)
     for limit in limits:
         if limit.holds(beside) and limit.meets(_value_at(setup, limit.of)):
             raise limit.refusal_of(setup, trainer, otherwise)

@@ -110,6 +110,9 @@ def _layout(spec: ModelSpec) -> dict[str, Source]:
 
 def require_layout(spec: ModelSpec) -> None:
     """Raises ConfigError where no layout has a place for this model."""
+    if spec.latent_attention is not None:
+        problem = "has no place in any Hugging Face layout that is read and written"
+        raise ConfigError("model.latent_attention", "given", problem, "Use model.latent_attention=null.")
     gated = spec.family == "llama"
     if spec.gated_mlp != gated:
         problem = f"has no place in the Hugging Face layout of the {spec.family} family"

@@ -96,9 +96,9 @@ def attend_separately(attend: Attend, query: Tensor, key: Tensor, value: Tensor,
     return torch.cat(outs)
 
 
-def takes_packed(query: Tensor) -> bool:
+def takes_packed(query: Tensor, value: Tensor) -> bool:
     """True if the kernel for several lengths takes these heads, where the flash kernel runs."""
-    return query.size(-1) % HEAD_MULTIPLE == 0
+    return query.size(-1) % HEAD_MULTIPLE == 0 and value.size(-1) == query.size(-1)
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, dropout: float, documents: Documents) -> Tensor:

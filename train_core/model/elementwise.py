@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -193,7 +194,105 @@ def split_heads(
         of_query, of_key = norms
         # The norms keep what they took, so that values may stay where they are.
         query, key, value = torch.split(heads, sizes, dim=-2)
-        parts = (turn_heads(of_query(query), table), turn_heads(of_key(key), table), value)
+        parts: tuple[Tensor, ...] = (turn_heads(of_query(query), table), turn_heads(of_key(key), table), value)
     else:
         parts = torch.split(heads, sizes, dim=-2) if table is None else apart(heads, table)  # type: ignore[no-untyped-call]
     return tuple(part.permute(1, 2, 3, 0, 4).flatten(1, 2) for part in parts)
+
+
+class _EndsTurned(Function):
+    """A copy of heads (s, b, n, d), of which the end of each is turned; keeps nothing for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, table: Tensor) -> Tensor:
+        ctx.table = table
+        return _with_turned_ends(heads, table, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        return _with_turned_ends(grad_out, ctx.table, -1), None
+
+
+def _with_turned_ends(heads: Tensor, table: Tensor, sign: int) -> Tensor:
+    plain, ends = heads.split([heads.size(-1) - 2 * table.size(-1), 2 * table.size(-1)], dim=-1)
+    return torch.cat((plain, _turned_copy(ends[:, :, None], table, sign)[:, :, 0]), dim=-1)
+
+
+class _KeysJoined(Function):
+    """Keys and values of heads from what makes both of them and the end that all keys share; keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor, shared: Tensor, value_size: int, table: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.table = table
+        plain, value = pairs.split([pairs.size(-1) - value_size, value_size], dim=-1)
+        ends = _turned_copy(shared[:, :, None, None], table, 1)[:, :, 0]
+        return torch.cat((plain, ends.expand(*plain.shape[:-1], -1)), dim=-1), value.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, grad_key: Tensor, grad_value: Tensor) -> tuple[Tensor | None, ...]:
+        size = 2 * ctx.table.size(-1)
+        plain, ends = grad_key.split([grad_key.size(-1) - size, size], dim=-1)
+        # Turned back after the sum over the heads, which have all been turned alike.
+        shared = _turned_copy(ends.sum(2)[:, :, None, None], ctx.table, -1)[:, :, 0, 0]
+        return torch.cat((plain, grad_value), dim=-1), shared, None, None
+
+
+def join_heads(
+    query: Tensor, pairs: Tensor, shared: Tensor, sizes: tuple[int, int], table: Tensor
+) -> tuple[Tensor, ...]:
+    """Queries and keys (b, n, s, d) and values (b, n, s, v) of latent attention.
+
+    Args:
+        query: (s, b, n d), whose heads end with the part that positions turn.
+        pairs: (s, b, n (d - r + v)): each head's key without that part, of r elements, and its value.
+        shared: (s, b, r), the part of the keys of all heads.
+        sizes: d and v.
+    """
+    d, v = sizes
+    turned: Tensor = _EndsTurned.apply(query.unflatten(-1, (-1, d)), table)  # type: ignore[no-untyped-call]
+    of_heads = pairs.unflatten(-1, (-1, d - shared.size(-1) + v))
+    key, value = _KeysJoined.apply(of_heads, shared, v, table)  # type: ignore[no-untyped-call]
+    return tuple(heads.permute(1, 2, 0, 3) for heads in (turned, key, value))
+
+
+class _ShortValues(Function):
+    """Causal attention whose values are narrower than keys, by a CPU's kernel, which takes equal widths alone.
+
+    What it pads is let go after each pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, _as_wide(value, query), 0.0, True
+        )
+        out = _as_narrow(out, value)
+        ctx.save_for_backward(query, key, value, out, log_sum_exp)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
+        query, key, value, out, log_sum_exp = ctx.saved_tensors
+        grad_out, padded, out = (_as_wide(narrow, query) for narrow in (grad_out, value, out))
+        of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, query, key, padded, out, log_sum_exp, 0.0, True
+        )
+        return of_query, of_key, _as_narrow(of_value, value)
+
+
+def _as_wide(narrow: Tensor, query: Tensor) -> Tensor:
+    # Without values, as in a rehearsal, nothing is computed, and nothing padded: kernels of GPUs take narrow ones.
+    if isinstance(narrow, FakeTensor):
+        return narrow
+    return functional.pad(narrow, (0, query.size(-1) - narrow.size(-1)))
+
+
+def _as_narrow(wide: Tensor, value: Tensor) -> Tensor:
+    # Heads of a token stand together, as the kernel writes them, so that the next product takes them as they are.
+    return wide.transpose(1, 2)[..., : value.size(-1)].contiguous().transpose(1, 2)
+
+
+def attention_to_short_values(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention on a CPU: queries and keys (b, n, s, d), values (b, n, s, v) -> (b, n, s, v), where v < d."""
+    out: Tensor = _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return out

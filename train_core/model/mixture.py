@@ -296,9 +296,9 @@ class MixtureOfExperts(nn.Module):
             has_room = self.capacity(routes.experts.view(*x.shape[:2], k)).flatten()
             # The rows for which there is none are sorted behind those of all experts, where nobody takes them.
             chosen = chosen.where(has_room, self.num_experts)
-            counts, dropped = count_by_expert(chosen, self.num_experts + 1).split([self.num_experts, 1])
+            counts, without = count_by_expert(chosen, self.num_experts + 1).split([self.num_experts, 1])
             if torch.is_grad_enabled():
-                self.num_dropped = dropped if self.num_dropped is None else self.num_dropped + dropped
+                self.num_dropped = without if self.num_dropped is None else self.num_dropped + without
         order = chosen.argsort(stable=True)  # rows of one expert stand together, each expert's in the tokens' order
         of_token = order // k
         # Experts take rows out of the tokens themselves: here they would live until the last product.

@@ -24,7 +24,16 @@ from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE
 from train_core.attention_rules import flash_runs
 from train_core.model.documents import Documents, attend_packed, attend_separately, takes_packed
-from train_core.model.elementwise import GELU, SILU, gated_product, rms_norm, rotary_table, split_heads
+from train_core.model.elementwise import (
+    GELU,
+    SILU,
+    attention_to_short_values,
+    gated_product,
+    join_heads,
+    rms_norm,
+    rotary_table,
+    split_heads,
+)
 from train_core.model.mixture import MixtureOfExperts
 
 AMPERE = (8, 0)
@@ -98,7 +107,7 @@ def norm_of(spec: ModelSpec) -> nn.Module:
 def causal_attention(
     query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0, documents: Documents | None = None
 ) -> Tensor:
-    """Attend to each position and those before it: queries (b, heads, s, head_size) -> the same shape.
+    """Attend to each position and those before it: queries (b, heads, s, head_size) -> (b, heads, s, value's size).
 
     Keys and values have as many heads as queries, or one for each group of them.
 
@@ -109,13 +118,15 @@ def causal_attention(
         return _attend(query, key, value, dropout)
     if not query.is_cuda:
         return attend_separately(partial(_attend, dropout=dropout), query, key, value, documents)
-    if takes_groups(query.device, query.element_size(), query.size(-1)) and takes_packed(query):
+    if takes_groups(query.device, query.element_size(), query.size(-1)) and takes_packed(query, value):
         return attend_packed(query, key, value, dropout, documents)
     return _attend(query, key, value, dropout, documents.mask)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, dropout: float, mask: Tensor | None = None) -> Tensor:
     """`mask` (b, 1, s, s) is true where a query sees a key; None lets it see those up to its own position."""
+    if mask is None and value.size(-1) < query.size(-1) and query.device.type == "cpu" and not dropout:
+        return attention_to_short_values(query, key, value)
     per_group = query.size(1) // key.size(1)
     if per_group > 1 and query.is_cuda and not takes_groups(query.device, query.element_size(), query.size(-1)):
         # Without a fused kernel all scores would be kept.
@@ -168,6 +179,46 @@ class Attention(nn.Module):
         return out
 
 
+class PlaceForSharedKey(nn.Identity):
+    """Does nothing; `parallelize` has the part of the keys that heads share brought to all who have heads."""
+
+
+class LatentAttention(nn.Module):
+    """Causal self-attention whose heads are made from short vectors: (s, b, h) -> (s, b, h).
+
+    The rows of `down` are a short query, a short key and value, and the part of the key that positions turn, which all
+    heads share. Those of the ways up stand head by head: a query without positions | with; a key without | a value.
+    Elements i and i + d/2 of a part turn together. Source: arXiv 2405.04434, section 2.1.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        latent = spec.latent_attention
+        assert latent is not None
+        self.head_size = spec.query_size // spec.num_attention_heads
+        self.value_size, rank, epsilon = latent.value_head_size, latent.query_rank, spec.norm_epsilon
+        self.short_sizes = [rank or 0, latent.key_value_rank, latent.rotary_head_size]
+        plain = self.head_size - latent.rotary_head_size
+        self.down: nn.Module = nn.Linear(spec.hidden_size, sum(self.short_sizes), bias=False)
+        self.short_query_norm = None if rank is None else RMSNorm(rank, epsilon)
+        self.short_pair_norm = RMSNorm(latent.key_value_rank, epsilon)
+        self.query_up: nn.Module = nn.Linear(rank or spec.hidden_size, spec.query_size, bias=False)
+        width = spec.num_attention_heads * (plain + self.value_size)
+        self.pair_up: nn.Module = nn.Linear(latent.key_value_rank, width, bias=False)
+        self.shared_key: nn.Module = PlaceForSharedKey()
+        self.core = CausalAttention()
+        self.projection: nn.Module = nn.Linear(spec.attended_size, spec.hidden_size, bias=False)
+        self.dropout: nn.Module = PlaceForDropout()
+
+    def forward(self, x: Tensor, rotary: Tensor, documents: Documents | None = None) -> Tensor:
+        query, pair, key = self.down(x).split(self.short_sizes, dim=-1)
+        query = self.query_up(x if self.short_query_norm is None else self.short_query_norm(query))
+        pairs, key = self.pair_up(self.short_pair_norm(pair)), self.shared_key(key)
+        heads = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
+        out: Tensor = self.dropout(self.projection(self.core(*heads, documents)))
+        return out
+
+
 class FeedForwardActivation(nn.Module):
     """The operation between the two products: (s, b, f) -> (s, b, f), with a gate (s, b, 2f) -> (s, b, f)."""
 
@@ -215,7 +266,7 @@ class Layer(nn.Module):
     def __init__(self, spec: ModelSpec, index: int = 0) -> None:
         super().__init__()
         self.attention_norm = norm_of(spec)
-        self.attention = Attention(spec)
+        self.attention = Attention(spec) if spec.latent_attention is None else LatentAttention(spec)
         self.feed_forward_norm = norm_of(spec)
         self.feed_forward = FeedForward(spec) if index < spec.num_dense_layers else mixture_of(spec)
 
@@ -239,7 +290,10 @@ class CrossEntropy(nn.Module):
 
 
 def rotary_table_of(spec: ModelSpec, device: torch.device | None = None) -> Tensor | None:
-    """Cosines and sines (2, s, head_size / 2) of every position, in fp32; None where positions are learned."""
+    """Cosines and sines (2, s, d / 2) of every position, in fp32, for heads or parts of heads of size d.
+
+    None where positions are learned.
+    """
     if spec.family == "gpt":
         return None
     return rotary_table(spec.seq_length, rotary_frequencies(spec)).to(device)
@@ -288,7 +342,8 @@ def rotary_frequencies(spec: ModelSpec) -> Tensor:
 
     Source: arXiv 2104.09864, equation 15.
     """
-    head_size = spec.query_size // spec.num_attention_heads
+    latent = spec.latent_attention
+    head_size = spec.query_size // spec.num_attention_heads if latent is None else latent.rotary_head_size
     base = spec.rotary_base or ROTARY_BASE
     frequencies = base ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
     return frequencies if spec.rotary_scaling is None else _scaled_frequencies(frequencies, spec.rotary_scaling)

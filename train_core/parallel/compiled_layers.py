@@ -13,11 +13,12 @@ from torch import nn
 
 from conf.errors import ConfigError
 from train_core.model.mixture import MixtureOfExperts
-from train_core.model.transformer import takes_groups
+from train_core.model.transformer import LatentAttention, takes_groups
 from train_core.parallel.context_parallel import ContextAttention
-from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from train_core.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, SharedKey
 
 BACKEND = "inductor"
+NOT_COMPILED = (ColumnParallelLinear, RowParallelLinear, SharedKey, ContextAttention, MixtureOfExperts)
 Compiler = Callable[[nn.Module], Callable[..., torch.Tensor]]
 
 
@@ -40,8 +41,10 @@ def _compile(layer: nn.Module) -> Callable[..., torch.Tensor]:
     # Functions are replaced, and modules not wrapped, because a wrapper would change the names of parameters.
     for module in layer.modules():
         # How many rows an expert gets differs from pass to pass, for each of which there would be code of its own.
-        if isinstance(module, ColumnParallelLinear | RowParallelLinear | ContextAttention | MixtureOfExperts):
+        if isinstance(module, NOT_COMPILED):
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
+        if isinstance(module, LatentAttention):  # whose core is a function of our own on a CPU
+            module.core.forward = torch.compiler.disable(module.core.forward)  # type: ignore[method-assign]
     # All passes have activations of one shape, so that code for any shape would only be slower.
     forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)
     return forward

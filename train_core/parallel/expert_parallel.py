@@ -19,7 +19,8 @@ Source: arXiv 2101.03961, section 2.2; arXiv 2211.15841, which drops no token.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,13 @@ def _returning(rows: Rows) -> Rows:
     return [list(to_rank) for to_rank in zip(*rows, strict=True)]
 
 
+class Groups(NamedTuple):
+    """How many rows each of this rank's experts has, in their order: on the host, and on the device (E)."""
+
+    sizes: list[int]
+    counts: Tensor
+
+
 class _ExpertProducts(Function):
     """Rows (n, in) that are sorted by expert, times the matrix (out, in) of each -> (n, out).
 
@@ -58,26 +66,56 @@ class _ExpertProducts(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
-        ctx.weight, ctx.sizes = weight, sizes
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+        ctx.weight, ctx.groups = weight, groups
         ctx.save_for_backward(rows)
-        return _each_product(rows, weight, sizes, transposed=True)
+        return _each_product(rows, weight, groups, transposed=True)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         (rows,) = ctx.saved_tensors
-        grad_rows = _each_product(grad_out, ctx.weight, ctx.sizes, transposed=False)
-        return grad_rows, add_expert_products(ctx.weight, grad_out, rows, ctx.sizes), None
+        grad_rows = _each_product(grad_out, ctx.weight, ctx.groups, transposed=False)
+        return grad_rows, add_expert_products(ctx.weight, grad_out, rows, ctx.groups.sizes), None
 
 
-def _each_product(rows: Tensor, weight: Tensor, sizes: list[int], *, transposed: bool) -> Tensor:
+def _each_product(rows: Tensor, weight: Tensor, groups: Groups, *, transposed: bool) -> Tensor:
+    sizes = groups.sizes
     matrices = weight.view(len(sizes), -1, weight.size(1))
     if transposed:
         matrices = matrices.transpose(1, 2)
+    if rows.is_cuda and rows.size(0) and takes_groups_of(matrices):
+        return grouped_product(rows, matrices, groups.counts)
     out = rows.new_empty(rows.size(0), matrices.size(2))
     # Each product writes its rows of one tensor: results apart would have to be copied together.
     for part, matrix, into in zip(rows.split(sizes), matrices, out.split(sizes), strict=True):
         torch.mm(part, matrix, out=into)
+    return out
+
+
+ALIGNED_BYTES = 16
+"""The kernel of grouped products reads rows of matrices that begin at a multiple of so many."""
+
+
+def takes_groups_of(matrices: Tensor) -> bool:
+    """True if the device multiplies groups of rows by matrices (E, in, out) such as these in one kernel."""
+    is_aligned = all(size * matrices.element_size() % ALIGNED_BYTES == 0 for size in matrices.shape[1:])
+    return is_aligned and _has_grouped_products(matrices.dtype, matrices.device)
+
+
+@cache
+def _has_grouped_products(dtype: torch.dtype, device: torch.device) -> bool:
+    # It is tried out, because that depends on the device and the release of torch.
+    ones = torch.ones(16, 16, dtype=dtype, device=device)
+    try:
+        grouped_product(ones, ones[None], torch.tensor([16], device=device))
+    except (AttributeError, RuntimeError, TypeError):  # no such function, or none for this device or type
+        return False
+    return True
+
+
+def grouped_product(rows: Tensor, matrices: Tensor, counts: Tensor) -> Tensor:
+    """Rows (n, in), so many (E) for each matrix (E, in, out) -> (n, out), in one kernel."""
+    out: Tensor = torch._grouped_mm(rows, matrices, offs=counts.cumsum(0).to(torch.int32))
     return out
 
 
@@ -98,7 +136,7 @@ class ExpertParallel(nn.Module):
         of_token, weights = of_token[:num_rows], weights[:num_rows]
         if self.axis.size == 1:
             # The only rank has all experts, and the rows are in their order already.
-            return self._through_own(tokens.index_select(0, of_token), weights, each[0])
+            return self._through_own(tokens.index_select(0, of_token), weights, Groups(each[0], counts))
         # All numbers and not this rank's alone, for every rank has to know how much it gets from whom.
         going = [[sum(part) for part in _parts(of_rank, self.num_own)] for of_rank in each]
         coming = [_parts(of_rank, self.num_own)[self.axis.rank] for of_rank in each]  # by rank, and own expert
@@ -114,12 +152,13 @@ class ExpertParallel(nn.Module):
         weights = _permute(_exchange(weights, going, self.axis), order, back)
         # One call in the other, so that no name keeps rows that nobody needs any more.
         rows = _permute(_exchange(tokens.index_select(0, of_token), going, self.axis), order, back)
-        out = _permute(self._through_own(rows, weights, sizes), back, order)
+        groups = Groups(sizes, own.view(self.axis.size, self.num_own).sum(0))
+        out = _permute(self._through_own(rows, weights, groups), back, order)
         return _exchange(out, _returning(going), self.axis)
 
-    def _through_own(self, rows: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
-        hidden = weighted_gated_product(_multiply(rows, self.up.weight, sizes), weights)
-        return _multiply(hidden, self.down.weight, sizes)
+    def _through_own(self, rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
+        hidden = weighted_gated_product(_multiply(rows, self.up.weight, groups), weights)
+        return _multiply(hidden, self.down.weight, groups)
 
 
 class _Permuted(Function):
@@ -150,8 +189,8 @@ def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
     return out
 
 
-def _multiply(rows: Tensor, weight: Tensor, sizes: list[int]) -> Tensor:
-    out: Tensor = _ExpertProducts.apply(rows, weight, sizes)  # type: ignore[no-untyped-call]
+def _multiply(rows: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+    out: Tensor = _ExpertProducts.apply(rows, weight, groups)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from train_core.model.documents import Documents
-from train_core.model.transformer import FeedForward, Layer
+from train_core.model.transformer import Attention, FeedForward, Layer
 
 # Masks follow from seeds (`model.dropout`), so that there is no random state to save and restore.
 run_and_recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -46,10 +46,11 @@ class RecomputedAttention(nn.Module):
 
 def drop_pointwise_outputs(layer: Layer) -> None:
     """Let the three products that follow a norm or the activation keep a recipe of their input instead of it."""
-    feed_forward = layer.feed_forward
+    attention, feed_forward = layer.attention, layer.feed_forward
     assert isinstance(feed_forward, FeedForward), "pointwise recomputation is refused where there are experts"
+    assert isinstance(attention, Attention), "and where attention is latent"
     pairs = (
-        (layer.attention_norm, layer.attention.qkv),
+        (layer.attention_norm, attention.qkv),
         (layer.feed_forward_norm, feed_forward.up),
         (feed_forward.activation, feed_forward.down),
     )

@@ -24,6 +24,7 @@ from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
     SequenceShardedPositions,
+    SharedKey,
     VocabularyParallelCrossEntropy,
     VocabularyParallelEmbedding,
 )
@@ -113,6 +114,10 @@ STYLES: dict[str, Style] = {
     "embedding.positions": Style(_positions, axes=("tensor", "context")),
     "embedding.dropout": DROPOUT,
     "attention.qkv": COLUMN,
+    "attention.down": Style(lambda whole, axis, place: ColumnParallelLinear(whole, Axis(), False)),
+    "attention.query_up": COLUMN,
+    "attention.pair_up": COLUMN,
+    "attention.shared_key": Style(_split(SharedKey)),
     "attention.query_norm": NORM_OF_HEADS,
     "attention.key_norm": NORM_OF_HEADS,
     "attention.core": Style(_core, axes=("tensor", "context")),

@@ -168,6 +168,20 @@ class _VocabularyCrossEntropy(Function):
         return gradient.scatter_add_(-1, rows[..., None], of_target[..., None]).to(ctx.dtype), None, None
 
 
+class _SharedByHeads(Function):
+    """What all heads share; backward, its gradient is the sum over the axis, whose ranks have other heads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, sequence: bool) -> Tensor:
+        ctx.axis, ctx.sequence = axis, sequence
+        # A view, because autograd does not let a function return its own input as it is.
+        return all_gather(x, axis).wait() if sequence else x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Gradients:
+        return (reduce_scatter if ctx.sequence else all_reduce)(grad_out, ctx.axis).wait(), None, None
+
+
 def _local_rows(tokens: Tensor, num_rows: int, axis: Axis) -> tuple[Tensor, Tensor | None]:
     """Row of each token in this rank's part of the vocabulary, and the mask of tokens held by other ranks."""
     if axis.size == 1:
@@ -214,6 +228,18 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
         out: Tensor = _RowLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
+        return out
+
+
+class SharedKey(nn.Module):
+    """Brings all ranks the part of keys that heads share: (s, b, r), from (s/t, b, r) with sequence parallelism."""
+
+    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+        super().__init__()
+        self.axis, self.sequence = axis, sequence
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _SharedByHeads.apply(x, self.axis, self.sequence)  # type: ignore[no-untyped-call]
         return out
 
 

@@ -44,14 +44,17 @@ def _attention_flops(num_products: int, query: int, is_causal: int) -> Callable[
     Args:
         query, is_causal: the places of these among its arguments; keys follow queries.
 
-    Queries are (b, heads, n, head_size), keys (b, groups, m, head_size). A block of context ranks without a mask
+    Queries are (b, heads, n, head_size), keys (b, groups, m, head_size); values may be narrower. Half of the products
+    are of queries with keys, or their gradients, and half of values. A block of context ranks without a mask
     stands for another one of the square, too, that the mask leaves out whole.
     """
 
     def flops(*arguments: Any, **_: Any) -> int:
         b, heads, n, head_size = (int(size) for size in arguments[query].shape)
         num_squares = 1 if any(arguments[is_causal:]) else 2  # torch leaves out a last argument that is the default
-        return num_squares * num_products * 2 * b * heads * n * int(arguments[query + 1].size(2)) * head_size
+        key, value = arguments[query + 1 : query + 3]
+        width = head_size + int(value.size(-1))
+        return num_squares * num_products * b * heads * n * int(key.size(2)) * width
 
     return flops
 

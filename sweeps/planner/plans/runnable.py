@@ -44,7 +44,8 @@ def require_run(trainer: Implementation, settings: Settings, pinned: Mapping[str
             value = keys[limit.of]
         else:
             continue
-        beside = Beside(experts=settings.model.experts is not None, recipe=settings.precision.matmul_recipe)
+        experts, latent = settings.model.experts is not None, settings.model.latent_attention is not None
+        beside = Beside(experts=experts, latent=latent, recipe=settings.precision.matmul_recipe)
         if limit.holds(beside) and limit.meets(value):
             raise limit.refusal(value, trainer.name, "another --implementation")
 

@@ -70,8 +70,9 @@ class Space:
     ) -> list[Value]:
         """The values that the knob may still have: those that the trainer runs, or the pinned one of them."""
         kept = values if knob not in self.pinned else [value for value in values if self.pinned[knob] == value]
-        setting = self.setting
-        beside = Beside(pipeline, tensor, setting.model.experts is not None, setting.matmul_recipe)
+        setting, model = self.setting, self.setting.model
+        latent = model.latent_attention is not None
+        beside = Beside(pipeline, tensor, model.experts is not None, latent, setting.matmul_recipe)
         return [value for value in kept if runs(setting.implementation, knob, value, beside)]
 
 

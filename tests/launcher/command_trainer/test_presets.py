@@ -112,18 +112,19 @@ def test_megatron_lms_flags_say_the_plan() -> None:
 
 
 @pytest.mark.slow
-def test_programs_are_told_of_biases_and_epsilons_or_refuse_them() -> None:
-    other = ("model.norm_epsilon=1e-6", "model.qkv_bias=true")
+def test_programs_are_told_of_biases_norms_and_epsilons_or_refuse_them() -> None:
+    other = ("model.norm_epsilon=1e-6", "model.qkv_bias=true", "model.qk_norm=true")
     megatron = words("megatron-lm", *LLAMA, *other)
     assert has(megatron, "--norm-epsilon", "1e-06")
-    assert {"--add-qkv-bias", "--disable-bias-linear"} <= set(megatron)
-    assert not {"--norm-epsilon", "--add-qkv-bias"} & set(words("megatron-lm", *LLAMA))
+    assert {"--add-qkv-bias", "--disable-bias-linear", "--qk-layernorm"} <= set(megatron)
+    assert not {"--norm-epsilon", "--add-qkv-bias", "--qk-layernorm"} & set(words("megatron-lm", *LLAMA))
     llama_2 = ["model=llama-2-7b", *LLAMA[1:]]
     assert has(words("deepspeed", *llama_2, other[0]), "--layernorm-epsilon", "1e-06")
     assert "--layernorm-epsilon" not in words("deepspeed", *llama_2)
-    with pytest.raises(InfeasiblePlan, match=r"^model\.qkv_bias = True: trainer deepspeed: "):
-        experiment_of("deepspeed", *llama_2, other[1])
-    for override, key in zip(other, ("norm_epsilon = 1e-06", "qkv_bias = True"), strict=True):
+    for override, key in zip(other[1:], ("qkv_bias", "qk_norm"), strict=True):
+        with pytest.raises(InfeasiblePlan, match=rf"^model\.{key} = True: trainer deepspeed: "):
+            experiment_of("deepspeed", *llama_2, override)
+    for override, key in zip(other, ("norm_epsilon = 1e-06", "qkv_bias = True", "qk_norm = True"), strict=True):
         with pytest.raises(InfeasiblePlan, match=rf"^model\.{key}: trainer torchtitan: "):
             experiment_of("torchtitan", *LLAMA, override)
 

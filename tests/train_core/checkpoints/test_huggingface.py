@@ -477,6 +477,15 @@ def test_a_model_without_a_place_in_either_layout_is_refused(experiment_of: Expe
         Weights(str(tmp_path), experiment_of(GPT | {"model.gated_mlp": True}).model)
 
 
+def test_latent_attention_has_no_place_in_any_layout(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    short = {"query_rank": None, "key_value_rank": 8, "rotary_head_size": 4, "value_head_size": 8}
+    latent = LLAMA | {"model.num_query_groups": 4, "model.latent_attention": short}
+    with pytest.raises(
+        ConfigError, match=r"model\.latent_attention = .*: has no place .*Use model\.latent_attention=null"
+    ):
+        Weights(str(tmp_path), experiment_of(latent).model)
+
+
 def test_a_checkpoint_of_this_trainer_is_not_taken_for_weights(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.json").write_text(json.dumps({}))
     assert not is_weights(str(tmp_path))

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from conf.folders import CONF_DIR, options
+from conf.folders import options
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Recompute
@@ -49,26 +48,23 @@ def counted_flops(model: Transformer | Llama, tokens_shape: tuple[int, int]) -> 
     return int(counter.get_total_flops())
 
 
-def own_models() -> list[str]:
-    """Names of the models that this package's trainer builds: those without latent attention."""
-    # Files are read and not composed, because every worker of pytest does this before its first test.
-    files = {name: yaml.safe_load((CONF_DIR / "model" / f"{name}.yaml").read_text()) for name in options("model")}
-    return [name for name, file in files.items() if file["latent_attention"] is None]
-
-
 def assert_exact(model: Transformer | Llama, spec: ModelSpec) -> None:
     shape = (spec.seq_length, NUM_SEQUENCES) if isinstance(model, Transformer) else (NUM_SEQUENCES, spec.seq_length)
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(spec)
     assert counted_flops(model, shape) == model_flops(spec, NUM_SEQUENCES)
 
 
-@pytest.mark.parametrize("name", own_models())
+@pytest.mark.parametrize("name", options("model"))
 def test_parameters_and_model_flops_equal_the_real_model(name: str) -> None:
-    """FLOPs of one layer and of two, for every further layer is the same; those of all layers in the test below."""
+    """FLOPs of one layer and of two, for every further layer is the same; those of all layers in the test below.
+
+    Dense first layers are left out of one that is as long as they are.
+    """
     spec = load([f"model={name}"]).model
+    dense = 0 if spec.experts is None else spec.num_dense_layers
     with torch.device("meta"):
         assert sum(parameter.numel() for parameter in Transformer(spec).parameters()) == num_parameters(spec)
-        for num_layers in (1, 2):
+        for num_layers in (dense + 1, dense + 2):
             short = spec.model_copy(update={"num_layers": num_layers})
             assert_exact(Transformer(short), short)
 
@@ -160,10 +156,18 @@ def test_parameters_of_first_middle_and_last_stage_equal_the_trainers(model: str
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("part", ["qkv_bias", "qk_norm"])
-def test_parameters_in_the_order_of_the_trainers_buckets_have_its_biases_and_norms(part: str, sequence: bool) -> None:
-    overrides = [f"model.{part}=true", f"parallel.sequence_parallel={str(sequence).lower()}"]
-    experiment = experiment_of("llama-3.1-8b", 2, 1, "model.num_layers=2", *overrides)
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        ("llama-3.1-8b", "model.qkv_bias=true"),
+        ("llama-3.1-8b", "model.qk_norm=true"),
+        ("deepseek-v2", "model.experts=null"),
+        ("deepseek-v2", "model.latent_attention.query_rank=null"),
+    ],
+)
+def test_parameters_in_the_order_of_the_trainers_buckets_have_every_part(model: str, part: str, sequence: bool) -> None:
+    overrides = [part, f"parallel.sequence_parallel={str(sequence).lower()}", "model.experts=null"]
+    experiment = experiment_of(model, 2, 1, "model.num_layers=2", *overrides)
     with fake_stage(experiment, rank=0) as built:
         shapes = [tuple(parameter.shape) for _, parameter in built.named_parameters()]
         treated = [treatment_of(built, name, parameter) for name, parameter in built.named_parameters()]
@@ -251,6 +255,20 @@ def test_activation_bytes_of_a_layer_with_norms_of_heads_equal_the_trainers(
 ) -> None:
     overrides = [f"parallel.sequence_parallel={str(sequence).lower()}", f"parallel.recompute={recompute}"]
     experiment = experiment_of("llama-3.1-8b", tensor, 1, "model.num_layers=1", "model.qk_norm=true", *overrides)
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True)])
+@pytest.mark.parametrize("rank", ["1536", "null"])
+def test_activation_bytes_of_a_layer_with_latent_attention_equal_the_trainers(
+    recompute: Recompute, tensor: int, sequence: bool, rank: str
+) -> None:
+    overrides = [f"parallel.sequence_parallel={str(sequence).lower()}", f"parallel.recompute={recompute}"]
+    overrides += ["model.experts=null", f"model.latent_attention.query_rank={rank}", "model.num_layers=1"]
+    experiment = experiment_of("deepseek-v2", tensor, 1, *overrides)
     layer = work_of(setting_of(experiment), plan_of(experiment)).layer
     assert kept_bytes(experiment) == layer.kept_bytes[0]
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]

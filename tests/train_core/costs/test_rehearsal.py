@@ -249,6 +249,7 @@ def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str,
 
 SPARSE = ["cluster=frontier", "precision=bf16", "batch.micro_batch_size=1", "model.num_layers=4"]
 MIXTRAL, DEEPSEEK = "model=mixtral-8x7b", ["model=deepseek-v2", "model.latent_attention=null", "model.head_size=128"]
+LATENT = ["model=deepseek-v2", "model.experts.balance_bias=0.001", "model.experts.scores=sigmoid"]
 EXPERT_RANKS = [
     [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "batch.global_batch_size=32"],
     [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=4", "parallel.recompute=full"]
@@ -268,6 +269,11 @@ EXPERT_RANKS = [
     [*DEEPSEEK, "parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
     + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"]
     + ["model.experts.capacity_factor=1.0"],
+    # With its latent attention.
+    [*LATENT, "parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
+    + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"],
+    [*LATENT, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
+    + ["parallel.recompute=full", "batch.global_batch_size=128"],
 ]
 
 

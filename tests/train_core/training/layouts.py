@@ -36,6 +36,13 @@ BIASED_LLAMA = FAMILIES["llama"] | {"model.qkv_bias": True, "model.norm_epsilon"
 """As Qwen2 is, whose rows of biases are cut as those of the weights are."""
 NORMED_LLAMA = FAMILIES["llama"] | {"model.qk_norm": True, "model.head_size": 12}
 """As Qwen3 is, whose heads together are wider than the model."""
+SHORT_VECTORS = {"query_rank": 12, "key_value_rank": 10, "rotary_head_size": 4, "value_head_size": 6}
+LATENT_LLAMA = FAMILIES["llama"] | {
+    "model.num_query_groups": 8,
+    "model.head_size": 10,
+    "model.latent_attention": SHORT_VECTORS,
+}
+"""As DeepSeek-V3 is, whose values are narrower than queries and keys."""
 MIXTURE = FAMILIES["llama"] | {
     "model.experts": {
         "num_experts": 8,
@@ -105,7 +112,8 @@ class Layout(NamedTuple):
 
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
-        others = {"qwen2": BIASED_LLAMA, "qwen3": NORMED_LLAMA, "mixture": MIXTURE}
+        others = {"qwen2": BIASED_LLAMA, "qwen3": NORMED_LLAMA, "latent": LATENT_LLAMA, "mixture": MIXTURE}
+        others["latent mixture"] = MIXTURE | LATENT_LLAMA
         return {"model.num_layers": self.num_layers} | (others.get(self.family) or FAMILIES[self.family]) | groups
 
     def values(self, dtype: str = "fp32") -> dict[str, Any]:
@@ -121,7 +129,7 @@ class Layout(NamedTuple):
                 "parallel.context_parallel_size": self.context,
                 "parallel.context_exchange": self.context_exchange,
                 "parallel.expert_parallel_size": self.expert,
-                "parallel.expert_tensor_parallel_size": 1 if self.family == "mixture" else None,
+                "parallel.expert_tensor_parallel_size": 1 if "mixture" in self.family else None,
                 "parallel.virtual_pipeline_size": self.num_chunks,
                 "parallel.schedule": self.schedule,
                 "parallel.layers_per_stage": self.layers_per_stage,

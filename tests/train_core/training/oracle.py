@@ -172,9 +172,11 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     hidden, ffn, has_biases = model.hidden_size, model.ffn_hidden_size, model.family == "gpt"
     head_size = model.head_size or hidden // model.num_attention_heads
     queries = model.num_attention_heads * head_size
-    products = {
+    products: dict[str, tuple[int, ...]] = {
         "attention.qkv": (queries + 2 * model.num_query_groups * head_size, hidden),
         "attention.projection": (hidden, queries),
+    }
+    products = (products if model.latent_attention is None else latent_shapes(model, head_size)) | {
         "feed_forward.up": (ffn * (2 if model.gated_mlp else 1), hidden),
         "feed_forward.down": (hidden, ffn),
     }
@@ -191,6 +193,26 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes["embedding.positions.weight"] = (model.seq_length, hidden)
     shapes["embedding.tokens.weight"] = (model.vocab_size, hidden)
     return shapes if model.tied_embeddings else shapes | {"head.weight": (model.vocab_size, hidden)}
+
+
+def latent_shapes(model: ModelSpec, head_size: int) -> dict[str, tuple[int, ...]]:
+    """The parameters of latent attention, whose names end here before `.weight`."""
+    latent, heads = model.latent_attention, model.num_attention_heads
+    assert latent is not None
+    query, pair, rotary, value = (
+        latent.query_rank,
+        latent.key_value_rank,
+        latent.rotary_head_size,
+        latent.value_head_size,
+    )
+    shapes: dict[str, tuple[int, ...]] = {"down": ((query or 0) + pair + rotary, model.hidden_size)}
+    shapes |= {"short_pair_norm": (pair,)} | ({} if query is None else {"short_query_norm": (query,)})
+    shapes |= {"query_up": (heads * head_size, query or model.hidden_size)}
+    shapes |= {
+        "pair_up": (heads * (head_size - rotary + value), pair),
+        "projection": (model.hidden_size, heads * value),
+    }
+    return {f"attention.{name}": shape for name, shape in shapes.items()}
 
 
 def with_experts(dense: Mapping[str, tuple[int, ...]], model: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -267,6 +289,8 @@ def mixture(
 def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec) -> Tensor:
     """(b, s, h) -> (b, s, h) with an explicit mask and softmax, every head's keys and values written out."""
     b, s, _ = x.shape
+    if model.latent_attention is not None:
+        return attended(*latent_heads(x, weights, prefix, model), weights, prefix)
     shared = model.num_attention_heads // model.num_query_groups
     groups = linear(x, weights, f"{prefix}.qkv").reshape(b, s, model.num_query_groups, shared + 2, -1)
     groups = groups.permute(0, 2, 3, 1, 4)  # (b, groups, members, s, d)
@@ -276,6 +300,31 @@ def attention(x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: Mode
         q, k = (norm(heads, weights, f"{prefix}.{name}_norm") for heads, name in ((q, "query"), (k, "key")))
     if model.family == "llama":
         q, k = (turned(heads, model.rotary_base or 10_000.0) for heads in (q, k))
+    return attended(q, k, v, weights, prefix)
+
+
+def latent_heads(
+    x: Tensor, weights: Mapping[str, Tensor], prefix: str, model: ModelSpec
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (b, heads, s, size), each written out. Source: arXiv 2405.04434, equations 9 to 19."""
+    latent, heads, base = model.latent_attention, model.num_attention_heads, model.rotary_base or 10_000.0
+    assert latent is not None
+    sizes = [latent.query_rank or 0, latent.key_value_rank, latent.rotary_head_size]
+    short_query, short_pair, shared = linear(x, weights, f"{prefix}.down").split(sizes, -1)
+    if latent.query_rank is not None:
+        x = norm(short_query, weights, f"{prefix}.short_query_norm")
+    q = linear(x, weights, f"{prefix}.query_up").unflatten(-1, (heads, -1)).transpose(1, 2)
+    pairs = linear(norm(short_pair, weights, f"{prefix}.short_pair_norm"), weights, f"{prefix}.pair_up")
+    pairs = pairs.unflatten(-1, (heads, -1)).transpose(1, 2)
+    k, v = pairs.split([pairs.size(-1) - latent.value_head_size, latent.value_head_size], -1)
+    plain, ends = q.split([q.size(-1) - sizes[2], sizes[2]], -1)
+    q = torch.cat((plain, turned(ends, base)), -1)
+    k = torch.cat((k, turned(shared[:, None], base).expand(-1, heads, -1, -1)), -1)
+    return q, k, v
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, weights: Mapping[str, Tensor], prefix: str) -> Tensor:
+    b, s = q.size(0), q.size(2)
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), -torch.inf)
     attended = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, -1)

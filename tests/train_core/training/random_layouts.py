@@ -145,10 +145,24 @@ def _parts_of_llamas(random: Random, values: Values) -> Values:
     if values["model.family"] == "gpt":
         return {}
     parts: Values = {"model.qk_norm": random.random() < 0.3}
+    is_run = values["parallel.context_parallel_size"] == 1 and values["parallel.recompute"] != "pointwise"
+    if is_run and random.random() < 0.25:
+        parts = _latent_attention(random, values["model.num_attention_heads"])
     if (experts := values.get("model.experts")) is not None:
         balance = {"balance_bias": random.choice((0.0, 0.01)), "scores": random.choice(("softmax", "sigmoid"))}
         parts["model.experts"] = experts | balance | {"capacity_factor": random.choice((None, None, 1.0, 1.3))}
     return parts
+
+
+def _latent_attention(random: Random, num_heads: int) -> Values:
+    head_size = 2 * random.randint(2, 4)
+    short = {
+        "query_rank": random.choice((None, random.randint(3, 12))),
+        "key_value_rank": random.randint(3, 12),
+        "rotary_head_size": 2,
+        "value_head_size": random.randint(2, head_size),
+    }
+    return {"model.num_query_groups": num_heads, "model.head_size": head_size, "model.latent_attention": short}
 
 
 def _parts(random: Random, total: int, num_parts: int) -> list[int]:

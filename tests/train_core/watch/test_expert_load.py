@@ -59,8 +59,8 @@ def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
     assert 0.05 < alone.dropped_share < 0.5
     assert alone.dropped_share == its_steps[-1].dropped_share  # the one step that is timed
     assert measured_metrics(alone)["meas/dropped_pct"] == 100 * alone.dropped_share
-    spread = {"parallel.world_size": 4, "parallel.context_parallel_size": 2, "parallel.pipeline_parallel_size": 2}
-    spread |= {"parallel.expert_parallel_size": 2, "parallel.recompute": "full"}
+    spread: dict[str, Any] = {"parallel.world_size": 4, "parallel.context_parallel_size": 2}
+    spread |= {"parallel.pipeline_parallel_size": 2, "parallel.expert_parallel_size": 2, "parallel.recompute": "full"}
     performance, steps = worlds(4).run(trained, experiment_of(shared | spread), tmp_path)[0]
     assert performance.dropped_share == pytest.approx(alone.dropped_share, rel=0.02)
     assert step_metrics(steps[0])["step/dropped_pct"] == pytest.approx(

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
+from conf.types.model_spec import LatentAttentionSpec
 from train_core.axes import ENDS, EXPERT_REPLICAS, REPLICAS
 from train_core.bucket_rules import Treatment, bucket_members, padded_length
-from train_core.costs.counts.parameters import head_norm_size
+from train_core.costs.counts.parameters import attention_matrices, head_norm_size
 
 
 class Parameter(NamedTuple):
@@ -75,7 +76,10 @@ def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Para
     model, t = experiment.model, experiment.parallel.tensor_parallel_size
     query, rest = model.query_size // t, 2 * model.key_value_size // t
     yield from _norm(experiment)
-    yield from _pair(experiment, query + rest, query, is_biased=model.has_qkv_bias)
+    if model.latent_attention is None:
+        yield from _pair(experiment, query + rest, query, is_biased=model.has_qkv_bias)
+    else:
+        yield from _latent_attention(experiment, model.latent_attention)
     if model.qk_norm:  # ranks have other heads, so that gradients are summands without sequence parallelism too
         yield from [Parameter(Treatment(False, _all_ranks(t), _all_ranks(t)), head_norm_size(model))] * 2
     yield from _norm(experiment)
@@ -83,6 +87,20 @@ def layer_parameters_of(experiment: Experiment, layer: int = 0) -> Iterator[Para
         yield from _feed_forward(experiment, model.ffn_hidden_size)
     else:
         yield from _mixture(experiment)
+
+
+def _latent_attention(experiment: Experiment, latent: LatentAttentionSpec) -> Iterator[Parameter]:
+    """The way down to short vectors with the norms of these, which ranks hold whole, and the ways up and out."""
+    t = experiment.parallel.tensor_parallel_size
+    for matrix in attention_matrices(experiment.model):
+        if matrix.split == "nothing":
+            yield Parameter(_treatment_of_whole(experiment, decays=True), matrix.columns, matrix.depth)
+            for width in filter(None, (latent.query_rank, latent.key_value_rank)):
+                yield Parameter(_treatment_of_whole(experiment, decays=False), width)
+        elif matrix.split == "columns":
+            yield Parameter(_treatment_of_part(decays=True), matrix.columns // t, matrix.depth)
+        else:
+            yield Parameter(_treatment_of_part(decays=True), matrix.columns, matrix.depth // t)
 
 
 def _feed_forward(experiment: Experiment, ffn_hidden_size: int) -> Iterator[Parameter]:

@@ -136,6 +136,7 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
     of_experts = 1 if experiment.model.experts is None or experiment.model.experts.shared_ffn_hidden_size else 0
     forward = 2 * passes.forward - (1 - of_experts) * passes.sparse_forward
     backward = 2 * passes.backward - (1 - of_experts) * passes.sparse_backward
+    latent = _add_short_vectors(tally, experiment, passes)
     if parallel.sequence_parallel:
         # Column products gather their input, and anew for the weight gradient; row products their output's gradient.
         # A row product whose weight gradient is put off keeps only its shard of the gradient, and gathers it again.
@@ -143,13 +144,39 @@ def _add_tensor(tally: TrafficTally, experiment: Experiment, stage: int) -> None
         # The head is a column product, so that the last stage gathers for it forward and backward; the first one
         # gathers the gradient of the embedding's output.
         ends = (stage == 0) + 2 * is_last
-        tally.add("tensor", "all_gather", m * (forward + again * backward + ends), hidden)
-        tally.add("tensor", "reduce_scatter", m * (forward + backward + (stage == 0) + is_last), hidden)
+        tally.add("tensor", "all_gather", m * (forward + again * backward + ends) - latent.forward, hidden)
+        scattered = m * (forward + backward + (stage == 0) + is_last) - latent.backward
+        tally.add("tensor", "reduce_scatter", scattered, hidden)
     else:
-        tally.add("tensor", "all_reduce", m * (forward + backward + (stage == 0) + is_last), hidden)
+        tally.add("tensor", "all_reduce", m * (forward + backward + (stage == 0) + is_last) - latent.backward, hidden)
     if is_last:
         parts = LOSS_PARTS * _num_tokens(experiment) * parallel.tensor_parallel_size * FLOAT32_BYTES
         tally.add("tensor", "all_gather", m, parts)
+
+
+class _Replaced(NamedTuple):
+    """Collectives of whole activations, gathered and summed, in whose places latent attention has short ones."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+def _add_short_vectors(tally: TrafficTally, experiment: Experiment, passes: _Passes) -> _Replaced:
+    """The inputs of the ways up of latent attention, and the part of the keys that all heads share.
+
+    A way up gathers its input again in backward, for its weight's gradient. Nothing else is made of what heads share.
+    """
+    parallel, latent, m = experiment.parallel, experiment.model.latent_attention, experiment.num_micro_batches
+    if latent is None:
+        return _Replaced()
+    forward, backward = m * passes.forward, m * passes.backward
+    element = _hidden_bytes(experiment) // experiment.model.hidden_size
+    query = latent.query_rank or experiment.model.hidden_size
+    for width, again in ((query, backward), (latent.key_value_rank, backward), (latent.rotary_head_size, 0)):
+        if parallel.sequence_parallel:
+            tally.add("tensor", "all_gather", forward + again, width * element)
+        tally.add("tensor", "reduce_scatter" if parallel.sequence_parallel else "all_reduce", backward, width * element)
+    return _Replaced(forward + backward, backward)
 
 
 def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> None:

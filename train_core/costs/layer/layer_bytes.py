@@ -28,6 +28,8 @@ from train_core.costs.layer.shard import (
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 
+NUM_NORMS = 2
+
 
 def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     """Count the bytes that one layer keeps for backward, exactly (tests compare them with the real layer's).
@@ -41,7 +43,8 @@ def kept_bytes(setting: Setting, shard: Shard, recompute: Integers) -> Integers:
     # Inputs of both norms and of both column products are four vectors of the hidden size; dropout's masks have a byte
     # for each element.
     masks = 2 * model.hidden_size if implementation.dropout else 0
-    vectors = 4 * model.hidden_size + implementation.norm_statistics + short_vectors_of(model)
+    statistics = implementation.norm_statistics * (NUM_NORMS + num_short_norms_of(model)) // NUM_NORMS
+    vectors = 4 * model.hidden_size + statistics + short_vectors_of(model)
     whole = held * (vectors * width + masks)
     heads = model.query_size + model.key_value_size + model.value_size + model.attended_size
     # An activation has an input and an output; one with a gate two inputs.
@@ -63,6 +66,9 @@ def deferred_bytes(setting: Setting, shard: Shard) -> Integers:
     for columns, depth, divided in matrices_of(setting):
         split += {"columns": columns, "rows": depth, "nothing": 0}[divided]
         ends += {"columns": depth, "rows": columns, "nothing": columns + depth}[divided]
+    latent = setting.model.latent_attention
+    if latent is not None and latent.query_rank is None:
+        ends -= setting.model.hidden_size  # an input that the way down and the way up to queries share
     shared = tokens_of(setting, shard) * (split // shard.tensor_parallel_size)
     return (held_tokens_of(setting, shard) * ends + shared) * setting.dtype_bytes
 
@@ -73,6 +79,12 @@ def short_vectors_of(model: ModelSpec) -> int:
     if latent is None:
         return 0
     return 2 * ((latent.query_rank or 0) + latent.key_value_rank) + latent.rotary_head_size
+
+
+def num_short_norms_of(model: ModelSpec) -> int:
+    """Norms of short vectors; 0 without latent attention."""
+    latent = model.latent_attention
+    return 0 if latent is None else 1 + (latent.query_rank is not None)
 
 
 def _core_kept_bytes(setting: Setting, shard: Shard) -> Integers:
@@ -157,9 +169,6 @@ def selected_bytes(setting: Setting, shard: Shard) -> Integers:
     layer_input = held_tokens_of(setting, shard) * model.hidden_size * width
     unused = model.hidden_size * width if setting.implementation.keeps_unused_outputs and model.gated_mlp else 0
     return layer_input + tokens_of(setting, shard) * (outputs + heads + unused)
-
-
-NUM_NORMS = 2
 
 
 def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
