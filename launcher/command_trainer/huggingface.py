@@ -75,7 +75,8 @@ def _peak_memory_gib() -> float:
 
 def run_program(words: list[str]) -> None:
     """Run a script, or with `-m` a module, as Python would, with the callback in each of its Trainers."""
-    transformers.trainer.DEFAULT_CALLBACKS.append(StepLines)
+    callbacks: list[type[TrainerCallback]] = transformers.trainer.DEFAULT_CALLBACKS  # type: ignore[assignment]
+    callbacks.append(StepLines)
     if words[0] == "-m":
         sys.path[0], sys.argv = str(Path.cwd()), words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

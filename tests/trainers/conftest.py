@@ -149,8 +149,9 @@ TRAINERS = {
     "megatron-lm": RealTrainer(
         preset="megatron-lm",
         environment="megatron-lm",
-        baseline={"parallel.zero_stage": 1},
-        others=[{"parallel.tensor_parallel_size": 2}, {"parallel.pipeline_parallel_size": 2}],
+        # Without Apex and Transformer Engine it cannot load the state of its distributed optimizer, which is ZeRO-1.
+        baseline={"parallel.tensor_parallel_size": 2},
+        others=[{"parallel.zero_stage": 1}, {"parallel.pipeline_parallel_size": 2}],
         too_large={"trainer.flags.vocab-size": MANY_WORDS},
         overrides={
             "trainer.command": [

@@ -127,7 +127,8 @@ def _keep_tensors_on_the_cpu() -> None:
 
 
 def _start(checkout: str) -> None:
-    typing.override = getattr(typing, "override", lambda method: method)  # of Python 3.12, which it asks for
+    if not hasattr(typing, "override"):  # of Python 3.12, which it asks for
+        setattr(typing, "override", lambda method: method)  # noqa: B010
     sys.path.insert(0, checkout)
     _replace_cuda()
     _keep_tensors_on_the_cpu()

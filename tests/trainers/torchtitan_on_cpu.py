@@ -45,7 +45,7 @@ def _divide_and_sum(module: FSDPModule, factor: float) -> None:
 
 if __name__ == "__main__":
     torch._utils._get_available_device_type = lambda: "cpu"
-    torch._utils._get_device_module = lambda name: DEVICE
-    FSDPModule.set_gradient_divide_factor = _divide_and_sum  # type: ignore[method-assign]
+    torch._utils._get_device_module = lambda name: DEVICE  # type: ignore[assignment]
+    FSDPModule.set_gradient_divide_factor = _divide_and_sum  # type: ignore[assignment, method-assign]
     sys.argv[0] = "torchtitan.train"
     runpy.run_module("torchtitan.train", run_name="__main__", alter_sys=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def has(words: Sequence[str], *expected: str) -> bool:
 def take_steps(lines: StepLines, monkeypatch: pytest.MonkeyPatch, *, is_first: bool) -> None:
     """Three steps of half a second; after the second one, weights are saved for ten seconds."""
     clock = [100.0]
-    monkeypatch.setattr(huggingface.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     state = TrainerState(max_steps=3, is_world_process_zero=is_first)
     lines.on_train_begin(ARGUMENTS, state, CONTROL)
     for step in (1, 2, 3):
@@ -92,7 +93,8 @@ def test_a_script_finds_its_words_and_its_neighbours_and_the_first_rank_says_whe
     script.write_text("import neighbour, sys\nif __name__ == '__main__': print(neighbour.NAME, *sys.argv[1:])\n")
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", callbacks := [])
+    callbacks: list[type[StepLines]] = []
+    monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", callbacks)
     monkeypatch.setenv("RANK", rank)
     run_program([str(script), "--seed", "1"])
     end = [huggingface.END] if rank == "0" else []
