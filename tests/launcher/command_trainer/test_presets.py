@@ -161,8 +161,8 @@ def test_megatron_lm_is_told_the_size_of_uneven_groups_of_micro_batches() -> Non
     chunks = [*INTERLEAVED, "parallel.pipeline_parallel_size=4", "parallel.virtual_pipeline_size=2"]
     one_replica = [*chunks, "parallel.tensor_parallel_size=4"]
     found = words("megatron-lm", *LLAMA, *one_replica, "batch.global_batch_size=19")  # 5 + 5 + 5 + 4
-    assert has(found, "--microbatch-group-size-per-vp-stage", "5")
-    assert "--microbatch-group-size-per-vp-stage" not in words("megatron-lm", *LLAMA, *one_replica)
+    assert has(found, "--microbatch-group-size-per-virtual-pipeline-stage", "5")
+    assert "--microbatch-group-size-per-virtual-pipeline-stage" not in words("megatron-lm", *LLAMA, *one_replica)
 
 
 @pytest.mark.parametrize(

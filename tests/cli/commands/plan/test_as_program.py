@@ -156,7 +156,7 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
         (["--as", "fsdp"], "With --implementation fsdp it takes that trainer's costs"),
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
         (["--as", "command"], "names no program"),
-        (["--as", "torchtitan"], "none of its models of Llama 3.1 has this shape; the nearest, 8B, has model.num_l"),
+        (["--as", "torchtitan"], "none of its models of Llama 3.1 has this shape; the nearest, 70B, has model."),
     ],
 )
 def test_what_cannot_be_printed_is_one_sentence(plan: Plan, arguments: list[str], words: str) -> None:
