@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.forked_command import run_forked
+from tests.forked_command import Commands
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 TOOLS = ("git", "env")
@@ -30,16 +30,24 @@ def no_slurm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def trisweep(no_slurm: dict[str, str]) -> Command:
+def commands() -> Iterator[Commands]:
+    commands = Commands()
+    yield commands
+    commands.stop()
+
+
+@pytest.fixture(scope="session")
+def trisweep(no_slurm: dict[str, str], commands: Commands) -> Command:
     def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        return run_forked(arguments, cwd, {**no_slurm, **environment})
+        return commands.run(arguments, cwd, {**no_slurm, **environment})
 
     return run
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command) -> Path:
-    """The smoke sweep, measured."""
+def finished(tmp_path_factory: pytest.TempPathFactory, trisweep: Command, commands: Commands) -> Path:
+    """The smoke sweep, measured. Most who use it write a report."""
+    commands.start()
     folder = tmp_path_factory.mktemp("finished")
     done = trisweep("sweep", "smoke", "--here", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command, finished, no_slurm, trisweep  # noqa: F401
+from tests.cli.conftest import Command, commands, finished, no_slurm, trisweep  # noqa: F401
 from tests.docs.documented import ROOT
 
 NAME = re.compile(r"`([a-z][a-z_.]+)`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,6 +44,16 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
     return planned
 
 
+@pytest.fixture(scope="module")
+def chained(tmp_path_factory: pytest.TempPathFactory, record_of: RecordOf) -> Sweep:
+    """Three seeds, each followed by the stages of `AGAIN`, carried out once for all tests that only look at it."""
+    folder = SweepFolder(tmp_path_factory.mktemp("chained") / "runs" / "test-local")
+    planned = Sweep(folder, record_of(seeds(NUM_SEEDS)))
+    folder.write_record(planned.record)
+    carried_out(planned, rules(AGAIN))
+    return planned
+
+
 def rules(stages: dict[str, StageSpec]) -> Rules:
     return Rules(budget=Budget(UNLIMITED_BUDGET, None, LIMIT_SECONDS), stages=Stages(stages, composed(TREE)))
 
@@ -62,17 +73,16 @@ def order(folder: SweepFolder) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.slow
-def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(sweep: Sweep) -> None:
-    carried_out(sweep, rules(AGAIN))
+def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(chained: Sweep) -> None:
     for stage in ("again", "longer"):
-        found = readings(sweep.folder, stage)
+        found = readings(chained.folder, stage)
         assert [each.outcome for each in found] == [Outcome.COMPLETED] * NUM_SEEDS
-        written = order(sweep.folder)
+        written = order(chained.folder)
         for each in found:
             assert written.index((each.trial.after, True)) < written.index((each.name, False))
-    before = sweep.folder.journal.read_bytes()
-    carried_out(Sweep.stored_in(sweep.folder), rules(AGAIN))
-    assert sweep.folder.journal.read_bytes() == before
+    before = chained.folder.journal.read_bytes()
+    carried_out(Sweep.stored_in(chained.folder), rules(AGAIN))
+    assert chained.folder.journal.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -106,23 +116,22 @@ def test_the_best_alone_have_their_stage_once_all_others_have_ended(
 
 
 @pytest.mark.slow
-def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(sweep: Sweep) -> None:
-    carried_out(sweep, rules(AGAIN))
+def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: Sweep, folder: SweepFolder) -> None:
+    shutil.copytree(chained.folder.path, folder.path)
     changed = AGAIN | {"longer": StageSpec(after="again", overrides=("training.num_steps=6",))}
-    carried_out(Sweep.stored_in(sweep.folder), rules(changed))
-    found = {(each.trial.role, each.num_steps) for each in readings(sweep.folder, "longer")}
+    carried_out(Sweep.stored_in(folder), rules(changed))
+    found = {(each.trial.role, each.num_steps) for each in readings(folder, "longer")}
     assert found == {("kept", 5), ("asked", 6)}
-    assert len(events(sweep.folder, Submitted)) == 4 * NUM_SEEDS
+    assert len(events(folder, Submitted)) == 4 * NUM_SEEDS
 
 
 @pytest.mark.slow
-def test_the_same_command_given_again_keeps_the_stages(sweep: Sweep) -> None:
-    carried_out(sweep, rules(AGAIN))
-    record = union_for(sweep, rules(AGAIN))
+def test_the_same_command_given_again_keeps_the_stages(chained: Sweep) -> None:
+    record = union_for(chained, rules(AGAIN))
     assert {trial.role for trial in record.trials} == {"asked"}
     assert len(record.trials) == 3 * NUM_SEEDS
-    fewer = sweep.record.model_copy(update={"trials": sweep.record.trials[:1]})
-    record = union_for(sweep._replace(record=fewer), rules(AGAIN))
+    fewer = chained.record.model_copy(update={"trials": chained.record.trials[:1]})
+    record = union_for(chained._replace(record=fewer), rules(AGAIN))
     assert [trial.stage for trial in record.trials if trial.role == "asked"] == ["", "again", "longer"]
 
 
@@ -134,9 +143,8 @@ def test_a_part_of_a_sweep_has_the_stages_of_its_points_alone(sweep: Sweep) -> N
 
 
 @pytest.mark.slow
-def test_a_status_lists_each_stage_below_the_trial_that_it_follows(sweep: Sweep) -> None:
-    carried_out(sweep, rules(AGAIN))
-    shown: Sequence[Trial] = [each.trial for each in in_chains(Sweep.stored_in(sweep.folder).read())]
+def test_a_status_lists_each_stage_below_the_trial_that_it_follows(chained: Sweep) -> None:
+    shown: Sequence[Trial] = [each.trial for each in in_chains(Sweep.stored_in(chained.folder).read())]
     assert [trial.stage for trial in shown] == ["", "again", "longer"] * NUM_SEEDS
     assert [trial.point["training.seed"] for trial in shown] == [0] * 3 + [1] * 3 + [2] * 3
 
