@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
-from benchmarks.measured_rows import MeasuredRow, says_little
+from benchmarks.measured_rows import MeasuredRow
 from sweeps.confidence import (
     SHARE,
     Interval,
@@ -92,9 +92,9 @@ def _with_errors(known: Validated, rows: Sequence[MeasuredRow], ratios: Floats) 
 
 
 def _table_weights(rows: Sequence[MeasuredRow]) -> Floats:
-    """A weight for every row, (n,): all rows of a table weigh 1 together. Those that say little weigh nothing."""
+    """A weight for every row, (n,): all rows of a table weigh 1 together."""
     sizes = Counter(row.table for row in rows)
-    return np.array([0.0 if says_little(row) else 1 / sizes[row.table] for row in rows])
+    return np.array([1 / sizes[row.table] for row in rows])
 
 
 def _quantile(values: Floats, weights: Floats, share: float) -> float:

@@ -33,7 +33,7 @@ MULTIPLE = 16
 
 
 @dataclass(frozen=True)
-class NarrowProducts:
+class ScaledProducts:
     """The form of the products of a linear layer.
 
     Attributes:
@@ -97,7 +97,7 @@ def cast(tensor: Tensor, largest: Tensor, dtype: torch.dtype) -> tuple[Tensor, T
     return narrow, scale.reciprocal()
 
 
-def narrow_products(precision: PrecisionPlan, name: str, num_layers: int) -> NarrowProducts | None:
+def narrow_products(precision: PrecisionPlan, name: str, num_layers: int) -> ScaledProducts | None:
     """The form of the products of the module with this name in the whole model; None multiplies in its own type."""
     group, _, rest = name.partition(".")
     if precision.matmul_recipe is None or group != "layers":
@@ -105,7 +105,7 @@ def narrow_products(precision: PrecisionPlan, name: str, num_layers: int) -> Nar
     index, wide = int(rest.partition(".")[0]), precision.wide_layers
     if not wide <= index < num_layers - wide:
         return None
-    return NarrowProducts(precision.matmul_recipe == "fp8-rowwise", precision.emulate)
+    return ScaledProducts(precision.matmul_recipe == "fp8-rowwise", precision.emulate)
 
 
 def require_narrow_products(precision: PrecisionPlan, device: torch.device) -> None:
@@ -118,7 +118,7 @@ def require_narrow_products(precision: PrecisionPlan, device: torch.device) -> N
         return
     zeros = torch.zeros(MULTIPLE, MULTIPLE, dtype=torch.bfloat16, device=device)
     try:
-        NarrowProducts(precision.matmul_recipe == "fp8-rowwise", emulate=False).linear(zeros, zeros, None, Axis())
+        ScaledProducts(precision.matmul_recipe == "fp8-rowwise", emulate=False).linear(zeros, zeros, None, Axis())
     except (RuntimeError, TypeError) as error:
         problem = f"is not multiplied by torch {torch.__version__} on this device ({str(error).splitlines()[0]})"
         remedy = "Use precision.matmul_recipe=null, or precision.emulate=true, which rounds alike and is slower."

@@ -19,7 +19,7 @@ from train_core.model.mixture import Balance, Capacity
 from train_core.parallel.collectives import Axis
 from train_core.parallel.context_parallel import ContextAttention
 from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance, shared_capacity
-from train_core.parallel.narrow import NarrowProducts
+from train_core.parallel.narrow import ScaledProducts
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -42,7 +42,7 @@ class Place:
     name: str
     plan: ParallelPlan
     dropping: Dropping
-    narrow: NarrowProducts | None = None
+    narrow: ScaledProducts | None = None
 
     @property
     def sequence(self) -> bool:

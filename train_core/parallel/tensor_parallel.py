@@ -26,12 +26,12 @@ from torch.nn import functional
 from train_core.parallel.collectives import Axis, Pending, all_gather, all_reduce, reduce_scatter, shard
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.main_gradient import ALONE, Multiply, add_product, add_rows, add_sum, are_products_deferred
-from train_core.parallel.narrow import NarrowProducts
+from train_core.parallel.narrow import ScaledProducts
 
 Gradients = tuple[Tensor | None, ...]
 
 
-Narrow: TypeAlias = NarrowProducts | None
+Narrow: TypeAlias = ScaledProducts | None
 """The form of a layer's products; None multiplies in the type of the weights."""
 
 

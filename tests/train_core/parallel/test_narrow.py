@@ -23,7 +23,7 @@ from train_core.parallel.narrow import (
     E4M3,
     E5M2,
     LEAST,
-    NarrowProducts,
+    ScaledProducts,
     cast,
     largest_values,
     narrow_products,
@@ -59,7 +59,7 @@ def test_a_cast_rounds_to_the_nearest_as_torch_does(dtype: torch.dtype) -> None:
 
 
 def test_zeros_stay_zeros_and_what_is_not_finite_is_seen() -> None:
-    products, weight = NarrowProducts(by_rows=False, emulate=True), torch.randn(16, 16)
+    products, weight = ScaledProducts(by_rows=False, emulate=True), torch.randn(16, 16)
     assert not products.linear(torch.zeros(3, 16), weight, None, ALONE).any()
     assert float(cast(torch.zeros(2, 2), torch.tensor(0.0), E4M3)[1]) == pytest.approx(LEAST / 448)
     for bad in (float("inf"), float("nan")):
@@ -72,7 +72,7 @@ def test_zeros_stay_zeros_and_what_is_not_finite_is_seen() -> None:
 def test_an_emulation_multiplies_as_the_kernel_does(by_rows: bool) -> None:
     x, weight, grad_out = (torch.randn(*shape).bfloat16() for shape in ((2, 16, 64), (48, 64), (2, 16, 48)))
     bias = torch.randn(48).bfloat16()
-    kernel, emulation = (NarrowProducts(by_rows, emulate) for emulate in (False, True))
+    kernel, emulation = (ScaledProducts(by_rows, emulate) for emulate in (False, True))
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
     for made, expected, exact in (
         (*(each.linear(x, weight, bias, ALONE) for each in (kernel, emulation)), x @ weight.t() + bias),
@@ -92,7 +92,7 @@ def cast_parts(world: World, x: Tensor, weight: Tensor) -> list[Tensor]:
 
     axis = Axis(world.size, world.rank, dist.group.WORLD)
     x, weight = (tensor.chunk(world.size, dim=1)[world.rank].contiguous() for tensor in (x, weight))
-    shared = NarrowProducts(by_rows=False, emulate=True)._shared(x, weight, axis)
+    shared = ScaledProducts(by_rows=False, emulate=True)._shared(x, weight, axis)
     parts = [cast(each, largest, E4M3)[0] for each, largest in zip((x, weight), shared, strict=True)]
     return [part.view(torch.uint8) for part in parts]
 
