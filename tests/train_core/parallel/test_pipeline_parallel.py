@@ -62,7 +62,7 @@ def run_own_and_torch(world: World, experiment: Experiment, cache_dir: Path, sch
     loss = trainer.pipeline.run(trainer.actions, partial(trainer.batches.micro_batch, 1)) / m
     own = gradients_of(trainer)
     batches = [trainer.batches.micro_batch(1, index) for index in range(m)]
-    tokens, targets = (torch.cat(parts, dim=1) for parts in zip(*batches, strict=True))
+    tokens, targets = (torch.cat(parts, dim=1) for parts in zip(*(batch[:2] for batch in batches), strict=True))
     stage = pipelining.PipelineStage(Logits(trainer.stage.chunks[0]), world.rank, world.size, world.device)
     schedule = getattr(pipelining, schedule_name)(
         stage,
