@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 from playwright.sync_api import Browser, sync_playwright
 
 from conf.types.schema import Value
@@ -47,6 +48,10 @@ a cluster, there is only that one."""
 # Thousands of tests, and the libraries that they import, stay until the end. Looking through them for garbage as often
 # as Python does took a third of the time in which every worker collects tests.
 gc.set_threshold(100_000, *gc.get_threshold()[1:])
+
+# How long an example takes depends on what else the machine does, and is no property of the code.
+hypothesis_settings.register_profile("any-machine", deadline=None)
+hypothesis_settings.load_profile("any-machine")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts what it puts into the background like this, every process below inherits it, and then no test could

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 UNKNOWN = re.compile(r"unrecognized arguments: .*?(?<!\S)(--?[A-Za-z][^\s=]*)")
+FLAG = re.compile(r"--([^=]+)")
 BOX = re.compile(r"[│╭╮╰╯─]")
 
 
@@ -70,7 +71,8 @@ class Torchtitan:
         manager = self.manager()
         known = tuple(_fields(manager._maybe_add_custom_config(words, manager._maybe_load_toml(words))))
         for word in words:
-            if word.startswith("--") and not _is_field(word[2:].partition("=")[0], known):
+            named = FLAG.match(word)
+            if named and not _is_field(named[1], known):
                 raise RefusedError(f"unrecognized option {word}", word, tuple(f"--{name}" for name in known))
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

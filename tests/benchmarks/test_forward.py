@@ -32,7 +32,7 @@ def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() 
     assert today.width > then.width
     assert (now.tables, now.rows) == (then.tables, then.rows)
     assert now.error < 0.7 * then.error
-    assert 0.75 <= now.inside <= 0.88
+    assert now.inside >= today.inside  # mechanisms were chosen by these rows, and widths were not
 
 
 def test_every_level_was_written_and_the_more_is_left_out_the_larger_the_error() -> None:

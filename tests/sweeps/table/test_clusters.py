@@ -48,7 +48,7 @@ def test_a_device_is_known_in_many_spellings(gpu: str, name: str) -> None:
     assert cluster(gpu=gpu).name == name
 
 
-@pytest.mark.parametrize("gpu", ["H100 PCIe", "H100 NVL", "V100", "A100-64GB", "MI250X"])
+@pytest.mark.parametrize("gpu", ["H100 PCIe", "H100 NVL", "V100", "A100-48GB", "MI250X"])
 def test_another_kind_or_size_of_a_device_is_not_taken_for_the_usual_one(gpu: str) -> None:
     with pytest.raises(ConfigError, match="is not the device of a known cluster"):
         cluster(gpu=gpu)

@@ -36,7 +36,7 @@ def counting(experiment_of: ExperimentOf, tmp_path: Path) -> Any:
     return lambda values=None: experiment_of({"data.path": str(tmp_path / "a.txt")} | (values or {}))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(size=st.integers(1, 300), seed=st.integers(0, 2**64 - 1))
 def test_an_epochs_order_is_a_permutation(size: int, seed: int) -> None:
     assert sorted(place_in_permutation(index, size, seed) for index in range(size)) == list(range(size))

@@ -52,7 +52,6 @@ def test_rows_cover_a_run_of_elements_in_order(shape: tuple[int, ...], cuts: tup
     assert len(boxes) <= 3
 
 
-@settings(deadline=None)
 @given(shapes=SHAPES, num_replicas=st.integers(1, 5), max_elements=st.integers(1, 2000))
 def test_shards_hold_every_element_of_every_parameter_once(
     shapes: list[tuple[int, ...]], num_replicas: int, max_elements: int
@@ -101,7 +100,7 @@ def updated_in_buckets(buckets: list[Bucket], plan: Any, gradients: list[dict[st
             state.update(bucket.gradients, torch.tensor(float(count)), 1e-2, weight_decay, plan)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(shapes=SHAPES, max_elements=st.integers(1, 2000))
 def test_three_updates_are_those_of_torchs_adamw(shapes: list[tuple[int, ...]], max_elements: int) -> None:
     stage, plan = stage_of(shapes), SimpleNamespace(adam_beta1=0.9, adam_beta2=0.95, adam_epsilon=1e-8)

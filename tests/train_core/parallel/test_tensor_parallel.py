@@ -124,7 +124,7 @@ def pair_of_products(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shards=some.tuples(*[some.integers(1, 4)] * 2),
     sizes=some.tuples(*[some.integers(1, 5)] * 2),

@@ -25,7 +25,7 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds
 
 MOST_STAGES = 8
-fifty = settings(deadline=None, max_examples=50)
+fifty = settings(max_examples=50)
 scales = some.floats(0.7, 1.5)
 stages = some.builds(  # backward takes 1.4 to 2.3 times the forward, as without recomputation
     lambda forward, inputs, weights: Stage(forward, forward * inputs, forward * weights),
