@@ -1,7 +1,7 @@
 """One step of a sweep: see how its trials stand, write down what is new, end what is not worth going on, start more.
 
-A step may be killed at any instant, and the next one goes on: new points and endings are in the journal before anything
-is done about them, a start is in its folder's `submission.json` before `sbatch` is called, and the journal follows.
+Whenever it is killed, the next one goes on: new points and endings are in the journal before anything is done about
+them, a start is in its folder's `submission.json` before `sbatch` is called, and the journal follows.
 """
 
 from __future__ import annotations
