@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -103,31 +103,26 @@ MEGATRON_ON_CPU = {
     **dict.fromkeys(("no-persist-layer-norm", "no-gradient-accumulation-fusion", "no-masked-softmax-fusion"), True),
     **dict.fromkeys(("no-bias-gelu-fusion", "no-bias-dropout-fusion", "no-rope-fusion"), True),
 }
+HUGGINGFACE = RealTrainer(
+    preset="hf-trainer",
+    environment="huggingface",
+    baseline={"parallel.zero_stage": 0},
+    others=[{"parallel.zero_stage": 2}, {"parallel.zero_stage": 3}],
+    too_large={"trainer.flags.config_name": "large.json"},
+    prepare=_write_program_of_the_page,
+)
+DEEPSPEED_ON_CPU = str(ROOT / "tests" / "trainers" / "deepspeed_on_cpu.py")
 TRAINERS = {
-    "hf-trainer": RealTrainer(
-        preset="hf-trainer",
-        environment="huggingface",
-        baseline={"parallel.zero_stage": 0},
-        others=[{"parallel.zero_stage": 2}, {"parallel.zero_stage": 3}],
-        too_large={"trainer.flags.config_name": "large.json"},
-        prepare=_write_program_of_the_page,
-    ),
-    "hf-deepspeed": RealTrainer(
+    "hf-trainer": HUGGINGFACE,
+    "hf-deepspeed": replace(
+        HUGGINGFACE,
         preset="hf-deepspeed",
-        environment="huggingface",
         baseline={"parallel.zero_stage": 1},
-        others=[{"parallel.zero_stage": 2}, {"parallel.zero_stage": 3}],
-        too_large={"trainer.flags.config_name": "large.json"},
         overrides={
-            "trainer.command": [
-                "{huggingface_starter}",
-                str(ROOT / "tests" / "trainers" / "deepspeed_on_cpu.py"),
-                "train.py",
-            ],
+            "trainer.command": ["{huggingface_starter}", DEEPSPEED_ON_CPU, "train.py"],
             "trainer.environment.DS_ACCELERATOR": "cpu",
             "trainer.environment.TORCH_EXTENSIONS_DIR": str(ENVIRONMENTS / "huggingface" / "extensions"),
         },
-        prepare=_write_program_of_the_page,
     ),
     "torchtitan": RealTrainer(
         preset="torchtitan",

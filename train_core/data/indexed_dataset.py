@@ -14,8 +14,9 @@ import hashlib
 import json
 import os
 import struct
+from itertools import pairwise
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from filelock import FileLock
@@ -47,6 +48,22 @@ class IdBounds(TypedDict):
     largest: int
 
 
+class DatasetIndex(NamedTuple):
+    """The content of an index.
+
+    Attributes:
+        dtype: of the ids.
+        lengths: the number of ids of every sequence.
+        offsets: the first byte of every sequence.
+        bounds: the sequence that begins each document, and the number of all sequences.
+    """
+
+    dtype: str
+    lengths: Ids
+    offsets: Ids
+    bounds: Ids
+
+
 def prepare_indexed(data: DataSpec, model: ModelSpec, cache_dir: Path) -> TokenFile:
     """The dataset's ids, once its index has been held against them and they against the model's vocabulary.
 
@@ -71,7 +88,7 @@ def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
     except OSError as error:
         remedy = "Give the path of both files, PREFIX.bin and PREFIX.idx, as data.path=PREFIX."
         raise ConfigError("data.path", data.path, f"{error.filename}: {error.strerror}", remedy) from None
-    dtype, lengths, offsets = _type_and_extents(data, index, content)
+    dtype, lengths, offsets, _ = _index_in(data, index, content)
     item = np.dtype(dtype).itemsize
     # The file is read as one stream, which is right only if its sequences lie without gaps and in order.
     ends = np.cumsum(lengths, dtype=np.int64) * item
@@ -85,21 +102,17 @@ def _token_file(data: DataSpec, index: Path, ids: Path) -> TokenFile:
 
 def starts_in_index(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
     """The first token of every document, from an index that `prepare_indexed` has read."""
-    index = tokens.path.with_suffix(".idx")
-    content = np.memmap(index, mode="r")
-    _, _, _, count, num_bounds = HEADER.unpack(content[: HEADER.size].tobytes())
-    lengths = content[HEADER.size : HEADER.size + 4 * count].view("<i4")
+    path = tokens.path.with_suffix(".idx")
+    index = _index_in(data, path, np.memmap(path, mode="r"))
     # Bounds number sequences, the last being the number of all of them.
-    first = HEADER.size + 12 * count
-    bounds = content[first : first + 8 * num_bounds].view("<i8")
+    bounds, count = index.bounds, len(index.lengths)
     if len(bounds) and (bounds.min() < 0 or bounds.max() > count):
-        raise _damage_error(data, index, f"names sequences of documents beyond the {count:,} that there are")
-    starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[bounds]
+        raise _damage_error(data, path, f"names sequences of documents beyond the {count:,} that there are")
+    starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(index.lengths, dtype=np.int64)))[bounds]
     return starts
 
 
-def _type_and_extents(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> tuple[str, Ids, Ids]:
-    """The type of the ids, and the number of ids and the byte offset of every sequence."""
+def _index_in(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> DatasetIndex:
     head = content[: HEADER.size].tobytes()
     if not head.startswith(MAGIC):
         raise _damage_error(data, index, "does not start as the index of an indexed dataset does")
@@ -112,9 +125,9 @@ def _type_and_extents(data: DataSpec, index: Path, content: NDArray[np.uint8]) -
     # A sequence has 4 bytes for its length and 8 for its offset, and a bound of a document has 8.
     if len(content) < HEADER.size + 12 * count + 8 * num_bounds:
         raise _damage_error(data, index, f"ends after {len(content):,} bytes, before the last of {count:,} sequences")
-    start = HEADER.size + 4 * count
-    lengths = content[HEADER.size : start].view("<i4")
-    return DTYPES[code], lengths, content[start : start + 8 * count].view("<i8")
+    ends = np.cumsum([HEADER.size, 4 * count, 8 * count, 8 * num_bounds])
+    lengths, offsets, bounds = (content[start:end] for start, end in pairwise(ends))
+    return DatasetIndex(DTYPES[code], lengths.view("<i4"), offsets.view("<i8"), bounds.view("<i8"))
 
 
 def _damage_error(data: DataSpec, path: Path, problem: str) -> ConfigError:

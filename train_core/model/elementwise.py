@@ -200,43 +200,6 @@ def split_heads(
     return tuple(part.permute(1, 2, 3, 0, 4).flatten(1, 2) for part in parts)
 
 
-class _EndsTurned(Function):
-    """A copy of heads (s, b, n, d), of which the end of each is turned; keeps nothing for backward."""
-
-    @staticmethod
-    def forward(ctx: Any, heads: Tensor, table: Tensor) -> Tensor:
-        ctx.table = table
-        return _with_turned_ends(heads, table, 1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        return _with_turned_ends(grad_out, ctx.table, -1), None
-
-
-def _with_turned_ends(heads: Tensor, table: Tensor, sign: int) -> Tensor:
-    plain, ends = heads.split([heads.size(-1) - 2 * table.size(-1), 2 * table.size(-1)], dim=-1)
-    return torch.cat((plain, _turned_copy(ends[:, :, None], table, sign)[:, :, 0]), dim=-1)
-
-
-class _KeysJoined(Function):
-    """Keys and values of heads from what makes both of them and the end that all keys share; keeps nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, pairs: Tensor, shared: Tensor, value_size: int, table: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.table = table
-        plain, value = pairs.split([pairs.size(-1) - value_size, value_size], dim=-1)
-        ends = _turned_copy(shared[:, :, None, None], table, 1)[:, :, 0]
-        return torch.cat((plain, ends.expand(*plain.shape[:-1], -1)), dim=-1), value.contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, grad_key: Tensor, grad_value: Tensor) -> tuple[Tensor | None, ...]:
-        size = 2 * ctx.table.size(-1)
-        plain, ends = grad_key.split([grad_key.size(-1) - size, size], dim=-1)
-        # Turned back after the sum over the heads, which have all been turned alike.
-        shared = _turned_copy(ends.sum(2)[:, :, None, None], ctx.table, -1)[:, :, 0, 0]
-        return torch.cat((plain, grad_value), dim=-1), shared, None, None
-
-
 def join_heads(
     query: Tensor, pairs: Tensor, shared: Tensor, sizes: tuple[int, int], table: Tensor
 ) -> tuple[Tensor, ...]:
@@ -249,10 +212,14 @@ def join_heads(
         sizes: d and v.
     """
     d, v = sizes
-    turned: Tensor = _EndsTurned.apply(query.unflatten(-1, (-1, d)), table)  # type: ignore[no-untyped-call]
-    of_heads = pairs.unflatten(-1, (-1, d - shared.size(-1) + v))
-    key, value = _KeysJoined.apply(of_heads, shared, v, table)  # type: ignore[no-untyped-call]
-    return tuple(heads.permute(1, 2, 0, 3) for heads in (turned, key, value))
+    r = shared.size(-1)
+    of_query, ends = query.unflatten(-1, (-1, d)).split([d - r, r], dim=-1)
+    of_key, value = pairs.unflatten(-1, (-1, d - r + v)).split([d - r, v], dim=-1)
+    turned = torch.cat((of_query, turn_heads(ends[:, :, None], table)[:, :, 0]), dim=-1)
+    # Turned before it is expanded, so that backward the gradients of all heads are summed before they are turned.
+    of_all_keys = turn_heads(shared[:, :, None, None], table)[:, :, 0]
+    key = torch.cat((of_key, of_all_keys.expand(*of_key.shape[:-1], -1)), dim=-1)
+    return tuple(heads.permute(1, 2, 0, 3) for heads in (turned, key, value.contiguous()))
 
 
 class _ShortValues(Function):
