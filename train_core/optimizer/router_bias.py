@@ -65,8 +65,3 @@ class RouterBiases:
         if self.values is None:
             return {}
         return {f"{name}.router.bias": row for name, row in zip(self.mixtures, self.values, strict=True)}
-
-    @property
-    def are_written_here(self) -> bool:
-        """True on the one rank of a stage that writes them into a checkpoint."""
-        return self.mesh.world.rank == self.mesh.layout.rank(self.mesh.pipeline.rank)

@@ -74,8 +74,7 @@ class ExpertLoads:
 
     def fields(self) -> dict[str, Any]:
         """The loads in the timed steps, as a field of a `Performance`; empty where no rank has experts."""
-        is_first = self.mesh.world.rank == self.mesh.layout.rank(self.mesh.pipeline.rank)
-        of_stages = gather_objects(_loads(self.timed) if is_first else {}, self.mesh.world)
+        of_stages = gather_objects(_loads(self.timed) if self.mesh.is_first_of_stage else {}, self.mesh.world)
         by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}
         loads = tuple(tuple(by_layer[index]) for index in sorted(by_layer))
         return {"expert_loads": loads, "dropped_share": self.dropped / self.routed if self.has_capacity else None}
