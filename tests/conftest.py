@@ -10,11 +10,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import settings as hypothesis_settings
-from playwright.sync_api import Browser, sync_playwright
 
 from conf.types.schema import Value
 from conf.types.sites import TrackingSpec
@@ -25,6 +24,9 @@ from tests.composed import compose_tree, load, load_cluster
 from tests.covering import covering
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 TESTS = Path(__file__).parent
 BuildRecord = Callable[[Sequence[Mapping[str, Value]], Sequence[str]], SweepRecord]
@@ -221,6 +223,8 @@ def browser() -> Iterator[Browser]:
         found = _find_chromium()
     if found is None:
         pytest.skip("no Chromium on this machine: install it with the system's packages")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield chromium

@@ -1,4 +1,4 @@
-"""How the jobs of a PBS machine stand (`slurm.scheduler=pbs`), how they are ended, and a rank's seat in one.
+"""How the jobs of a PBS machine stand (`slurm.scheduler=pbs`), and how they are ended.
 
 What a job itself knows of its end, its script writes beside its output, because PBS forgets a job at its end unless its
 history is kept: a qstat that no longer shows a job tells nothing but that.
@@ -6,11 +6,9 @@ history is kept: a qstat that no longer shows a job tells nothing but that.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conf.errors import UsageError
@@ -21,9 +19,6 @@ from sweeps.folder.submission import Submission, tail
 from train_core.measurement import Outcome
 
 ANSWER_SECONDS = 60
-JOB_NAME = "TRISWEEP_PBS_JOB"
-"""The variable by which a task knows that PBS started its job, and what it is called."""
-
 LIVE = {
     **dict.fromkeys("QHWT", "PENDING"),
     **dict.fromkeys("RB", "RUNNING"),
@@ -31,10 +26,6 @@ LIVE = {
     "E": "COMPLETING",
 }
 """Slurm's word for each of PBS' letters that is one of a job which has not ended."""
-
-RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, and the mpiexec of Slurm's wrappers."""
 
 WORDS_OF_PBS = (
     (re.compile(r"^=>> PBS: job killed: walltime \d+ exceeded", re.MULTILINE), Outcome.TIMED_OUT),
@@ -55,28 +46,6 @@ def ended_file(logs: Path, name: str) -> Path:
 def _deleted_file(logs: Path, name: str) -> Path:
     """The file that is there once we have called qdel for a job."""
     return logs / f"{name}.deleted"
-
-
-def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Give a rank that a PBS job's mpiexec started the variables that jobs read, and send its output to its own files.
-
-    Raises:
-        UsageError: mpiexec says nowhere which rank this is.
-    """
-    rank, local_rank = (
-        next((environment[key] for key in keys if key in environment), "") for keys in (RANK, LOCAL_RANK)
-    )
-    if not rank:
-        problem = f"mpiexec sets none of {', '.join(RANK)}"
-        raise UsageError(problem, "Set slurm.pbs_mpiexec to one that does.")
-    name, size = environment[JOB_NAME], int(environment["WORLD_SIZE"])
-    environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank, "WORLD_SIZE": str(size)})
-    # Under these names Slurm says the same, and the functions that run in jobs know no others.
-    environment.update({"SLURM_PROCID": rank, "SLURM_JOB_NAME": name, "SLURM_JOB_ID": environment["PBS_JOBID"]})
-    for stream, suffix in ((sys.stdout, "out"), (sys.stderr, "err")):
-        stream.flush()
-        path = f"{Path(sys.argv[1]).with_suffix('')}_{rank}_log.{suffix}"
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream.fileno())
 
 
 def states_in_pbs(

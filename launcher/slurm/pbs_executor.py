@@ -17,8 +17,9 @@ from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.executor import Executor, FolderWork
 from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
-from launcher.slurm.pbs import JOB_NAME, ended_file
+from launcher.slurm.pbs import ended_file
 from launcher.slurm.sbatch import python_command, require_plain_path, setup_lines
+from launcher.slurm.task import JOB_NAME
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.process.meeting import FIRST_PORT, NUM_PORTS
 from train_core.whole_files import write_atomically

@@ -10,10 +10,18 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 
+from conf.errors import UsageError
 from conf.private_files import keep_private, read_own
-from launcher.slurm.pbs import JOB_NAME, take_seat
+
+JOB_NAME = "TRISWEEP_PBS_JOB"
+"""The variable by which a task knows that PBS started its job, and what it is called."""
+
+RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, and the mpiexec of Slurm's wrappers."""
 
 
 def main(work: Path, sha256: str, element: int) -> None:
@@ -33,6 +41,28 @@ def main(work: Path, sha256: str, element: int) -> None:
         sys.exit(f"{work} is not what was submitted: somebody has replaced it. Give the command again.")
     function, folders = pickle.loads(content)
     function(folders[element])
+
+
+def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Give a rank that a PBS job's mpiexec started the variables that jobs read, and send its output to its own files.
+
+    Raises:
+        UsageError: mpiexec says nowhere which rank this is.
+    """
+    rank, local_rank = (
+        next((environment[key] for key in keys if key in environment), "") for keys in (RANK, LOCAL_RANK)
+    )
+    if not rank:
+        problem = f"mpiexec sets none of {', '.join(RANK)}"
+        raise UsageError(problem, "Set slurm.pbs_mpiexec to one that does.")
+    name, size = environment[JOB_NAME], int(environment["WORLD_SIZE"])
+    environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank, "WORLD_SIZE": str(size)})
+    # Under these names Slurm says the same, and the functions that run in jobs know no others.
+    environment.update({"SLURM_PROCID": rank, "SLURM_JOB_NAME": name, "SLURM_JOB_ID": environment["PBS_JOBID"]})
+    for stream, suffix in ((sys.stdout, "out"), (sys.stderr, "err")):
+        stream.flush()
+        path = f"{Path(sys.argv[1]).with_suffix('')}_{rank}_log.{suffix}"
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -9,18 +9,16 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
-import transformers.trainer
-from transformers import AutoConfig, AutoModelForCausalLM, TrainerControl, TrainerState, TrainingArguments
 
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, Call, call_of
-from launcher.command_trainer import huggingface
-from launcher.command_trainer.huggingface import StepLines, run_program
 from launcher.command_trainer.step_book import StepBook
 from tests.composed import load
 from train_core.costs import num_parameters
@@ -28,7 +26,12 @@ from train_core.costs import num_parameters
 STEPS = ["training.num_steps=3", "training.num_warmup_steps=1"]
 LLAMA = ["model=llama-2-7b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=64"]
 LLAMA += ["parallel.world_size=16", *STEPS]
-ARGUMENTS, CONTROL = object.__new__(TrainingArguments), TrainerControl()
+
+
+@pytest.fixture(scope="module")
+def huggingface() -> ModuleType:
+    """The callback's module, imported here: it takes `transformers` and so many seconds in everybody's collection."""
+    return import_module("launcher.command_trainer.huggingface")
 
 
 def experiment_of(trainer: str, *overrides: str) -> Experiment:
@@ -44,27 +47,30 @@ def has(words: Sequence[str], *expected: str) -> bool:
     return any(tuple(words[start : start + len(expected)]) == expected for start in range(len(words)))
 
 
-def take_steps(lines: StepLines, monkeypatch: pytest.MonkeyPatch, *, is_first: bool) -> None:
+def take_steps(huggingface: ModuleType, monkeypatch: pytest.MonkeyPatch, *, is_first: bool) -> None:
     """Three steps of half a second; after the second one, weights are saved for ten seconds."""
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    lines, arguments, control = huggingface.StepLines(), object.__new__(TrainingArguments), TrainerControl()
     clock = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     state = TrainerState(max_steps=3, is_world_process_zero=is_first)
-    lines.on_train_begin(ARGUMENTS, state, CONTROL)
+    lines.on_train_begin(arguments, state, control)
     for step in (1, 2, 3):
         state.global_step, clock[0] = step, clock[0] + 0.5
-        lines.on_step_end(ARGUMENTS, state, CONTROL)
-        lines.on_log(ARGUMENTS, state, CONTROL, {"loss": 5.0 - step, "grad_norm": 1.25, "learning_rate": 3e-4})
+        lines.on_step_end(arguments, state, control)
+        lines.on_log(arguments, state, control, {"loss": 5.0 - step, "grad_norm": 1.25, "learning_rate": 3e-4})
         if step == 2:
             clock[0] += 10.0
-            lines.on_save(ARGUMENTS, state, CONTROL)
-    lines.on_log(ARGUMENTS, state, CONTROL, {"train_runtime": 11.5, "train_loss": 3.0})
+            lines.on_save(arguments, state, control)
+    lines.on_log(arguments, state, control, {"train_runtime": 11.5, "train_loss": 3.0})
 
 
 def test_what_the_callback_prints_is_what_the_preset_reads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    huggingface: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(huggingface, "_peak_memory_gib", lambda: 0.375)
-    take_steps(StepLines(), monkeypatch, is_first=True)
+    take_steps(huggingface, monkeypatch, is_first=True)
     book = StepBook(experiment_of("hf-trainer"))
     for line in capsys.readouterr().out.splitlines():
         list(book.hear(line))
@@ -76,30 +82,34 @@ def test_what_the_callback_prints_is_what_the_preset_reads(
 
 
 def test_other_ranks_print_their_memory_where_it_grows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    huggingface: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = iter([0.5, 0.25, 0.75])
     monkeypatch.setattr(huggingface, "_peak_memory_gib", lambda: next(memory))
-    take_steps(StepLines(), monkeypatch, is_first=False)
+    take_steps(huggingface, monkeypatch, is_first=False)
     assert capsys.readouterr().out.splitlines() == ["memory 0.500 GiB", "memory 0.750 GiB"]
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_script_finds_its_words_and_its_neighbours_and_the_first_rank_says_when_it_has_ended(
-    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rank: str,
+    huggingface: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "neighbour.py").write_text("NAME = 'beside it'\n")
     script = tmp_path / "train.py"
     script.write_text("import neighbour, sys\nif __name__ == '__main__': print(neighbour.NAME, *sys.argv[1:])\n")
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    callbacks: list[type[StepLines]] = []
-    monkeypatch.setattr(transformers.trainer, "DEFAULT_CALLBACKS", callbacks)
+    callbacks: list[object] = []
+    monkeypatch.setattr(import_module("transformers.trainer"), "DEFAULT_CALLBACKS", callbacks)
     monkeypatch.setenv("RANK", rank)
-    run_program([str(script), "--seed", "1"])
+    huggingface.run_program([str(script), "--seed", "1"])
     end = [huggingface.END] if rank == "0" else []
     assert capsys.readouterr().out.splitlines() == ["beside it --seed 1", *end]
-    assert callbacks == [StepLines]
+    assert callbacks == [huggingface.StepLines]
     monkeypatch.delitem(sys.modules, "neighbour")
 
 
@@ -113,6 +123,8 @@ def test_a_script_finds_its_words_and_its_neighbours_and_the_first_rank_says_whe
     ],
 )
 def test_the_model_of_the_file_has_as_many_parameters_as_ours(model: list[str], kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     experiment = experiment_of("hf-trainer", *LLAMA, *model)
     job = dict.fromkeys(JOB_NAMES, "X")
     (tmp_path / "config.json").write_text(call_of(experiment.trainer, experiment, job).files["config.json"])

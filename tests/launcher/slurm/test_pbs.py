@@ -13,10 +13,10 @@ from conf.errors import ConfigError, UsageError
 from launcher.cancel import cancel_jobs
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.own_jobs import standings
-from launcher.slurm.pbs import take_seat
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.resources import max_array_size
+from launcher.slurm.task import take_seat
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from tests.launcher.conftest import SlurmOf
 from train_core.trial_folder import TrialFolder

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page
 
 from conf.types.sweep_spec import SweepSpec
 from results.mlflow.store import database_path
@@ -22,6 +21,9 @@ from sweeps.trial import SweepFolder, SweepRecord
 from tests.results.conftest import CREATED, SQLITE, finish, performance, report_of, trial
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port, read
 from train_core.measurement import Outcome
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [
     pytest.mark.slow,

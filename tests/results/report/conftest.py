@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 DRAWN_MILLISECONDS = 20_000
 

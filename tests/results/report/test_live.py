@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from playwright.sync_api import Browser
 
 from conf.errors import UsageError
 from results.report.live import LiveReport, serve_page
@@ -17,6 +17,9 @@ from sweeps.folder.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, finish, performance, trial
 from train_core.measurement import Outcome
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 TRIALS = (trial("base", is_baseline=True), trial("two", world_size=2), trial("three", world_size=2, recompute="full"))
 

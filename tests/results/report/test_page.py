@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from tests.results.conftest import report_of, sweep_writer
 from tests.results.report.conftest import Open
@@ -84,6 +83,8 @@ def test_the_page_itself_never_scrolls_sideways(report: Path, visit: Open, width
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
 def test_axe_finds_no_violation(report: Path, visit: Open, width: int, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
     found = Axe().run(visit(report, width, color_scheme=scheme).page)
     assert found.violations_count == 0, found.generate_report()
 

@@ -8,10 +8,14 @@ import pytest
 from tests.train_core.costs.priced import priced, setting_of, with_links, with_trainer
 from train_core.costs.price import Prices
 from train_core.costs.primitives.collectives import gather_seconds
+from train_core.costs.setting import Setting
 
-LLAMA = setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
 LAYERS, RANKS = 80, 16
 SHARDED = {"data_parallel_size": RANKS, "zero_stage": 3}
+
+
+def llama() -> Setting:
+    return setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
 
 
 def data_seconds(prices: Prices) -> float:
@@ -20,7 +24,7 @@ def data_seconds(prices: Prices) -> float:
 
 def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
     """Latency alone: a gather for each layer and one for the ends, forward; and backward one more, and a scatter."""
-    alone = with_links(with_trainer(LLAMA, sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
+    alone = with_links(with_trainer(llama(), sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
     one = gather_seconds(alone, np.zeros(1), np.array([RANKS]), np.array([1]))[0]
     assert data_seconds(priced(alone, **SHARDED)) == pytest.approx(3 * (LAYERS + 1) * one, rel=1e-3)
     beside = with_trainer(alone, sharded_overlap=1.0)
@@ -32,7 +36,7 @@ def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_c
 def test_a_list_of_one_tensor_a_rank_takes_the_host_time_for_each_rank_which_nothing_hides(
     zero_stage: int, messages: int
 ) -> None:
-    plain = with_trainer(LLAMA, gathered_messages=4, scattered_messages=12)
+    plain = with_trainer(llama(), gathered_messages=4, scattered_messages=12)
     listed = with_trainer(plain, listed_rank_seconds=1e-5)
     plan = SHARDED | {"zero_stage": zero_stage}
     more = data_seconds(priced(listed, **plan)) - data_seconds(priced(plain, **plan))
@@ -41,7 +45,7 @@ def test_a_list_of_one_tensor_a_rank_takes_the_host_time_for_each_rank_which_not
 
 def test_layers_above_deepspeeds_limit_are_gathered_beside_nothing_and_once_more_when_they_are_repeated() -> None:
     """Latency alone: three gathers and a scatter of 80 layers, and of the ends, all of which are shown."""
-    free = with_trainer(with_links(LLAMA, bandwidth_bytes_per_second=1e15), sharded_overlap=1.0)
+    free = with_trainer(with_links(llama(), bandwidth_bytes_per_second=1e15), sharded_overlap=1.0)
     one = gather_seconds(free, np.zeros(1), np.array([RANKS]), np.array([1]))[0]
     plan = {"data_parallel_size": RANKS, "zero_stage": 3, "recompute": "full"}
     above, below = (data_seconds(priced(with_trainer(free, live_parameters=n), **plan)) for n in (10**8, 10**9))

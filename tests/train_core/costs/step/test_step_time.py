@@ -30,7 +30,16 @@ from train_core.costs.setting import Setting
 TERMS = ("compute", "tensor", "pipeline", "bubble", "data", "optimizer", "waiting")
 ROUNDING = 1e-12
 BOOLEAN_OVERLAPS = ("overlaps_weight_gradient", "overlaps_chunk_transfers")
-GPT, LLAMA = setting_of("gpt-22b", "frontier"), setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
+
+
+def gpt() -> Setting:
+    return setting_of("gpt-22b", "frontier")
+
+
+def llama() -> Setting:
+    return setting_of("llama-2-70b", "dgx-h100", trainer="fsdp")
+
+
 forty = settings(max_examples=40, derandomize=True)
 
 
@@ -41,7 +50,7 @@ def term(prices: Prices, name: str) -> float:
 @some.composite
 def plans(draw: Any) -> tuple[Setting, dict[str, Any]]:
     """A legal plan of 48 layers, which five stages share unevenly, or of 80."""
-    setting = draw(some.sampled_from([GPT, LLAMA, with_trainer(GPT, overlaps_weight_gradient=False)]))
+    setting = draw(some.sampled_from([gpt(), llama(), with_trainer(gpt(), overlaps_weight_gradient=False)]))
     p = draw(some.sampled_from([1, 2, 4, 5, 8]))
     schedules = ["1f1b"] + (["zero-bubble"] if p > 1 else []) + (["interleaved"] if p in (2, 4, 8) else [])
     schedule = draw(some.sampled_from(schedules))
@@ -125,7 +134,7 @@ def test_one_more_round_of_micro_batches_takes_longer(drawn: tuple[Setting, dict
 @pytest.mark.parametrize("num_rounds", [1, 2, 8])
 def test_zero_bubble_waits_less_than_1f1b(num_stages: int, num_rounds: int) -> None:
     plan = {"pipeline_parallel_size": num_stages, "num_micro_batches": num_rounds * num_stages}
-    plain, zero_bubble = (term(priced(GPT, **plan, schedule=name), "bubble") for name in ("1f1b", "zero-bubble"))
+    plain, zero_bubble = (term(priced(gpt(), **plan, schedule=name), "bubble") for name in ("1f1b", "zero-bubble"))
     assert 0 < zero_bubble < plain
 
 
@@ -134,7 +143,7 @@ def test_more_chunks_wait_less_and_send_more(num_stages: int) -> None:
     """Between 1F1B, two and three chunks; every chunk of a micro-batch is sent."""
     plan = {"pipeline_parallel_size": num_stages, "num_micro_batches": 4 * num_stages}
     chunked = [
-        priced(GPT, **plan, virtual_pipeline_size=chunks, schedule="interleaved" if chunks > 1 else "1f1b")
+        priced(gpt(), **plan, virtual_pipeline_size=chunks, schedule="interleaved" if chunks > 1 else "1f1b")
         for chunks in (1, 2, 3)
     ]
     bubbles = [term(prices, "bubble") for prices in chunked]
@@ -144,14 +153,14 @@ def test_more_chunks_wait_less_and_send_more(num_stages: int) -> None:
 
 def test_the_bubble_of_equal_stages_is_the_textbooks() -> None:
     """(p - 1) / m of the busy time. A vocabulary of nothing, almost, makes the ends as the other stages are."""
-    setting = with_trainer(with_model(GPT, vocab_size=8), scattered_transfers=False)
+    setting = with_trainer(with_model(gpt(), vocab_size=8), scattered_transfers=False)
     prices = priced(setting, pipeline_parallel_size=4, num_micro_batches=12)
     busy = sum(term(prices, name) for name in ("compute", "tensor", "pipeline"))
     assert term(prices, "bubble") / busy == pytest.approx(3 / 12, rel=0.02)
 
 
 def test_one_stage_neither_waits_nor_sends() -> None:
-    prices = priced(GPT, tensor_parallel_size=8, num_micro_batches=8)
+    prices = priced(gpt(), tensor_parallel_size=8, num_micro_batches=8)
     assert term(prices, "bubble") == term(prices, "pipeline") == 0
 
 
@@ -190,7 +199,7 @@ def test_two_stages_of_one_node_add_up_their_embedding_inside_it() -> None:
 
 
 def test_replicas_reduce_gradients_once_a_step_however_many_micro_batches() -> None:
-    few, many = (term(priced(GPT, data_parallel_size=8, num_micro_batches=count), "data") for count in (1, 16))
+    few, many = (term(priced(gpt(), data_parallel_size=8, num_micro_batches=count), "data") for count in (1, 16))
     assert few == many > 0
 
 
@@ -224,37 +233,37 @@ def test_on_a_cpu_zero_1_reduces_gradients_whole_as_the_trainer_does() -> None:
 
 
 def test_zero_1_updates_a_share_of_the_parameters() -> None:
-    setting = with_efficiency(GPT, kernel_seconds=0.0)
+    setting = with_efficiency(gpt(), kernel_seconds=0.0)
     setting = with_trainer(setting, whole_gradient_bytes=0.0)
     whole, sharded = (term(priced(setting, data_parallel_size=8, zero_stage=stage), "optimizer") for stage in (0, 1))
     assert sharded == pytest.approx(whole / 8)
 
 
 def test_passes_over_whole_gradients_are_not_shared_out() -> None:
-    rate = GPT.cluster.device.memory_bandwidth_bytes_per_second * GPT.cluster.efficiency.memory
-    without, with_passes = (with_trainer(GPT, whole_gradient_bytes=each) for each in (0.0, 16.0))
+    rate = gpt().cluster.device.memory_bandwidth_bytes_per_second * gpt().cluster.efficiency.memory
+    without, with_passes = (with_trainer(gpt(), whole_gradient_bytes=each) for each in (0.0, 16.0))
     for stage in (0, 1):
         plan = {"data_parallel_size": 8, "zero_stage": stage}
         more = term(priced(with_passes, **plan), "optimizer") - term(priced(without, **plan), "optimizer")
-        assert more == pytest.approx(16.0 * num_parameters(GPT.model) / rate)
+        assert more == pytest.approx(16.0 * num_parameters(gpt().model) / rate)
 
 
 def test_a_device_alone_waits_for_nobody_and_many_wait_for_the_slowest_of_them() -> None:
     """Of n normal values the largest lies `sqrt(2 ln n)` standard deviations above their mean, for large n."""
     shares = [
         term(prices, "waiting") / term(prices, "compute")
-        for prices in (priced(GPT, data_parallel_size=number) for number in (1, 8, 1024))
+        for prices in (priced(gpt(), data_parallel_size=number) for number in (1, 8, 1024))
     ]
-    assert shares == pytest.approx([GPT.scale.slowest * (2 * log(number)) ** 0.5 for number in (1, 8, 1024)])
+    assert shares == pytest.approx([gpt().scale.slowest * (2 * log(number)) ** 0.5 for number in (1, 8, 1024)])
 
 
 def test_transfers_show_in_part_beside_the_computation_of_another_chunk_which_one_chunk_has_not() -> None:
-    alone = with_trainer(GPT, overlaps_chunk_transfers=False)
-    beside = with_trainer(GPT, overlaps_chunk_transfers=True)
+    alone = with_trainer(gpt(), overlaps_chunk_transfers=False)
+    beside = with_trainer(gpt(), overlaps_chunk_transfers=True)
     stages = {"pipeline_parallel_size": 4, "num_micro_batches": 8}
     assert term(priced(beside, **stages), "pipeline") == term(priced(alone, **stages), "pipeline")
     chunks = {**stages, "virtual_pipeline_size": 2, "schedule": "interleaved"}
-    shown = GPT.scale.shown * term(priced(alone, **chunks), "pipeline")
+    shown = gpt().scale.shown * term(priced(alone, **chunks), "pipeline")
     assert term(priced(beside, **chunks), "pipeline") == pytest.approx(shown)
 
 
@@ -284,7 +293,7 @@ def test_ranks_that_share_a_core_take_turns() -> None:
 
 def test_chunks_that_are_done_early_reduce_their_gradients_beside_those_of_a_whole_group_of_micro_batches() -> None:
     """On slow links the reduction is longer than any computation, so that what hides it is what it is shorter by."""
-    slow = with_links(with_trainer(GPT, data_overlap=1.0), bandwidth_bytes_per_second=1e-3)
+    slow = with_links(with_trainer(gpt(), data_overlap=1.0), bandwidth_bytes_per_second=1e-3)
     free = with_trainer(slow, data_overlap=0.0)
     stages = {"pipeline_parallel_size": 4, "data_parallel_size": 8, "num_micro_batches": 8}
     chunks = {**stages, "virtual_pipeline_size": 4, "schedule": "interleaved"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command, commands, finished, no_slurm, trisweep  # noqa: F401
+from tests.cli.conftest import Command
 from tests.docs.documented import ROOT
 
 NAME = re.compile(r"`([a-z][a-z_.]+)`")
@@ -39,8 +39,8 @@ def keys_of(document: object) -> set[str]:
 def test_every_name_that_the_page_mentions_is_in_the_document(
     heading: str,
     command: tuple[str, ...],
-    finished: Path,  # noqa: F811
-    trisweep: Command,  # noqa: F811
+    finished: Path,
+    trisweep: Command,
 ) -> None:
     done = trisweep(*command, "--json", cwd=finished)
     keys = keys_of(json.loads(done.stdout))
