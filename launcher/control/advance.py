@@ -349,8 +349,7 @@ class Conductor:
         taken = list[Trial]()
         for proposal in answer.proposals:
             assert self.rules.draft is not None
-            # Under its own name first: whether a point was tried is asked of the trial that an earlier command made of
-            # it.
+            # Under its own name first, by which an earlier command may have tried the same point.
             trial = self._rename_trial(self.rules.draft(proposal), trials)
             if trial.identity in trials and self._is_tried(trials[trial.identity]):
                 continue
