@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.target import Target
-from conf.compose.load import load_cluster
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
+from sweeps.table.clusters import cluster_named
 from train_core.costs.implementation import Implementation
 from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.costs.trainers import IMPLEMENTATIONS
@@ -90,7 +90,7 @@ def _links() -> Iterator[str]:
 
 
 def _described_clusters() -> list[ClusterSpec]:
-    return [load_cluster(name) for name in options("cluster") if name != MEASURED_BY_ITS_USERS]
+    return [cluster_named(name) for name in options("cluster") if name != MEASURED_BY_ITS_USERS]
 
 
 def _cell_of(value: object) -> str:

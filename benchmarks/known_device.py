@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from conf.compose.load import load_cluster
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.schema import Frozen
+from sweeps.table.clusters import cluster_named
 
 MEMORY_SHARE = 0.1
 """The driver keeps a part of the memory for itself: torch sees a few percent less than the data sheet says."""
@@ -33,7 +33,7 @@ def cluster_of(device: TorchDevice) -> str | None:
 
 @cache
 def _clusters_with_gpus() -> tuple[ClusterSpec, ...]:
-    clusters = (load_cluster(name) for name in options("cluster"))
+    clusters = (cluster_named(name) for name in options("cluster"))
     return tuple(cluster for cluster in clusters if cluster.gpu_names)
 
 

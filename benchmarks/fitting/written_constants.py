@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.fitting.constants import GPUS, NETWORK, NETWORKS, OTHERS, SCALE, chip_values, fitted_constants
 from calibrate.robust_fit import Values
-from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR, options
+from sweeps.table.clusters import cluster_named
 from train_core.whole_files import write_atomically
 
 COSTS = CONF_DIR.parent / "train_core" / "costs"
@@ -48,7 +48,7 @@ def places_of(values: Values) -> Iterator[WrittenPlace]:
         path = CONF_DIR / "efficiency" / f"{chip}.yaml"
         yield from (WrittenPlace(path, field, value) for field, value in chip_values(values, chip).items())
     for cluster in options("cluster"):
-        kind = NETWORKS.get(load_cluster(cluster).links[-1].name)
+        kind = NETWORKS.get(cluster_named(cluster).links[-1].name)
         if kind is not None:
             yield WrittenPlace(CONF_DIR / "cluster" / f"{cluster}.yaml", "link", values[f"{NETWORK}.{kind}"])
     chips = options("efficiency")

@@ -10,7 +10,8 @@ from conf.units import GIBIBYTE, TERA
 from sweeps.confidence import Interval, interval_of
 from sweeps.table.configuration import Configuration, configuration_of
 from sweeps.table.file import PREDICTED_COLUMNS, Record
-from train_core.costs import Estimate, StageMemory, estimate
+from train_core.costs import Estimate, StageMemory, estimates
+from train_core.costs.counts.computable import require_computable
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,18 @@ def price(records: Iterable[Record], implementation: str | None = None) -> list[
     Args:
         implementation: a name of IMPLEMENTATIONS for the rows that name none; None takes the usual one of each row.
     """
-    return [_priced_row(record, implementation) for record in records]
+    read = [(record, *_read_row(record, implementation)) for record in records]
+    setups = [(known.setup, known.implementation) for _, known, _ in read if known is not None]
+    priced = iter(estimates(setups))
+    return [PricedRow(record, known and RowPrediction(known, next(priced)), reason) for record, known, reason in read]
 
 
-def _priced_row(record: Record, implementation: str | None) -> PricedRow:
+def _read_row(record: Record, implementation: str | None) -> tuple[Configuration | None, str]:
+    """The configuration of a row that can be priced, or None and the reason why it cannot."""
     try:
         record.require_whole()
         configuration = configuration_of(record.row, implementation)
-        prediction = RowPrediction(configuration, estimate(configuration.setup, configuration.implementation))
+        require_computable(configuration.setup.model, configuration.setup.batch.micro_batch_size)
     except ConfigError as error:  # one bad row must not cost the others their prediction
-        return PricedRow(record, None, str(error))
-    return PricedRow(record, prediction, "")
+        return None, str(error)
+    return configuration, ""

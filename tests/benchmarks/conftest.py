@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.forward import forward_results
+from benchmarks.level_results import LevelResult
 from benchmarks.measured_rows import published_rows
 from sweeps.table.prices import PricedRow
 
@@ -12,3 +14,9 @@ from sweeps.table.prices import PricedRow
 def priced() -> dict[str, PricedRow]:
     """Every published row that somebody confirmed, priced once. Nobody changes it."""
     return published_rows()
+
+
+@pytest.fixture(scope="session")
+def forward() -> list[LevelResult]:
+    """What the forward test says today, of rows that are priced for it once."""
+    return forward_results()

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from benchmarks.csv_rows import read_rows
-from benchmarks.forward import AS_IT_HAPPENED, AS_OF_TODAY, PUBLISHED_3, WITH_TODAYS_WIDTHS, forward_results
+from benchmarks.forward import AS_IT_HAPPENED, AS_OF_TODAY, PUBLISHED_3, WITH_TODAYS_WIDTHS
 from benchmarks.level_results import LEVEL_RESULTS, LevelResult, mean_over_tables
 from benchmarks.levels import LEVELS
 from sweeps.table.prices import PricedRow
@@ -19,8 +19,8 @@ def test_rows_of_the_forward_test_are_in_no_fit(priced: dict[str, PricedRow]) ->
 
 
 @pytest.mark.slow
-def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today() -> None:
-    then, today, now = forward_results()
+def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today(forward: list[LevelResult]) -> None:
+    then, today, now = forward
     assert (then.level, today.level, now.level) == (AS_IT_HAPPENED, WITH_TODAYS_WIDTHS, AS_OF_TODAY)
     assert then[1:5] == today[1:5]  # the predictions are those of that day in both
     with PUBLISHED_3.open(newline="") as file:

@@ -9,8 +9,7 @@ import pytest
 from benchmarks.published_rows import PUBLISHED
 from conf.folders import options
 from sweeps.table.clusters import cluster_of
-from sweeps.table.file import read_table
-from sweeps.table.prices import price
+from sweeps.table.prices import PricedRow
 from sweeps.table.remarks import with_columns
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
@@ -42,7 +41,11 @@ def test_what_a_row_says_of_its_nodes_makes_the_cluster_that_it_names() -> None:
 
 
 @pytest.mark.slow
-def test_every_row_of_todays_tables_is_priced_but_two_that_waited_for_every_kernel() -> None:
-    reasons = [row.reason or "" for row in price(read_table(PUBLISHED_2).records) if row.prediction is None]
+def test_every_row_of_todays_tables_is_priced_but_two_that_waited_for_every_kernel(
+    priced: dict[str, PricedRow],
+) -> None:
+    of_file = [row for place, row in priced.items() if place.startswith(PUBLISHED_2.name)]
+    reasons = [row.reason for row in of_file if row.prediction is None]
+    assert len(of_file) == len(rows())
     assert len(reasons) == 2
     assert all("was run with launch blocking" in reason for reason in reasons)

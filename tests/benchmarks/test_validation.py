@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import benchmark_names
+from benchmarks.level_results import LevelResult
 from benchmarks.measured_rows import measured_rows
 from benchmarks.published_rows import PUBLISHED, RowSet, row_sets
 from benchmarks.target import at_least, at_most, figure, within
@@ -23,9 +24,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def found(priced: dict[str, PricedRow]) -> Validation:
+def found(priced: dict[str, PricedRow], forward: list[LevelResult]) -> Validation:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("benchmarks.validation.published_rows", lambda: priced)
+        patch.setattr("benchmarks.validation.forward_results", lambda: forward)
         return validation()
 
 
