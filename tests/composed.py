@@ -1,15 +1,22 @@
-"""Configurations that tests share: composing one takes 150 ms, and many tests ask for the same."""
+"""Configurations that tests share. Hydra takes 300 ms to compose one, and tests ask for thousands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache
+
+import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
 
 import conf.compose.load
 from conf.compose.load import Composition
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree
-from conf.overrides import Overrides
+from conf.folders import own_folders
+from conf.overrides import Override, Overrides
 from conf.types.cluster_spec import ClusterSpec
 
 
@@ -34,3 +41,25 @@ def load_cluster(name: str) -> ClusterSpec:
 @cache
 def _composed(texts: tuple[str, ...]) -> Composition:
     return conf.compose.load.compose(Overrides.parse(texts))
+
+
+compose_with_hydra = hydra.compose
+
+
+def compose_choices_once(config_name: str, overrides: list[str], *, return_hydra_config: bool = False) -> DictConfig:
+    """What `hydra.compose` returns. Each choice of files is composed once in a process, as most differ in values only.
+
+    Hydra sets values after it has put the chosen files together, and its own function sets them here. With folders of
+    a person's own, whose files a test may change, all is composed anew.
+    """
+    values = [text for text in overrides if Override.parse(text).pins]
+    if return_hydra_config or own_folders():
+        return compose_with_hydra(config_name, overrides, return_hydra_config)
+    config = deepcopy(_chosen(config_name, tuple(text for text in overrides if text not in values)))
+    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
+    return config
+
+
+@cache
+def _chosen(config_name: str, choices: tuple[str, ...]) -> DictConfig:
+    return compose_with_hydra(config_name, list(choices))

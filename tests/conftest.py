@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import hydra
 import pytest
 from hypothesis import settings as hypothesis_settings
 
@@ -20,7 +21,7 @@ from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import PointSet
 from sweeps.points.plan import make_trials
 from sweeps.trial import SweepRecord
-from tests.composed import compose_tree, load, load_cluster
+from tests.composed import compose_choices_once, compose_tree, load, load_cluster
 from tests.covering import covering
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionShape, Product, RatesPlan
@@ -200,6 +201,14 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output_dir = tmp_path_factory.mktemp("empty")
     connect(TrackingSpec(kind="sqlite", uri=None, experiment="made-up"), output_dir).search_experiments()
     return database_path(output_dir)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_compositions() -> Iterator[None]:
+    """Commands that tests start as processes of their own compose as users' do, and so do the tests of composing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hydra, "compose", compose_choices_once)
+        yield
 
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
