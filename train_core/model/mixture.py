@@ -180,7 +180,8 @@ def in_best_groups(preferences: Tensor, num_groups: int, num_best: int) -> Tenso
     goodness = groups.topk(min(2, groups.size(-1)), dim=-1).values.sum(-1)
     best = goodness.topk(num_best, dim=-1).indices
     is_other = torch.ones_like(goodness, dtype=torch.bool).scatter_(-1, best, False)
-    return groups.masked_fill(is_other[..., None], -torch.inf).flatten(-2)
+    masked: Tensor = groups.masked_fill(is_other[..., None], -torch.inf)
+    return masked.flatten(-2)
 
 
 class _GatedAndWeighted(Function):
