@@ -9,6 +9,7 @@ from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.counts.traffic import stage_traffic
 from train_core.costs.terms import HELD_KINDS
+from train_core.costs.trainers import IMPLEMENTATIONS
 from train_core.rehearsal.stage import rehearse_stage
 
 FEW = 1e-4
@@ -311,6 +312,20 @@ def test_ranks_that_share_out_experts_exchange_and_hold_what_the_cost_model_says
         assert counted.memory.total_bytes == pytest.approx(predicted.stages[stage].allocated_bytes, rel=0.02)
         if experiment.parallel.pipeline_parallel_size == 1:
             assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
+
+
+@pytest.mark.parametrize(("recompute", "query_rank"), [("none", "1536"), ("full", "null")])
+def test_tensor_ranks_that_each_make_the_short_vectors_do_as_many_flops_as_the_estimate_says(
+    recompute: str, query_rank: str
+) -> None:
+    """Of this trainer alone; other estimates count what all ranks need together."""
+    of_model = ["model=deepseek-v2", "model.experts=null", "model.num_layers=2", "model.seq_length=512"]
+    of_model += [f"model.latent_attention.query_rank={query_rank}", "cluster=frontier", "precision=bf16"]
+    plan = ["parallel.world_size=4", "parallel.tensor_parallel_size=4", f"parallel.recompute={recompute}"]
+    experiment = load([*of_model, *plan, "batch.global_batch_size=2"]).experiment()
+    predicted = estimate(experiment)
+    assert rehearse_stage(experiment, 0).flops * 4 == predicted.hardware_flops
+    assert predicted.hardware_flops > estimate(experiment, IMPLEMENTATIONS["megatron-core"]).hardware_flops
 
 
 ZERO_3 = [
