@@ -26,6 +26,9 @@ MISTRAL_WINDOW = 4096
 QWEN3_HEAD = 128
 """The width of a head that a Qwen3's file means that does not name it. Source: transformers, Qwen3Config."""
 
+DEEPSEEK_V3 = {"routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4, "rms_norm_eps": 1e-6}
+"""What a DeepSeek-V3's file means that does not name these keys. Source: transformers, DeepseekV3Config."""
+
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 Shape = dict[str, Any]
 
@@ -237,6 +240,20 @@ def _deepseek(config: _Config) -> Shape:
     return {**_llama(config), "head_size": head, "experts": experts, "latent_attention": latent}
 
 
+def _deepseek_v3(config: _Config) -> Shape:
+    """With the routing of its own: sigmoids, the best groups of experts, and a factor of what these put out."""
+    config.require("norm_topk_prob", True)
+    shape, absent = _deepseek(config), DEEPSEEK_V3
+    routing = {
+        "scores": "sigmoid",
+        "routed_scale": config.number("routed_scaling_factor", absent["routed_scaling_factor"]),
+        "num_groups": config.count("n_group", int(absent["n_group"])),
+        "top_groups": config.count("topk_group", int(absent["topk_group"])),
+    }
+    epsilon = config.number("rms_norm_eps", absent["rms_norm_eps"])
+    return {**shape, "norm_epsilon": epsilon, "experts": {**shape["experts"], **routing}}
+
+
 def _experts(number: int, top_k: int, width: int, shared: int = 0, dense: int = 0) -> Shape:
     return {
         "num_experts": number,
@@ -258,7 +275,7 @@ KINDS: dict[str, Callable[[_Config], Shape]] = {
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
+    "deepseek_v3": _deepseek_v3,
 }
 """The functions that read the keys of each type of model."""
 

@@ -112,7 +112,7 @@ def _leave_out_later_keys(content: dict[str, Any]) -> None:
             if not field.is_required() and content[group].get(name) == field.default:
                 content[group].pop(name, None)
     if experts := content["model"].get("experts"):
-        for name in ("balance_loss", "balance_bias", "scores"):
+        for name in ("balance_loss", "balance_bias", "scores", "routed_scale", "num_groups", "top_groups"):
             if experts[name] == ExpertsSpec.model_fields[name].default:
                 del experts[name]
 

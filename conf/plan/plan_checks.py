@@ -15,6 +15,7 @@ from conf.plan.expert_axis import check_expert_axis
 from conf.plan.setup_parts import EXAMPLE, SetupParts, StageBlock, written_blocks
 from conf.plan.setup_parts import KEY as MIXED
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
+from conf.types.model_spec import ModelSpec
 from conf.types.schema import PrecisionPlan
 
 PIECES = 2
@@ -291,11 +292,13 @@ def _check_precision(setup: SetupParts) -> None:
                 f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
                 f"Choose one of {', '.join(device.dtypes)}, or give the device a peak.",
             )
-        require_recipe(setup.precision, device)
+        require_recipe(setup.precision, device, setup.model)
 
 
-def require_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
+def require_recipe(precision: PrecisionPlan, device: DeviceSpec, model: ModelSpec) -> None:
     """Refuse narrow products that a device has no peak for.
+
+    An emulation is offered where this package's own trainer has one: not of experts, and not of latent attention.
 
     Raises:
         InfeasiblePlan: names the recipe, and one that the device has.
@@ -310,7 +313,8 @@ def require_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
         return
     peaks, narrow = device.peak_flops_per_second, narrow_dtype(recipe)
     problem = f"has no peak for {narrow} under cluster.device.peak_flops_per_second of {device.name}"
-    emulation = "" if "fp8" in peaks else " This package's own trainer takes precision.emulate=true, too."
+    is_emulated = "fp8" not in peaks and model.experts is None and model.latent_attention is None
+    emulation = " This package's own trainer takes precision.emulate=true, too." if is_emulated else ""
     remedy = f"Use {key}={'fp8-tensorwise' if 'fp8' in peaks else 'null'}, or another device.{emulation}"
     if narrow not in peaks:
         raise InfeasiblePlan(key, recipe, problem, remedy)

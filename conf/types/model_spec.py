@@ -63,7 +63,13 @@ class ExpertsSpec(Frozen):
         balance_bias: step of the biases that keep experts equally busy there without a loss, such as 0.001. Each is
             added to an expert's score where tokens choose, and after an update moves by so much against its load.
         scores: what a router there makes of its products: `softmax` over all experts, or `sigmoid` of each, as in
-            DeepSeek-V3. A token's experts weigh as their scores do, and together one.
+            DeepSeek-V3. A token's experts weigh as their scores do, and together as much as `routed_scale`.
+        routed_scale: factor of what a token's experts put out together there; that of the shared one has none. 2.5 in
+            DeepSeek-V3.
+        num_groups: groups of experts there that stand side by side, of which each token takes the best alone; 8 in
+            DeepSeek-V3. 1 lets all tokens choose among all experts.
+        top_groups: how many groups one token's experts come from; the best are those whose two best experts have the
+            highest scores together.
     """
 
     num_experts: Count
@@ -76,6 +82,9 @@ class ExpertsSpec(Frozen):
     balance_loss: Annotated[float, Field(ge=0)] = 0.0
     balance_bias: Annotated[float, Field(ge=0)] = 0.0
     scores: Scores = "softmax"
+    routed_scale: Positive = 1.0
+    num_groups: Count = 1
+    top_groups: Count = 1
 
     @model_validator(mode="after")
     def _tokens_find_experts(self) -> ExpertsSpec:
@@ -86,6 +95,22 @@ class ExpertsSpec(Frozen):
                 f"is more than model.experts.num_experts = {self.num_experts}",
                 f"Use model.experts.top_k={self.num_experts} or less.",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_hold_enough(self) -> ExpertsSpec:
+        key, experts = "model.experts.num_groups", self.num_experts
+        if experts % self.num_groups:
+            fitting = nearest_divisor(self.num_groups, experts)
+            problem = f"does not divide model.experts.num_experts = {experts}"
+            raise ConfigError(key, self.num_groups, problem, f"Use {key}={fitting}.")
+        key, each = "model.experts.top_groups", experts // self.num_groups
+        if self.top_groups > self.num_groups:
+            problem = f"is more than model.experts.num_groups = {self.num_groups}"
+            raise ConfigError(key, self.top_groups, problem, f"Use {key}={self.num_groups} or less.")
+        if self.top_groups * each < self.top_k:
+            problem = f"takes {self.top_groups} groups of {each} experts, fewer than model.experts.top_k = {self.top_k}"
+            raise ConfigError(key, self.top_groups, problem, f"Use {key}={-(-self.top_k // each)} or more.")
         return self
 
 

@@ -17,8 +17,8 @@ from conf.errors import UsageError
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
-from train_core.checkpoints.huggingface import from_rows, require_layout, source_of
-from train_core.checkpoints.huggingface_config import MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, model_type_of
+from train_core.checkpoints.huggingface import from_rows, require_layout, router_biases_of, source_of
+from train_core.checkpoints.huggingface_config import DEEPSEEK_V3, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, model_type_of
 from train_core.checkpoints.metadata import read_metadata
 from train_core.checkpoints.reader import Reader, read
 from train_core.model.dtypes import DTYPES
@@ -26,6 +26,7 @@ from train_core.model.transformer import Transformer
 
 CONFIG = "config.json"
 CLASSES = {"llama": "Llama", QWEN2: "Qwen2", QWEN3: "Qwen3", MIXTRAL: "Mixtral", QWEN3_MOE: "Qwen3Moe"}
+CLASSES |= {DEEPSEEK_V3: "DeepseekV3"}
 """The names in `transformers` of the Llamas that are written."""
 FILE_BYTES = 4 * 2**30
 """A file is written from memory in one piece, so that this is also about how much an export needs."""
@@ -87,6 +88,13 @@ def _tensors(checkpoint: Path, facts: Facts, dtype: torch.dtype) -> Iterator[tup
         source = source_of(name, spec)
         tensors = from_rows(parameter.to(dtype), source, spec)
         yield from zip(source.names, tensors, strict=True)
+    for name in router_biases_of(spec):
+        assert spec.experts is not None
+        bias = torch.zeros(spec.experts.num_experts)
+        if spec.experts.balance_bias:  # else no checkpoint has any
+            read({name: bias}, reader)
+        (tensor,) = source_of(name, spec).names
+        yield tensor, bias  # in fp32, as `transformers` keeps it
 
 
 def _write_tokenizer(folder: Path, checkpoint: Path, spec: ModelSpec) -> None:
@@ -155,20 +163,54 @@ def hugging_face_config(spec: ModelSpec, dtype: Dtype) -> dict[str, Any]:
         shared["num_experts_per_tok"] = experts.top_k
         if kind == MIXTRAL:
             shared["num_local_experts"], width = experts.num_experts, experts.ffn_hidden_size
-        else:
+        elif spec.latent_attention is None:
             shared |= {"num_experts": experts.num_experts, "moe_intermediate_size": experts.ffn_hidden_size}
             shared["norm_topk_prob"] = True
-    return shared | {
-        "architectures": [f"{CLASSES[kind]}ForCausalLM"],
-        "model_type": kind,
-        "max_position_embeddings": spec.seq_length,
-        "hidden_size": spec.hidden_size,
-        "intermediate_size": width,
-        "num_hidden_layers": spec.num_layers,
-        "num_attention_heads": spec.num_attention_heads,
-        "num_key_value_heads": spec.num_query_groups,
-        "head_dim": spec.query_size // spec.num_attention_heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": spec.norm_epsilon,
-        "rope_theta": spec.rotary_base or ROTARY_BASE,
+    # What DeepSeek's files call so is the part of a head that positions turn.
+    latent, head_size = spec.latent_attention, spec.query_size // spec.num_attention_heads
+    rotary_size = head_size if latent is None else latent.rotary_head_size
+    return (
+        shared
+        | _latent_keys(spec)
+        | {
+            "architectures": [f"{CLASSES[kind]}ForCausalLM"],
+            "model_type": kind,
+            "max_position_embeddings": spec.seq_length,
+            "hidden_size": spec.hidden_size,
+            "intermediate_size": width,
+            "num_hidden_layers": spec.num_layers,
+            "num_attention_heads": spec.num_attention_heads,
+            "num_key_value_heads": spec.num_query_groups,
+            "head_dim": rotary_size,
+            "hidden_act": "silu",
+            "rms_norm_eps": spec.norm_epsilon,
+            "rope_theta": spec.rotary_base or ROTARY_BASE,
+        }
+    )
+
+
+def _latent_keys(spec: ModelSpec) -> dict[str, Any]:
+    """The keys of a DeepSeek-V3 alone; nothing of another model."""
+    latent, experts = spec.latent_attention, spec.experts
+    if latent is None or experts is None:
+        return {}
+    return {
+        "q_lora_rank": latent.query_rank,
+        "kv_lora_rank": latent.key_value_rank,
+        "qk_rope_head_dim": latent.rotary_head_size,
+        "qk_nope_head_dim": spec.query_size // spec.num_attention_heads - latent.rotary_head_size,
+        "v_head_dim": latent.value_head_size,
+        "rope_interleave": True,
+        "n_routed_experts": experts.num_experts,
+        "moe_intermediate_size": experts.ffn_hidden_size,
+        "n_shared_experts": experts.shared_ffn_hidden_size // experts.ffn_hidden_size,
+        "first_k_dense_replace": experts.num_dense_layers,
+        "moe_layer_freq": 1,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": True,
+        "routed_scaling_factor": experts.routed_scale,
+        "n_group": experts.num_groups,
+        "topk_group": experts.top_groups,
+        "num_nextn_predict_layers": 0,
     }

@@ -1,12 +1,14 @@
 """Weights in Hugging Face's files (safetensors): GPT-2's layout for the GPT family, Llama's for the Llama family, where
-biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, or of
-Qwen3-MoE with norms.
+biases of queries, keys and values make it that of Qwen2, their norms that of Qwen3, and experts that of Mixtral, of
+Qwen3-MoE with norms, or of DeepSeek-V3 with latent attention.
 
 A parameter of the model corresponds to one tensor there or to several, whose rows stand in another order, as here for
 two query groups of two heads:
 
     there    q0 q1 q2 q3  k0 k1  v0 v1      all queries, all keys, all values
     here     q0 q1 k0 v0  q2 q3 k1 v1       group after group, so that a plain cut serves tensor parallelism
+
+Of the rows that DeepSeek's positions turn, neighbours turn together there, and here row i with row i + r/2 of r.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from conf.errors import ConfigError
-from conf.types.model_spec import ExpertsSpec, ModelSpec
+from conf.types.model_spec import ExpertsSpec, LatentAttentionSpec, ModelSpec
 from train_core.checkpoints.checkpoint_folder import KEY
-from train_core.checkpoints.huggingface_config import MIXTRAL, QWEN3_MOE, model_type_of, require_config
+from train_core.checkpoints.huggingface_config import DEEPSEEK_V3, MIXTRAL, QWEN3_MOE, model_type_of, require_config
 from train_core.model.transformer import Transformer, gate_block_size
 
 UNUSED = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks and tables that older files hold
@@ -31,12 +33,13 @@ class Source(NamedTuple):
     """The tensors that make up one parameter, in the order in which their rows follow each other there.
 
     Attributes:
-        rows: how this model orders them.
+        rows: how this model orders them; `end_in_pairs` has such pairs at the end of all, `heads_end_in_pairs` of each
+            head.
         transposed: their matrices are (in, out), as in GPT-2's Conv1D.
     """
 
     names: tuple[str, ...]
-    rows: Literal["same", "groups", "gate"] = "same"
+    rows: Literal["same", "groups", "gate", "end_in_pairs", "heads_end_in_pairs"] = "same"
     transposed: bool = False
 
 
@@ -84,7 +87,16 @@ class MixtureLayout(NamedTuple):
 MIXTURES = {
     MIXTRAL: MixtureLayout("Mixtral", "model.layers.{}.block_sparse_moe", ("w1", "w3"), "w2"),
     QWEN3_MOE: MixtureLayout("Qwen3-MoE", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
+    DEEPSEEK_V3: MixtureLayout("DeepSeek-V3", FEED_FORWARD, ("gate_proj", "up_proj"), "down_proj"),
 }
+SHARED_EXPERTS = f"{FEED_FORWARD}.shared_experts"
+SHARED = {
+    "feed_forward.shared.up": Source((f"{SHARED_EXPERTS}.gate_proj", f"{SHARED_EXPERTS}.up_proj"), "gate"),
+    "feed_forward.shared.down": Source((f"{SHARED_EXPERTS}.down_proj",)),
+}
+SHORT_NORM_EPSILON = 1e-6
+"""Of the norms of short vectors, whatever the others have. Source: transformers, DeepseekV3Attention."""
+ROUTER = "feed_forward.router"
 
 
 def source_of(name: str, spec: ModelSpec) -> Source:
@@ -93,6 +105,8 @@ def source_of(name: str, spec: ModelSpec) -> Source:
     parts = module.split(".")
     index, module = (parts[1], ".".join(parts[2:])) if parts[0] == "layers" else ("", module)
     source = _layout(spec)[module]
+    if module == ROUTER and leaf == "bias":  # which is no parameter, here or there
+        leaf = "e_score_correction_bias"
     return source._replace(names=tuple(f"{tensor.format(index)}.{leaf}" for tensor in source.names))
 
 
@@ -105,14 +119,32 @@ def _layout(spec: ModelSpec) -> dict[str, Source]:
         module: Source(tuple(f"{there.module}.experts.{expert}.{part}" for expert in experts for part in parts))
         for module, parts in (("feed_forward.experts.up", there.up), ("feed_forward.experts.down", (there.down,)))
     }
-    return LLAMA | of_experts | {"feed_forward.router": Source((f"{there.module}.gate",))}
+    layout = LLAMA | of_experts | {ROUTER: Source((f"{there.module}.gate",))}
+    return layout if spec.latent_attention is None else layout | SHARED | _of_short_vectors(spec.latent_attention)
+
+
+def _of_short_vectors(latent: LatentAttentionSpec) -> dict[str, Source]:
+    """The sources of the ways down and up of latent attention."""
+    is_short = latent.query_rank is not None
+    down = ("q_a_proj", "kv_a_proj_with_mqa") if is_short else ("kv_a_proj_with_mqa",)
+    return {
+        "attention.down": Source(tuple(f"{ATTENTION}.{part}" for part in down), "end_in_pairs"),
+        "attention.short_query_norm": Source((f"{ATTENTION}.q_a_layernorm",)),
+        "attention.short_pair_norm": Source((f"{ATTENTION}.kv_a_layernorm",)),
+        "attention.query_up": Source((f"{ATTENTION}.{'q_b_proj' if is_short else 'q_proj'}",), "heads_end_in_pairs"),
+        "attention.pair_up": Source((f"{ATTENTION}.kv_b_proj",)),
+    }
+
+
+def router_biases_of(spec: ModelSpec) -> list[str]:
+    """The names of the biases of routers for which the model's layout has a place."""
+    if spec.experts is None or model_type_of(spec) != DEEPSEEK_V3:
+        return []
+    return [f"layers.{index}.{ROUTER}.bias" for index in range(spec.num_dense_layers, spec.num_layers)]
 
 
 def require_layout(spec: ModelSpec) -> None:
     """Raises ConfigError where no layout has a place for this model."""
-    if spec.latent_attention is not None:
-        problem = "has no place in any Hugging Face layout that is read and written"
-        raise ConfigError("model.latent_attention", "given", problem, "Use model.latent_attention=null.")
     gated = spec.family == "llama"
     if spec.gated_mlp != gated:
         problem = f"has no place in the Hugging Face layout of the {spec.family} family"
@@ -120,7 +152,9 @@ def require_layout(spec: ModelSpec) -> None:
     if spec.family == "gpt" and spec.query_size + 2 * spec.key_value_size != 3 * spec.hidden_size:
         problem = "has no place in GPT-2's layout, whose queries, keys and values are as wide as the model"
         raise ConfigError("model.num_query_groups", spec.num_query_groups, problem, "Use one group for each head.")
-    if spec.experts is not None:
+    if spec.latent_attention is not None:
+        _require_deepseek(spec, spec.experts)
+    elif spec.experts is not None:
         _require_mixture(spec, spec.experts)
     elif spec.qk_norm and spec.qkv_bias:
         problem = "has no place in Qwen3's layout, whose queries and keys have norms and no biases"
@@ -137,6 +171,8 @@ def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
         ("model.experts.num_dense_layers", experts.num_dense_layers, 0),
         ("model.experts.balance_bias", experts.balance_bias, 0.0),
         ("model.experts.scores", experts.scores, "softmax"),
+        ("model.experts.routed_scale", experts.routed_scale, 1.0),
+        ("model.experts.num_groups", experts.num_groups if experts.top_groups < experts.num_groups else 1, 1),
         ("model.qkv_bias", spec.qkv_bias, False),
     ):
         if value != plain:
@@ -144,10 +180,33 @@ def _require_mixture(spec: ModelSpec, experts: ExpertsSpec) -> None:
             raise ConfigError(key, value, problem, f"Use {key}={str(plain).lower()}.")
 
 
+def _require_deepseek(spec: ModelSpec, experts: ExpertsSpec | None) -> None:
+    """Latent attention has a layout beside experts with sigmoid scores and whole shared ones."""
+    there = "has no place in DeepSeek-V3's layout"
+    if experts is None:
+        raise ConfigError("model.experts", "null", f"{there}, the only one of latent attention", "Choose experts.")
+    width, shared = experts.ffn_hidden_size, experts.shared_ffn_hidden_size
+    if experts.scores != "sigmoid":
+        raise ConfigError("model.experts.scores", experts.scores, there, "Use model.experts.scores=sigmoid.")
+    if not shared or shared % width:
+        problem = f"{there}, which has whole shared experts as wide as model.experts.ffn_hidden_size = {width}"
+        remedy = f"Use model.experts.shared_ffn_hidden_size={max(shared // width, 1) * width}."
+        raise ConfigError("model.experts.shared_ffn_hidden_size", shared, problem, remedy)
+    if experts.num_experts < 2 * experts.num_groups:
+        problem = f"{there}, whose groups have two experts or more"
+        remedy = f"Use model.experts.num_groups={experts.num_experts // 2} or less."
+        raise ConfigError("model.experts.num_groups", experts.num_groups, problem, remedy)
+    if spec.norm_epsilon != SHORT_NORM_EPSILON:
+        problem = f"{there}, whose norms of short vectors have {SHORT_NORM_EPSILON}"
+        raise ConfigError("model.norm_epsilon", spec.norm_epsilon, problem, "Use model.norm_epsilon=1.0e-6.")
+
+
 def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
     """The parameter, from its tensors there."""
     whole = torch.cat([tensor.t() if source.transposed and tensor.dim() == 2 else tensor for tensor in tensors])
-    parts, rest = _parts(source, spec), whole.shape[1:]
+    parts, rest = _parts(source, spec, whole.size(0)), whole.shape[1:]
+    if (order := _order(source, spec, whole)) is not None:
+        return whole[order]
     if parts is None:
         return whole.contiguous()
     split = torch.split(whole, [count * width * blocks for count, width, blocks in parts])
@@ -160,9 +219,11 @@ def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
 
 def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
     """The tensors there, from the parameter: the reverse of `to_rows`."""
-    parts, rest = _parts(source, spec), parameter.shape[1:]
+    parts, rest = _parts(source, spec, parameter.size(0)), parameter.shape[1:]
     # Experts are as large as each other, and so are the two matrices of an expert's first product.
     tensors = list(parameter.chunk(len(source.names)))
+    if (order := _order(source, spec, parameter)) is not None:
+        tensors = list(parameter[order.argsort()].split(_lengths(source, spec, parameter.size(0))))
     if parts is not None:
         rows = [count * width for count, width, _ in parts]
         blocks = torch.split(parameter.view(parts[0][2], -1, *rest), rows, dim=1)
@@ -171,18 +232,36 @@ def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor
     return [(tensor.t() if source.transposed and tensor.dim() == 2 else tensor).contiguous() for tensor in tensors]
 
 
-def _parts(source: Source, spec: ModelSpec) -> list[tuple[int, int, int]] | None:
+def _order(source: Source, spec: ModelSpec, rows: Tensor) -> Tensor | None:
+    """The place there of each row here, where neighbours turn together there; None of other rows."""
+    if spec.latent_attention is None or not source.rows.endswith("in_pairs"):
+        return None
+    num_blocks = spec.num_attention_heads if source.rows == "heads_end_in_pairs" else 1
+    places = torch.arange(rows.size(0), device=rows.device).view(num_blocks, -1)
+    size = spec.latent_attention.rotary_head_size
+    plain, ends = places.split([places.size(1) - size, size], 1)
+    return torch.cat((plain, ends[:, ::2], ends[:, 1::2]), 1).flatten()
+
+
+def _lengths(source: Source, spec: ModelSpec, num_rows: int) -> list[int]:
+    """The rows of each tensor there: a short query's, which may be absent, and those of a short key and value."""
+    rank = 0 if spec.latent_attention is None else spec.latent_attention.query_rank or 0
+    return [num_rows] if len(source.names) == 1 else [rank, num_rows - rank]
+
+
+def _parts(source: Source, spec: ModelSpec, num_rows: int) -> list[tuple[int, int, int]] | None:
     """The parts of the rows, which follow one another there and take turns block by block here.
 
     Of each part: how many heads a block has, how many rows a head has, and how many blocks there are.
 
     None where the rows have one part, and so the same order.
     """
-    if source.rows == "same":
+    if source.rows not in ("groups", "gate"):
         return None
     if source.rows == "gate":
-        size = gate_block_size(spec, spec.ffn_hidden_size)
-        return [(1, size, spec.ffn_hidden_size // size)] * 2
+        width = num_rows // 2  # of the layer's feed-forward network, or of the shared expert
+        size = gate_block_size(spec, width)
+        return [(1, size, width // size)] * 2
     groups, size = spec.num_query_groups, spec.query_size // spec.num_attention_heads
     # A group has its query heads, one key head and one value head.
     return [(count, size, groups) for count in (spec.num_attention_heads // groups, 1, 1)]
@@ -209,9 +288,28 @@ class Weights:
             self._require_shape(name, shape)
         # Files of tied models may repeat the embedding as a head; `_require_own_head` has seen that it is the same.
         used = {name for parameter in wanted for name in source_of(parameter, spec).names} | {"lm_head.weight"}
+        used |= self._require_router_biases()
         for name in self.files:
             if name not in used and not name.endswith(UNUSED):
+                if model_type_of(spec) == DEEPSEEK_V3 and name.startswith(f"model.layers.{spec.num_layers}."):
+                    problem = (
+                        f"holds {name}, of num_nextn_predict_layers, and multi-token prediction is not trained here"
+                    )
+                    raise ConfigError(KEY, str(self.path), problem, "Name weights without those layers.")
                 raise self._error(f"holds {name}, for which model={spec.name} has no place")
+
+    def _require_router_biases(self) -> set[str]:
+        """The tensors there of the biases of routers, which are there and are used, unless all are zero."""
+        experts, names = self.spec.experts, router_biases_of(self.spec)
+        tensors = [tensor for name in names for tensor in source_of(name, self.spec).names]
+        if experts is not None and experts.balance_bias:
+            for name in names:
+                self._require_shape(name, (experts.num_experts,))
+        elif used := next((name for name in tensors if name in self.files and self._tensor(name).any()), None):
+            problem = f"would drop {used} of {self.path}, by which tokens choose experts"
+            remedy = "Use model.experts.balance_bias=0.001, or 1.0e-9 to leave it as it is."
+            raise ConfigError("model.experts.balance_bias", 0.0, problem, remedy)
+        return set(tensors)
 
     def value(self, name: str, shape: torch.Size) -> Tensor:
         """The parameter with a global name, in fp32 on the CPU."""

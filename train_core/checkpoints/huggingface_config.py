@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from conf.compose.model_from import DEEPSEEK_V3 as DEEPSEEK_V3_DEFAULTS
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
 from conf.types.model_spec import ModelSpec, RotaryScaling
@@ -50,7 +51,15 @@ class HuggingFaceConfig(BaseModel):
     num_key_value_heads: int | None = None
     num_local_experts: int | None = None
     num_experts: int | None = None
+    n_routed_experts: int | None = None
     num_experts_per_tok: int | None = None
+    routed_scaling_factor: float | None = None
+    n_group: int | None = None
+    topk_group: int | None = None
+    scoring_func: str | None = None
+    topk_method: str | None = None
+    moe_layer_freq: int | None = None
+    rope_interleave: bool | None = None
     tie_word_embeddings: bool | None = None
     layer_norm_epsilon: float | None = None
     rms_norm_eps: float | None = None
@@ -72,11 +81,13 @@ class HuggingFaceConfig(BaseModel):
     rope_scaling: RopeParameters | None = None
 
 
-QWEN2, QWEN3, MIXTRAL, QWEN3_MOE = "qwen2", "qwen3", "mixtral", "qwen3_moe"
-LLAMAS = ("llama", "mistral", QWEN2, QWEN3, MIXTRAL, QWEN3_MOE)
+QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3 = "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3"
+LLAMAS = ("llama", "mistral", QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
+WITH_EXPERTS = (MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
 FAMILIES: dict[str, Family] = {"gpt2": "gpt", **dict.fromkeys(LLAMAS, "llama")}
 """The types of models that are computed as a family here; a Mistral is a Llama with a window, a Qwen2 one with biases
-of queries, keys and values, a Qwen3 one with norms of queries and keys, and a Mixtral and a Qwen3-MoE have experts."""
+of queries, keys and values, a Qwen3 one with norms of queries and keys; a Mixtral, a Qwen3-MoE and a DeepSeek-V3 have
+experts, the last with latent attention."""
 
 WITH: dict[str, tuple[str, ...]] = {"qkv_bias": (QWEN2,), "qk_norm": (QWEN3, QWEN3_MOE)}
 """The types of Llamas that have what a key says, which the others have not."""
@@ -106,6 +117,10 @@ FIXED: dict[Family, dict[str, Fixed]] = {
         "norm_topk_prob": Fixed((True,), "weights of a token's experts that add up to one"),
         "mlp_only_layers": Fixed(([],), "experts in every layer"),
         "decoder_sparse_step": Fixed((1,), "experts in every layer"),
+        "moe_layer_freq": Fixed((1,), "experts in every layer but the first ones"),
+        "scoring_func": Fixed(("sigmoid",), "sigmoid scores of such a model's experts"),
+        "topk_method": Fixed(("noaux_tc",), "groups of experts as good as their two best"),
+        "rope_interleave": Fixed((True,), "positions that turn neighbours of such a model's heads together"),
     },
 }
 
@@ -122,6 +137,8 @@ def model_type_of(spec: ModelSpec) -> str:
     """Hugging Face's type of such a model."""
     if spec.family == "gpt":
         return "gpt2"
+    if spec.latent_attention is not None:
+        return DEEPSEEK_V3
     if spec.experts is not None:
         return QWEN3_MOE if spec.qk_norm else MIXTRAL
     return QWEN3 if spec.qk_norm else QWEN2 if spec.qkv_bias else "llama"
@@ -176,6 +193,10 @@ def _read(path: Path) -> HuggingFaceConfig:
         config.sliding_window = None  # its files name one all the same
     if config.model_type == QWEN3_MOE and config.norm_topk_prob is None:
         config.norm_topk_prob = False  # what transformers' Qwen3MoeConfig means by a file that does not say
+    if config.model_type == DEEPSEEK_V3:
+        for key, default in DEEPSEEK_V3_DEFAULTS.items():
+            if getattr(config, key) is None:
+                setattr(config, key, default)
     return config
 
 
@@ -201,7 +222,11 @@ def _require_architecture(config: HuggingFaceConfig, path: Path, spec: ModelSpec
         if (has := kind in types) != getattr(spec, name):
             problem, remedy = f'is not that of {path}, which names model_type = "{kind}"', f"{name}={str(has).lower()}"
             raise ConfigError(f"model.{name}", not has, problem, f"Use model.{remedy}, or other weights.")
-    if kind is not None and (has_experts := kind in (MIXTRAL, QWEN3_MOE)) != (spec.experts is not None):
+    if kind is not None and (is_latent := kind == DEEPSEEK_V3) != (spec.latent_attention is not None):
+        problem = f'is not that of {path}, which names model_type = "{kind}"'
+        remedy = "Use a model with latent attention, or other weights." if is_latent else "Use other weights."
+        raise ConfigError("model.latent_attention", "null" if is_latent else "given", problem, remedy)
+    if kind is not None and (has_experts := kind in WITH_EXPERTS) != (spec.experts is not None):
         problem = f'is not that of {path}, which names model_type = "{kind}"'
         remedy = "Use a model with experts, or other weights." if has_experts else "Use model.experts=null."
         raise ConfigError("model.experts", "null" if has_experts else "given", problem, remedy)
@@ -234,8 +259,10 @@ def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> No
 
 def _require_experts(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
     """Tokens must pass through as many experts, which no shape tells."""
-    number = "num_local_experts" if config.num_experts is None else "num_experts"
-    for ours, theirs in {"num_experts": number, "top_k": "num_experts_per_tok"}.items():
+    names = ("n_routed_experts", "num_experts", "num_local_experts")
+    number = next((name for name in names if getattr(config, name) is not None), names[-1])
+    routing = {"routed_scale": "routed_scaling_factor", "num_groups": "n_group", "top_groups": "topk_group"}
+    for ours, theirs in {"num_experts": number, "top_k": "num_experts_per_tok", **routing}.items():
         value, there = getattr(spec.experts, ours, None), getattr(config, theirs)
         if value is not None and there is not None and there != value:
             problem = f"is not the {there} that {path} names as {theirs}"

@@ -15,7 +15,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Frozen
 from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.computable import require_computable
-from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
+from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops, repeated_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
@@ -225,6 +225,14 @@ def num_recomputed(setup: Setup) -> int:
     return sum(recomputed_layers(layers, chunks, every) for layers in setup.layers_per_stage)
 
 
+def own_hardware_flops(setup: Setup, attended_share: float = 1.0) -> int:
+    """The FLOPs of a step of this package's own trainer, over all devices; see `hardware_flops`."""
+    model, parallel, size = setup.model, setup.parallel, setup.batch.global_batch_size
+    layers = num_recomputed(setup)
+    counted = hardware_flops(model, size, parallel.recompute, layers, attended_share)
+    return counted + repeated_flops(model, size, parallel, layers)
+
+
 def _estimate(
     setup: Setup, implementation: Implementation, step: StepColumns, index: int, stages: tuple[StageMemory, ...]
 ) -> Estimate:
@@ -240,6 +248,8 @@ def _estimate(
     capacity = capacities[worst]
     needed = model_flops(model, batch.global_batch_size)
     executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
+    if implementation.name == TRISWEEP.name:
+        executed = own_hardware_flops(setup)
     seconds, peak = float(step.total_seconds[index]), setup.peak_flops_per_second
     # Steps per second and device.
     rate = 1 / (seconds * parallel.world_size)

@@ -231,30 +231,32 @@ class _ShortValues(Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, _as_wide(value, query), 0.0, True
+            query, key, as_wide(value, query), 0.0, True
         )
-        out = _as_narrow(out, value)
+        out = as_narrow(out, value)
         ctx.save_for_backward(query, key, value, out, log_sum_exp)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
         query, key, value, out, log_sum_exp = ctx.saved_tensors
-        grad_out, padded, out = (_as_wide(narrow, query) for narrow in (grad_out, value, out))
+        grad_out, padded, out = (as_wide(narrow, query) for narrow in (grad_out, value, out))
         of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_out, query, key, padded, out, log_sum_exp, 0.0, True
         )
-        return of_query, of_key, _as_narrow(of_value, value)
+        return of_query, of_key, as_narrow(of_value, value)
 
 
-def _as_wide(narrow: Tensor, query: Tensor) -> Tensor:
+def as_wide(narrow: Tensor, query: Tensor) -> Tensor:
+    """Values padded to the width of queries, for a CPU's kernel."""
     # Without values, as in a rehearsal, nothing is computed, and nothing padded: kernels of GPUs take narrow ones.
     if isinstance(narrow, FakeTensor):
         return narrow
     return functional.pad(narrow, (0, query.size(-1) - narrow.size(-1)))
 
 
-def _as_narrow(wide: Tensor, value: Tensor) -> Tensor:
+def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
+    """The kernel's output, or a gradient, in the width of the values."""
     # Heads of a token stand together, as the kernel writes them, so that the next product takes them as they are.
     return wide.transpose(1, 2)[..., : value.size(-1)].contiguous().transpose(1, 2)
 

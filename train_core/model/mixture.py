@@ -137,7 +137,8 @@ class _Scores(Function):
 class Router(nn.Module):
     """Chooses experts by the scores of a product in fp32: (s, b, h) -> routes of s b tokens.
 
-    The weights of a token's experts are scaled to add up to one, as Mixtral, Qwen3-MoE and DeepSeek-V3 do.
+    The weights of a token's experts are scaled to add up to one, as Mixtral and Qwen3-MoE do, or to a factor of the
+    model, as DeepSeek-V3 does.
 
     Attributes:
         bias: is added to the scores (E) where experts are chosen, and not where they weigh; None where nothing is.
@@ -146,7 +147,8 @@ class Router(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         assert spec.experts is not None
-        self.top_k = spec.experts.top_k
+        self.top_k, self.scale = spec.experts.top_k, spec.experts.routed_scale
+        self.num_groups, self.top_groups = spec.experts.num_groups, spec.experts.top_groups
         self.weight = nn.Parameter(torch.empty(spec.experts.num_experts, spec.hidden_size))
         self.balance = Balance(spec)
         self.is_sigmoid = spec.experts.scores == "sigmoid"
@@ -156,13 +158,30 @@ class Router(nn.Module):
         products: Tensor = _Scores.apply(x, self.weight)  # type: ignore[no-untyped-call]
         scores = products.sigmoid() if self.is_sigmoid else products.softmax(-1)
         preferences = scores.detach() if self.bias is None else scores.detach() + self.bias
+        if self.top_groups < self.num_groups:
+            preferences = in_best_groups(preferences, self.num_groups, self.top_groups)
         chosen = preferences.topk(self.top_k, dim=-1).indices
         # The balance loss is one of probabilities, and the weights below are the same whether these are scaled or not.
         probabilities = scores / scores.sum(-1, keepdim=True) if self.is_sigmoid else scores
         weights = self.balance(probabilities, chosen).gather(-1, chosen)
         # After the balance loss, whose gradient is that of the probabilities of all experts.
         weights = weights / weights.sum(-1, keepdim=True)
+        if self.scale != 1:
+            weights = weights * self.scale
         return Routes(weights.flatten(0, 1), chosen.flatten(0, 1))
+
+
+def in_best_groups(preferences: Tensor, num_groups: int, num_best: int) -> Tensor:
+    """The preferences (s, b, E) of tokens for experts of their best groups; minus infinity for all others.
+
+    A group, of neighbouring experts, is as good as its two best together. Source: arXiv 2412.19437, section 2.1.2.
+    """
+    groups = preferences.unflatten(-1, (num_groups, -1))
+    goodness = groups.topk(min(2, groups.size(-1)), dim=-1).values.sum(-1)
+    best = goodness.topk(num_best, dim=-1).indices
+    is_other = torch.ones_like(goodness, dtype=torch.bool).scatter_(-1, best, False)
+    masked: Tensor = groups.masked_fill(is_other[..., None], -torch.inf)
+    return masked.flatten(-2)
 
 
 class _GatedAndWeighted(Function):

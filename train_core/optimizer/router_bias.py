@@ -18,7 +18,7 @@ from train_core.axes import EXPERT, EXPERT_REPLICAS
 from train_core.model.mixture import MixtureOfExperts
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import Stage
+from train_core.parallel.parallelize import FirstValue, Stage
 
 
 class RouterBiases:
@@ -42,6 +42,11 @@ class RouterBiases:
             self.values = torch.zeros(len(self.mixtures), model.experts.num_experts, device=device)
             for mixture, row in zip(self.mixtures.values(), self.values, strict=True):
                 mixture.router.bias = row
+
+    def start_from(self, first_value: FirstValue) -> None:
+        """Take the biases of weights that a training starts from."""
+        for name, bias in self.tensors().items():
+            bias.copy_(first_value(name, bias.shape))
 
     def begin(self) -> None:
         """Forget the loads of passes before this step's."""

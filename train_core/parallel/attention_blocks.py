@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from train_core.model.elementwise import as_narrow, as_wide
 from train_core.model.transformer import takes_groups
 
 aten = torch.ops.aten
@@ -18,10 +19,20 @@ ALIGNED = 32
 
 
 def block_output(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Queries (b, heads, n, d), keys and values (b, groups, m, d) -> output like queries, log-sum-exp (b, heads, n)."""
+    """Queries (b, heads, n, d), keys (b, groups, m, d) and values (b, groups, m, v), of which v is at most d.
+
+    Returns:
+        The output (b, heads, n, v), and the log-sum-exp (b, heads, n).
+    """
+    is_short = value.size(-1) < query.size(-1)
+    if not query.is_cuda and is_short:
+        out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, as_wide(value, query), 0.0, is_causal
+        )
+        return as_narrow(out, value), log_sum_exp
     if not query.is_cuda:
         out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
-    elif takes_groups(query.device, query.element_size(), query.size(-1)):
+    elif not is_short and takes_groups(query.device, query.element_size(), query.size(-1)):
         out, log_sum_exp, *_ = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)
     else:
         key, value = (_repeat_groups(heads, query) for heads in (key, value))
@@ -48,11 +59,18 @@ def block_gradients(
     Args:
         grad_out, out, log_sum_exp: over all keys that the queries see, those of other blocks included.
     """
+    is_short = value.size(-1) < query.size(-1)  # which of a GPU's kernels the memory-efficient one alone takes
+    if not query.is_cuda and is_short:
+        wide_grad, padded, wide_out = (as_wide(narrow, query) for narrow in (grad_out, value, out))
+        of_query, of_key, of_value = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            wide_grad, query, key, padded, wide_out, log_sum_exp, 0.0, is_causal
+        )
+        return of_query, of_key, as_narrow(of_value, value)
     if not query.is_cuda:
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_out, query, key, value, out, log_sum_exp, 0.0, is_causal
         )
-    elif takes_groups(query.device, query.element_size(), query.size(-1)):
+    elif not is_short and takes_groups(query.device, query.element_size(), query.size(-1)):
         grads = aten._scaled_dot_product_flash_attention_backward(
             # The kernel takes no strides for the log-sum-exp, and of some of the queries it is not contiguous. The two
             # None are the ends of packed sequences, of which there are none.

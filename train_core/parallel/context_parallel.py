@@ -65,7 +65,7 @@ def in_order(gathered: Tensor, axis: Axis) -> Tensor:
 
 
 class Visit(NamedTuple):
-    """Keys and values (2, b, groups, n, head_size) of a rank that come by, and the sum of their gradient so far."""
+    """The keys and values of a rank that come by, one behind the other, and the sum of their gradient so far."""
 
     owner: int
     pairs: Tensor
@@ -171,6 +171,25 @@ def _overlap(span: slice, other: slice, num_tokens: int) -> slice:
     return slice(max(span.start or 0, start), min(span.stop, stop))
 
 
+class _Pairs(NamedTuple):
+    """Keys (b, groups, n, d) and values (b, groups, n, v), which travel in one piece."""
+
+    key: Tensor
+    value: Tensor
+
+    def together(self) -> Tensor:
+        """All elements of the keys, and behind them those of the values."""
+        piece = self.key.new_empty(self.key.numel() + self.value.numel())
+        for place, heads in zip(self.apart(piece), self, strict=True):
+            place.copy_(heads)
+        return piece
+
+    def apart(self, piece: Tensor) -> _Pairs:
+        """Another rank's keys and values, or the sums of their gradients, as views of such a piece."""
+        key, value = piece.split([self.key.numel(), self.value.numel()])
+        return _Pairs(key.view(self.key.shape), value.view(self.value.shape))
+
+
 class _BlockwiseAttention(Function):
     """Attention of this rank's queries to the keys and values of all ranks; keeps what one kernel over all would."""
 
@@ -184,15 +203,16 @@ class _BlockwiseAttention(Function):
         exchange: Exchange,
         documents: Documents | None,
     ) -> Tensor:
+        own = _Pairs(key, value)
         out, log_sum_exp = query, query  # set by the first visit, which is to all queries
         if documents is not None:  # document by document
-            out = torch.empty_like(query, dtype=torch.float32)
+            out = torch.empty_like(query[..., : value.size(-1)], dtype=torch.float32)
             log_sum_exp = query.new_empty(query.shape[:-1], dtype=torch.float32)
-        for owner, pairs in exchange.visits(torch.stack((key, value)), axis):
+        for owner, piece in exchange.visits(own.together(), axis):
+            pairs = own.apart(piece)
             for queries, keys, is_causal, rows in Block.all_of(owner, axis.rank, query.size(2), documents):
-                of_block, its_log_sum_exp = block_output(
-                    query[rows, :, queries], *pairs[:, rows, :, keys], is_causal=is_causal
-                )
+                seen = (heads[rows, :, keys] for heads in pairs)
+                of_block, its_log_sum_exp = block_output(query[rows, :, queries], *seen, is_causal=is_causal)
                 if owner != axis.rank:
                     _merge(out[rows, :, queries], log_sum_exp[rows, :, queries], of_block, its_log_sum_exp)
                 elif documents is None:
@@ -210,21 +230,23 @@ class _BlockwiseAttention(Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, log_sum_exp = ctx.saved_tensors
         # In fp32, as it stays on this rank. The sums for keys and values travel, and have the activations' type.
-        grad_query, own = torch.zeros_like(query, dtype=torch.float32), None
-        for owner, pairs, gradient in ctx.exchange.visits_for_gradients(torch.stack((key, value)), ctx.axis):
+        grad_query, complete = torch.zeros_like(query, dtype=torch.float32), None
+        own = _Pairs(key, value)
+        for owner, piece, gradient in ctx.exchange.visits_for_gradients(own.together(), ctx.axis):
             # The first visit is this rank's own, and its sum is complete only after the last visit.
-            own, sums = gradient.tensor if own is None else own, None
+            complete, sums, pairs = gradient.tensor if complete is None else complete, None, own.apart(piece)
             for queries, keys, is_causal, rows in Block.all_of(owner, ctx.axis.rank, query.size(2), ctx.documents):
                 seen = [tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
-                of_query, *of_pairs = block_gradients(*seen, *pairs[:, rows, :, keys], is_causal=is_causal)
+                others = (heads[rows, :, keys] for heads in pairs)
+                of_query, *of_pairs = block_gradients(*seen, *others, is_causal=is_causal)
                 grad_query[rows, :, queries] += of_query
-                sums = gradient.wait() if sums is None else sums
+                sums = own.apart(gradient.wait()) if sums is None else sums
                 for sum_so_far, of_block in zip(sums, of_pairs, strict=True):
                     sum_so_far[rows, :, keys] += of_block
             if sums is None:  # no document has tokens on both sides, and the sum goes on as it came
                 gradient.wait()
-        assert own is not None
-        return grad_query.to(query.dtype), own[0], own[1], None, None, None
+        assert complete is not None
+        return grad_query.to(query.dtype), *own.apart(complete), None, None, None
 
 
 def _merge(out: Tensor, log_sum_exp: Tensor, of_block: Tensor, its_log_sum_exp: Tensor) -> None:

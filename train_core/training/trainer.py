@@ -79,6 +79,8 @@ class Trainer:
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)
         self.router_biases = RouterBiases(experiment.model, self.stage, self.mesh, world.device)
+        if first_value is not None:
+            self.router_biases.start_from(first_value)
         self.pipeline = PipelineExecutor(
             *(self.stage, self.mesh, activation_shape(experiment), DTYPES[experiment.precision.dtype], parts.transfers),
             separate_documents=experiment.data.separate_documents,

@@ -76,6 +76,13 @@ DEEPSEEK = {
     "first_k_dense_replace": 3,
     "kv_lora_rank": 512,
     "moe_layer_freq": 1,
+    "n_group": 8,
+    "topk_group": 4,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "rms_norm_eps": 1e-6,
+    "num_nextn_predict_layers": 1,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
@@ -130,6 +137,15 @@ def test_a_qwen2_has_biases_of_queries_keys_and_values_and_its_own_epsilon(tmp_p
     assert (gpt.qkv_bias, gpt.norm_epsilon) == (False, 1e-6)
 
 
+def test_a_deepseek_v3_routes_as_its_file_says_and_as_transformers_has_it_where_that_is_silent(tmp_path: Path) -> None:
+    silent = {name: value for name, value in DEEPSEEK.items() if name not in ("n_group", "topk_group", "rms_norm_eps")}
+    for content, groups in ((silent, (8, 4)), ({**DEEPSEEK, "n_group": 4, "topk_group": 2}, (4, 2))):
+        found = load(expand_model_from([f"model_from={written(tmp_path, content)}"])).model
+        assert found.experts is not None
+        assert (found.experts.num_groups, found.experts.top_groups, found.experts.routed_scale) == (*groups, 2.5)
+        assert (found.experts.scores, found.norm_epsilon) == ("sigmoid", 1e-6)
+
+
 def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: Path) -> None:
     folder = tmp_path / "My Llama, é"
     folder.mkdir()
@@ -151,6 +167,7 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
         ({**LLAMA, "num_hidden_layers": None}, r"names num_hidden_layers = null"),
         ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
         ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
+        ({**DEEPSEEK, "norm_topk_prob": False}, r"names norm_topk_prob = false"),
         ([1], r"names model_type = null"),
     ],
 )

@@ -11,15 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from conf.compose.model_from import model_in
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import RotaryScaling
+from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import Value
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.axes import Layout
 from train_core.checkpoints import first_weights
-from train_core.checkpoints.export import checkpoint_in, export
+from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
 from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences
@@ -27,6 +28,7 @@ from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
+from train_core.optimizer.router_bias import RouterBiases
 from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.process.world import World
@@ -49,6 +51,31 @@ QWEN3: dict[str, Any] = LLAMA | {"model.qk_norm": True, "model.head_size": 6, "m
 QWEN3_MOE: dict[str, Any] = QWEN3 | {"model.experts": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 48}}
 KINDS = {"gpt-2": GPT, "llama": LLAMA, "llama-3.1": LLAMA_3_1, "qwen2": QWEN2, "mixtral": MIXTRAL}
 KINDS |= {"qwen3": QWEN3, "qwen3-moe": QWEN3_MOE}
+DEEPSEEK: dict[str, Any] = LLAMA | {
+    "model.num_query_groups": 4,
+    "model.head_size": 10,
+    "model.norm_epsilon": 1e-6,
+    "model.latent_attention": {"query_rank": 12, "key_value_rank": 10, "rotary_head_size": 4, "value_head_size": 8},
+    "model.experts": {
+        "num_experts": 8,
+        "top_k": 3,
+        "ffn_hidden_size": 24,
+        "shared_ffn_hidden_size": 48,
+        "num_dense_layers": 1,
+        "scores": "sigmoid",
+        "balance_bias": 0.01,
+        "routed_scale": 2.5,
+        "num_groups": 4,
+        "top_groups": 2,
+    },
+}
+"""As DeepSeek-V3 is: a dense layer, two shared experts, groups of two experts, and biases by which tokens choose."""
+PLAIN_DEEPSEEK: dict[str, Any] = DEEPSEEK | {
+    "model.latent_attention": DEEPSEEK["model.latent_attention"] | {"query_rank": None},
+    "model.experts": DEEPSEEK["model.experts"] | {"balance_bias": 0.0, "num_groups": 1, "top_groups": 1},
+}
+"""With queries of the hidden state, and routers without biases or groups."""
+KINDS |= {"deepseek-v3": DEEPSEEK, "deepseek-v3, plain": PLAIN_DEEPSEEK}
 FAMILIES = pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
 
 
@@ -68,6 +95,8 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
         if values.get("model.qk_norm"):
             kind = kind or "Qwen3"
             more["head_dim"] = values["model.head_size"]
+        if (latent := values.get("model.latent_attention")) is not None:
+            kind, more = "DeepseekV3", _keys_of_deepseek(values["model.experts"], latent) | {"num_key_value_heads": 4}
         kind = kind or ("Qwen2" if values.get("model.qkv_bias") else "Llama")
         config = getattr(transformers, f"{kind}Config")(
             vocab_size=vocab_size,
@@ -75,7 +104,7 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
-            num_key_value_heads=2,
+            num_key_value_heads=more.pop("num_key_value_heads", 2),
             max_position_embeddings=16,
             rms_norm_eps=values.get("model.norm_epsilon", 1e-5),
             tie_word_embeddings=values["model.tied_embeddings"],
@@ -90,11 +119,33 @@ def theirs(values: dict[str, Any], vocab_size: int = 96, kind: str = "", **more:
     return _with_random_vectors(transformers.GPT2LMHeadModel(gpt).eval())
 
 
+def _keys_of_deepseek(experts: dict[str, Any], latent: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "n_routed_experts": experts["num_experts"],
+        "num_experts_per_tok": experts["top_k"],
+        "moe_intermediate_size": experts["ffn_hidden_size"],
+        "n_shared_experts": experts["shared_ffn_hidden_size"] // experts["ffn_hidden_size"],
+        "first_k_dense_replace": experts["num_dense_layers"],
+        "routed_scaling_factor": experts["routed_scale"],
+        "n_group": experts["num_groups"],
+        "topk_group": experts["top_groups"],
+        "q_lora_rank": latent["query_rank"],
+        "kv_lora_rank": latent["key_value_rank"],
+        "qk_rope_head_dim": latent["rotary_head_size"],
+        "qk_nope_head_dim": 10 - latent["rotary_head_size"],
+        "v_head_dim": latent["value_head_size"],
+    }
+
+
 def _with_random_vectors(model: Any) -> Any:
     """Biases and the weights of norms too, which would else be zero and one."""
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, std=0.2)
+    if getattr(model.config, "n_group", 1) > 1:
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                torch.nn.init.normal_(buffer, std=0.2)
     return model
 
 
@@ -116,7 +167,10 @@ class First(torch.nn.Module):
 
 
 def ours(experiment: Experiment) -> Transformer:
-    return stage_of(experiment, rank=0).chunks[0]
+    stage, mesh, cpu = stage_of(experiment, rank=0), build_mesh(Layout.of(experiment), 0), torch.device("cpu")
+    if (first_value := loaded_weights(experiment, mesh.world, cpu)) is not None:
+        RouterBiases(experiment.model, stage, mesh, cpu).start_from(first_value)
+    return stage.chunks[0]
 
 
 def stage_of(experiment: Experiment, rank: int) -> Stage:
@@ -365,7 +419,7 @@ def test_what_a_config_gives_as_null_it_does_not_say(experiment_of: ExperimentOf
         (
             LLAMA,
             {"model_type": "gemma"},
-            r'model_type = "gemma", .*computes gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe alone',
+            r'model_type = "gemma", .*gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, deepseek_v3 alone',
         ),
         (LLAMA, {"hidden_act": "gelu"}, 'hidden_act = "gelu", .*SiLU.*Use weights with hidden_act = "silu"'),
         (LLAMA, {"attention_bias": True}, "attention_bias = true, .*without biases"),
@@ -477,13 +531,87 @@ def test_a_model_without_a_place_in_either_layout_is_refused(experiment_of: Expe
         Weights(str(tmp_path), experiment_of(GPT | {"model.gated_mlp": True}).model)
 
 
-def test_latent_attention_has_no_place_in_any_layout(experiment_of: ExperimentOf, tmp_path: Path) -> None:
-    short = {"query_rank": None, "key_value_rank": 8, "rotary_head_size": 4, "value_head_size": 8}
-    latent = LLAMA | {"model.num_query_groups": 4, "model.latent_attention": short}
-    with pytest.raises(
-        ConfigError, match=r"model\.latent_attention = .*: has no place .*Use model\.latent_attention=null"
-    ):
-        Weights(str(tmp_path), experiment_of(latent).model)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model.experts": None}, r"experts = 'null': has no place in DeepSeek-V3's layout, the only one of latent"),
+        ({"scores": "softmax"}, r"experts\.scores = 'softmax': .*Use model\.experts\.scores=sigmoid"),
+        ({"shared_ffn_hidden_size": 0}, r"experts\.shared_ffn_hidden_size = 0: .*Use .*shared_ffn_hidden_size=24"),
+        (
+            {"shared_ffn_hidden_size": 60},
+            r"experts\.shared_ffn_hidden_size = 60: .*whole shared experts.*hidden_size=48",
+        ),
+        (
+            {"num_groups": 8, "top_groups": 3},
+            r"experts\.num_groups = 8: .*two experts or more\. .*num_groups=4 or less",
+        ),
+        ({"model.norm_epsilon": 1e-5}, r"norm_epsilon = 1e-05: .*Use model\.norm_epsilon=1\.0e-6"),
+    ],
+)
+def test_what_deepseeks_layout_has_no_place_for_is_refused_by_its_key(
+    changed: dict[str, Any], message: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    is_of_model = any(key.startswith("model.") for key in changed)
+    more = changed if is_of_model else {"model.experts": DEEPSEEK["model.experts"] | changed}
+    with pytest.raises(ConfigError, match=rf"model\.{message}"):
+        Weights(str(tmp_path), experiment_of(DEEPSEEK | more).model)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"n_group": 8, "topk_group": 4}, r"experts\.num_groups = 4: is not the 8 that .* names as n_group"),
+        ({}, r"experts\.num_groups = 4: is not the 8 that .* names as n_group"),  # as `transformers` takes it
+        ({"routed_scaling_factor": 1.0, "n_group": 4}, r"experts\.routed_scale = 2\.5: is not the 1\.0 .*factor"),
+        ({"n_routed_experts": 4}, r"experts\.num_experts = 8: is not the 4 that .* names as n_routed_experts"),
+        ({"norm_topk_prob": False}, "norm_topk_prob = false, .*add up"),
+        ({"rope_interleave": False}, "rope_interleave = false, .*turn neighbours"),
+        ({"scoring_func": "softmax"}, 'scoring_func = "softmax", .*sigmoid'),
+        (
+            {"n_group": 4, "topk_group": 2, "rope_theta": 500.0, "rope_scaling": {"type": "yarn"}},
+            'rope_type = "yarn", ',
+        ),
+        ({"model_type": "llama"}, r"latent_attention = 'given': .*\"llama\"\. Use other weights"),
+    ],
+)
+def test_a_deepseek_of_another_kind_is_refused_by_the_key_that_says_so(
+    said: dict[str, Any], message: str, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"} | said))
+    with pytest.raises(ConfigError, match=message):
+        require_config(tmp_path, experiment_of(DEEPSEEK).model)
+
+
+def test_a_model_without_latent_attention_does_not_take_a_deepseeks_weights(
+    experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"}))
+    with pytest.raises(ConfigError, match=r"model\.latent_attention = 'null': .*Use a model with latent attention"):
+        require_config(tmp_path, experiment_of(MIXTRAL).model)
+
+
+def test_biases_of_routers_are_used_or_refused(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    theirs(DEEPSEEK).save_pretrained(tmp_path)
+    still = DEEPSEEK | {"model.experts": DEEPSEEK["model.experts"] | {"balance_bias": 0.0}}
+    message = r"model\.experts\.balance_bias = 0\.0: would drop model\.layers\.1\.mlp\.gate\.e_score.*Use .*1\.0e-9 to"
+    with pytest.raises(ConfigError, match=message):
+        Weights(str(tmp_path), experiment_of(still).model)
+
+
+def test_layers_that_predict_further_tokens_are_refused_by_their_key(
+    experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    path = changed(tmp_path, DEEPSEEK, lambda t: t.update({"model.layers.2.eh_proj.weight": torch.zeros(32, 64)}))
+    with pytest.raises(ConfigError, match=r"holds model\.layers\.2\.eh_proj\.weight, of num_nextn_predict_layers, "):
+        Weights(path, experiment_of(DEEPSEEK).model)
+
+
+def test_a_deepseeks_config_comes_back_to_the_same_model(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    spec = experiment_of(DEEPSEEK).model
+    (tmp_path / "config.json").write_text(json.dumps(hugging_face_config(spec, "fp32")))
+    read = ModelSpec.model_validate(model_in(tmp_path))
+    unsaid: Any = {"name": True, "head_size": True, "experts": {"balance_bias", "balance_loss"}}
+    assert read.model_dump(exclude=unsaid) == spec.model_dump(exclude=unsaid)
 
 
 def test_a_checkpoint_of_this_trainer_is_not_taken_for_weights(tmp_path: Path) -> None:

@@ -300,6 +300,20 @@ def test_activation_bytes_of_a_layer_of_context_ranks_equal_the_trainers(
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("tensor", "context", "exchange"), [(1, 2, "ring"), (4, 4, "gather")])
+def test_activation_bytes_of_a_layer_of_context_ranks_with_latent_attention_equal_the_trainers(
+    recompute: Recompute, tensor: int, context: int, exchange: str
+) -> None:
+    overrides = [f"parallel.context_parallel_size={context}", f"parallel.context_exchange={exchange}"]
+    overrides += [f"parallel.world_size={tensor * context}", f"parallel.recompute={recompute}"]
+    overrides += [f"parallel.sequence_parallel={str(tensor > 1).lower()}", "model.experts=null", "model.num_layers=1"]
+    experiment = experiment_of("deepseek-v2", tensor, 1, *overrides)
+    layer = work_of(setting_of(experiment), plan_of(experiment)).layer
+    assert kept_bytes(experiment) == layer.kept_bytes[0]
+    assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (1, 8), (4, 8)])
 @pytest.mark.parametrize("shared", [0, 14336])
 def test_activation_bytes_of_a_layer_with_experts_equal_the_trainers(

@@ -9,6 +9,7 @@ from tests.composed import load
 from train_core.costs import estimate, hardware_flops
 from train_core.costs.counts.traffic import stage_traffic
 from train_core.costs.terms import HELD_KINDS
+from train_core.costs.trainers import IMPLEMENTATIONS
 from train_core.rehearsal.stage import rehearse_stage
 
 FEW = 1e-4
@@ -247,6 +248,28 @@ def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str,
         assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
 
 
+LONG_LATENT = ["model=deepseek-v2", "model.experts=null", "model.num_layers=2", "model.seq_length=32768"]
+LATENT_CONTEXT_RANKS = [
+    (
+        "ring",
+        ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
+    ),
+    ("gather", ["parallel.context_parallel_size=16", "parallel.recompute=full", "model.ffn_hidden_size=1024"]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exchange", "overrides"), LATENT_CONTEXT_RANKS)
+def test_values_narrower_than_keys_go_between_context_ranks_as_they_are(exchange: str, overrides: list[str]) -> None:
+    shared = ["parallel.world_size=16", "batch.micro_batch_size=1", "batch.global_batch_size=16"]
+    shared += ["cluster=frontier", "precision=bf16", f"parallel.context_exchange={exchange}"]
+    experiment = load([*LONG_LATENT, *shared, *overrides]).experiment()
+    counted, predicted = rehearse_stage(experiment, 0), estimate(experiment)
+    assert counted.traffic == stage_traffic(experiment, 0)
+    assert counted.memory.total_bytes == pytest.approx(predicted.stages[0].allocated_bytes, rel=0.02)
+    assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
+
+
 SPARSE = ["cluster=frontier", "precision=bf16", "batch.micro_batch_size=1", "model.num_layers=4"]
 MIXTRAL, DEEPSEEK = "model=mixtral-8x7b", ["model=deepseek-v2", "model.latent_attention=null", "model.head_size=128"]
 LATENT = ["model=deepseek-v2", "model.experts.balance_bias=0.001", "model.experts.scores=sigmoid"]
@@ -289,6 +312,20 @@ def test_ranks_that_share_out_experts_exchange_and_hold_what_the_cost_model_says
         assert counted.memory.total_bytes == pytest.approx(predicted.stages[stage].allocated_bytes, rel=0.02)
         if experiment.parallel.pipeline_parallel_size == 1:
             assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
+
+
+@pytest.mark.parametrize(("recompute", "query_rank"), [("none", "1536"), ("full", "null")])
+def test_tensor_ranks_that_each_make_the_short_vectors_do_as_many_flops_as_the_estimate_says(
+    recompute: str, query_rank: str
+) -> None:
+    """Of this trainer alone; other estimates count what all ranks need together."""
+    of_model = ["model=deepseek-v2", "model.experts=null", "model.num_layers=2", "model.seq_length=512"]
+    of_model += [f"model.latent_attention.query_rank={query_rank}", "cluster=frontier", "precision=bf16"]
+    plan = ["parallel.world_size=4", "parallel.tensor_parallel_size=4", f"parallel.recompute={recompute}"]
+    experiment = load([*of_model, *plan, "batch.global_batch_size=2"]).experiment()
+    predicted = estimate(experiment)
+    assert rehearse_stage(experiment, 0).flops * 4 == predicted.hardware_flops
+    assert predicted.hardware_flops > estimate(experiment, IMPLEMENTATIONS["megatron-core"]).hardware_flops
 
 
 ZERO_3 = [

@@ -109,10 +109,22 @@ LATENT = [
     Layout(4, 1, 1, recompute=("full", 1), family="latent"),
     Layout(2, 1, 2, sequence_parallel=True, expert=4, zero_stage=1, family="latent mixture"),
 ]
+CONTEXT = [
+    Layout(1, 1, 1, context=2, family="latent"),
+    Layout(1, 1, 1, context=4, context_exchange="gather", recompute=("selective", 1), family="latent"),
+    Layout(2, 1, 1, context=2, context_exchange="gather", zero_stage=3, family="latent"),
+    Layout(2, 2, 1, "zero-bubble", context=2, sequence_parallel=True, family="latent"),
+    Layout(1, 2, 1, "interleaved", context=2, context_exchange="gather", recompute=("full", 1), family="latent"),
+    Layout(2, 1, 1, context=2, sequence_parallel=True, expert=4, zero_stage=1, family="latent mixture"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LATENT, ids=lambda one: f"{'-'.join(map(str, one[:6]))}-{one.family}")
+@pytest.mark.parametrize(
+    "layout",
+    LATENT + CONTEXT,
+    ids=lambda one: f"{'-'.join(map(str, one[:6]))}-{one.context}-{one.context_exchange}-{one.family}",
+)
 def test_latent_attention_trains_like_the_oracle(
     layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:

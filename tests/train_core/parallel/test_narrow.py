@@ -190,6 +190,12 @@ def test_what_is_not_run_is_refused_with_a_remedy(overrides: list[str], error: t
         load(["model=tiny", "cluster=local", *overrides]).experiment()
 
 
+@pytest.mark.parametrize("model", ["moe-proxy", "deepseek-v2"])
+def test_an_emulation_is_not_offered_to_models_that_have_none(model: str) -> None:
+    with pytest.raises(InfeasiblePlan, match=r"has no peak for fp8 .*Use .*=null, or another device\.$"):
+        load([f"model={model}", "model.num_layers=2", "cluster=local", "precision=fp8"]).experiment()
+
+
 def test_a_device_whose_torch_lacks_the_kernel_is_refused(
     experiment_of: ExperimentOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

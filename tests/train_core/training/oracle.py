@@ -267,11 +267,15 @@ def mixture(
     products = x @ weights[f"{prefix}.router.weight"].T
     scores = products.sigmoid() if experts.scores == "sigmoid" else products.softmax(-1)
     preferences = scores.detach() + routing.biases[prefix]
+    in_groups = preferences.unflatten(-1, (experts.num_groups, -1))
+    goodness = in_groups.sort(-1, descending=True).values[..., :2].sum(-1, keepdim=True)
+    least = goodness.sort(-2, descending=True).values[..., experts.top_groups - 1 : experts.top_groups, :]
+    preferences = in_groups.masked_fill(goodness < least, -torch.inf).flatten(-2)
     is_chosen = preferences >= preferences.sort(-1, descending=True).values[..., k - 1 : k]
     routing.choices[prefix] = routing.choices[prefix] + is_chosen.sum((0, 1))
     probabilities = scores / scores.sum(-1, keepdim=True)
     chosen = probabilities * is_chosen
-    scales = chosen / chosen.sum(-1, keepdim=True)
+    scales = chosen / chosen.sum(-1, keepdim=True) * experts.routed_scale
     if experts.capacity_factor is not None:  # whoever finds an expert full goes without it
         room = math.ceil(experts.capacity_factor * x.size(1) * k / count)
         scales = scales * (is_chosen.cumsum(1) <= room)

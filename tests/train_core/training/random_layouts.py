@@ -145,8 +145,7 @@ def _parts_of_llamas(random: Random, values: Values) -> Values:
     if values["model.family"] == "gpt":
         return {}
     parts: Values = {"model.qk_norm": random.random() < 0.3}
-    is_run = values["parallel.context_parallel_size"] == 1 and values["parallel.recompute"] != "pointwise"
-    if is_run and random.random() < 0.25:
+    if values["parallel.recompute"] != "pointwise" and random.random() < 0.25:
         parts = _latent_attention(random, values["model.num_attention_heads"])
     if (experts := values.get("model.experts")) is not None:
         balance = {"balance_bias": random.choice((0.0, 0.01)), "scores": random.choice(("softmax", "sigmoid"))}

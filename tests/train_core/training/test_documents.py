@@ -37,6 +37,7 @@ LAYOUTS = [
     Layout(2, 1, 1, context=2, sequence_parallel=True, zero_stage=1),
     Layout(1, 2, 1, "interleaved", context=2, context_exchange="gather", family="llama", recompute=("full", 1)),
     Layout(1, 1, 1, context=4, zero_stage=3, family="llama"),
+    Layout(2, 1, 1, context=2, sequence_parallel=True, family="latent"),
 ]
 
 

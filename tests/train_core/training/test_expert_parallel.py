@@ -56,6 +56,27 @@ def test_biases_of_routers_move_against_the_load_in_every_layout(
     assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
 
 
+GROUPED = [
+    Layout(1, 1, 1),
+    Layout(1, 1, 4, expert=4, zero_stage=1),
+    Layout(2, 1, 1, sequence_parallel=True, expert=2, recompute=("full", 1)),
+    Layout(1, 2, 1, "1f1b", context=2, expert=2),
+]
+
+
+@pytest.mark.parametrize("layout", GROUPED, ids=lambda layout: f"{layout.num_ranks} ranks, context {layout.context}")
+def test_groups_of_experts_and_their_scale_are_the_same_in_every_layout(
+    layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """Four groups of two, of which a token takes two, as DeepSeek-V3 takes four of eight."""
+    grouped = {"scores": "sigmoid", "balance_bias": 0.01, "routed_scale": 2.5, "num_groups": 4, "top_groups": 2}
+    values = mixture_with(**grouped, top_k=3) | {"model.num_layers": layout.num_layers}
+    experiment = experiment_of(layout._replace(family="mixture").values() | values | {"data.source": "synthetic"})
+    measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
+    far = distances(measured, train(experiment, torch.float64))
+    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
+
+
 LIMITED = [
     Layout(1, 1, 1),
     Layout(1, 1, 2, expert=2),

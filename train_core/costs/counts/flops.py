@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import Recompute
+from conf.types.schema import ParallelPlan, Recompute
 from train_core.costs.counts.parameters import attention_matrices, feed_forward_matrices
 
 FLOPS_FORMULA = "matmul-full-square-v1"
@@ -91,6 +91,23 @@ def stage_model_flops(
     dense = min(model.num_dense_layers, num_layers) if is_first else 0
     # Once forward and twice backward, as in `model_flops`.
     return 3 * (_forward_flops(model, num_sequences, dense, num_layers - dense) + head)
+
+
+def repeated_flops(
+    model: ModelSpec, num_sequences: int, parallel: ParallelPlan, num_recomputed: int | None = None
+) -> int:
+    """The FLOPs that this package's own trainer adds to `hardware_flops`: those of tensor ranks that do the same.
+
+    Without sequence parallelism each of them makes the short vectors of latent attention for all tokens.
+
+    Args:
+        num_recomputed: as in `hardware_flops`.
+    """
+    others = 0 if parallel.sequence_parallel else parallel.tensor_parallel_size - 1
+    elements = sum(matrix.size for matrix in attention_matrices(model) if matrix.split == "nothing")
+    again = (model.num_layers if num_recomputed is None else num_recomputed) if parallel.recompute == "full" else 0
+    # Forward once, backward twice, and forward again in layers that are recomputed.
+    return others * 2 * num_sequences * model.seq_length * elements * (3 * model.num_layers + again)
 
 
 def _forward_flops(model: ModelSpec, num_sequences: int, dense: int, others: int) -> int:

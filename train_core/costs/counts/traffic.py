@@ -187,7 +187,8 @@ def _add_context(tally: TrafficTally, experiment: Experiment, stage: int) -> Non
     parallel, model = experiment.parallel, experiment.model
     passes = _passes(experiment, stage, ("full", "selective"))
     forward, backward = (experiment.num_micro_batches * count for count in (passes.forward, passes.backward))
-    elements = _num_tokens(experiment) * 2 * model.key_value_size // parallel.tensor_parallel_size
+    width = model.key_value_size + model.value_size
+    elements = _num_tokens(experiment) * width // parallel.tensor_parallel_size
     own, c = elements * DTYPE_BYTES[experiment.precision.dtype], parallel.context_parallel_size
     if parallel.context_exchange == "gather":
         tally.add("context", "all_gather", forward + backward, c * own)

@@ -84,7 +84,8 @@ def _exchanged_elements(setting: Setting, shard: Shard) -> Integers:
     Source of the latter: torchtitan, models/llama/model.py, `repeat_kv`.
     """
     model = setting.model
-    width = 2 * model.key_value_size if setting.implementation.context_ring else model.query_size + model.attended_size
+    is_ring = setting.implementation.context_ring
+    width = model.key_value_size + model.value_size if is_ring else model.query_size + model.attended_size
     held: Integers = tokens_of(setting, shard) * width // shard.tensor_parallel_size
     return held
 
@@ -107,7 +108,9 @@ def core_bytes(setting: Setting, shard: Shard) -> Integers:
     model, c, exchanged = setting.model, shard.context_parallel_size, exchanged_bytes(setting, shard)
     tokens, t, width = tokens_of(setting, shard), shard.tensor_parallel_size, setting.dtype_bytes
     buffers = 2 * c if setting.context_exchange == "gather" else np.minimum(c, 3) + 1
-    around = (buffers + 2) * exchanged + tokens * (model.query_size // t) * (2 * width + FLOAT32_BYTES)
+    # The output is as wide as the values of all heads.
+    queries = tokens * (model.query_size // t) * (width + FLOAT32_BYTES) + tokens * (model.attended_size // t) * width
+    around = (buffers + 2) * exchanged + queries
     units = (3 if model.gated_mlp else 2) * model.ffn_hidden_size // t
     gone = np.where(shard.recompute == POINTWISE, 0, 2 * held_tokens_of(setting, shard) * model.hidden_size * width)
     held: Integers = np.where(c > 1, around + hidden_bytes_of(setting, shard) - gone - tokens * units * width, 0)
