@@ -113,7 +113,7 @@ def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally:
 
 def _places_of(marked: Booleans) -> tuple[Integers, Integers]:
     """The shards and the layouts of a block in which something is marked."""
-    crossed = marked.any(axis=0)
+    crossed: Booleans = np.any(marked, axis=0)
     return np.flatnonzero(crossed.any(axis=1)), np.flatnonzero(crossed.any(axis=0))
 
 

@@ -10,11 +10,12 @@ from sweeps.planner.choosing.objectives import Objective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.search import REACH, search_space, tables_of
-from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.space import Sizes, Space
 from sweeps.planner.request import request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
 from train_core.costs.price import peak_bytes, price_step
+from train_core.costs.setting import Floats
 
 GPT_22B = ["model=gpt-22b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
 ASKED: dict[str, tuple[list[str], str]] = {
@@ -39,7 +40,9 @@ def test_a_first_layer_without_experts_is_faster_than_the_others_and_bounds_take
 
 def test_a_search_leaves_out_times_of_a_mixture_that_change_nothing() -> None:
     (space,) = request(composed([*MIXTURE, *PINNED]), devices="64", implementation="megatron-core").spaces
-    tables, num_fitting, every, families_seconds = tables_of(space), 0, [np.zeros(0)], {}
+    tables, num_fitting = tables_of(space), 0
+    every: list[Floats] = []
+    families_seconds: dict[Sizes, float] = {}
     for block in blocks(space):
         work = tables.of(block.sizes.context, block.sizes.expert).of(block.plans)
         fits = block.legal & (peak_bytes(block.setting, block.plans, work) <= space.room_bytes)
@@ -48,7 +51,7 @@ def test_a_search_leaves_out_times_of_a_mixture_that_change_nothing() -> None:
         num_fitting += len(own)
         every.append(own)
         if len(own):
-            families_seconds[block.sizes] = min(families_seconds.get(block.sizes, np.inf), own.min())
+            families_seconds[block.sizes] = min(families_seconds.get(block.sizes, np.inf), float(own.min()))
     found = search_space(space, 5)
     assert (found.num_fitting, found.num_feasible, found.num_families) == (*[num_fitting] * 2, len(families_seconds))
     assert found.step_seconds.tolist() == np.sort(np.concatenate(every))[:5].tolist()
