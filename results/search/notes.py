@@ -54,7 +54,7 @@ def _order_sentence(choice: Choice, shown: Sequence[Judged]) -> str:
     """A sentence on the families that may be the best, and on what would decide."""
     rivals, share = num_rivals(choice, shown[0]), shown[0].interval.rivals
     off = f"two predictions for one machine are off against each other by up to {share:.1%} (four pairs of five)"
-    if len(choice.family_values) == 1:
+    if choice.num_families == 1:
         return "No other family fits."
     if rivals == 1:
         return f"The first family is ahead by more than the error of the order: {off}."

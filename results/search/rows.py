@@ -109,7 +109,7 @@ def families_document(
     ]
     return {
         "families": rows,
-        "num_families": len(choice.family_values),
+        "num_families": choice.num_families,
         "not_told_apart": rivals,
         "trials_that_decide": [row["layout"] for row in rows[:rivals]] if rivals > 1 else [],
     }

@@ -22,7 +22,6 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.units import GIBIBYTE
-from sweeps.planner.choosing.promising import SLACK
 from sweeps.planner.mixed_price import (
     MixedRows,
     MixedShards,
@@ -32,6 +31,7 @@ from sweeps.planner.mixed_price import (
     price_mixed,
     stage_counts,
 )
+from sweeps.planner.plans.bounds import SLACK
 from sweeps.planner.plans.shard_work import ShardWork, price_shards
 from sweeps.planner.plans.space import (
     ShardChoice,

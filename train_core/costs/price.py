@@ -48,10 +48,21 @@ def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None
     return Prices(step, step.total_seconds, peak, worst)
 
 
-def peak_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
-    """Bytes of the worst stage, without the time: what a search filters by first."""
-    peak: Integers = np.asarray(0)
-    for stage in priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers)):
+def first_stage_bytes(setting: Setting, plans: Plans, work: Work) -> Integers:
+    """Bytes of the first stage, which `peak_bytes` never undercuts."""
+    first, *_ = priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers))
+    return group_memory(first).total_bytes
+
+
+def peak_bytes(setting: Setting, plans: Plans, work: Work, first_stage: Integers | None = None) -> Integers:
+    """Bytes of the worst stage, without the time: what a search filters by first.
+
+    Args:
+        first_stage: `first_stage_bytes` of these plans, if they are known already.
+    """
+    first, *others = priced_stages(setting, plans, work, spread_stages(plans, setting.model.num_layers))
+    peak = group_memory(first).total_bytes if first_stage is None else first_stage
+    for stage in others:
         total, count = group_memory(stage).total_bytes, stage.group.count
         # A group is empty in some plans; where it is in none, no array has to be made for that.
         peak = np.maximum(peak, total if np.all(count > 0) else np.where(count > 0, total, 0))

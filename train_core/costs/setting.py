@@ -58,6 +58,7 @@ class Setting:
             own.
         matmul_recipe: as in PrecisionPlan.
         expert_tensor_parallel_size: as in ParallelPlan, like the next five: one value for all plans priced together.
+        zero_group_size: a search prices the memory of several at once, in a column beside that of the ZeRO stage.
         scale: what sharing devices and many nodes costs, where the cluster has no constants of its own for that.
     """
 
@@ -68,7 +69,7 @@ class Setting:
     gradient_dtype: Dtype = "fp32"
     matmul_recipe: MatmulRecipe | None = None
     expert_tensor_parallel_size: int | None = None
-    zero_group_size: int | None = None
+    zero_group_size: int | Integers | None = None
     offload_optimizer: bool = False
     pipeline_before_data: bool = False
     expert_dispatcher: ExpertDispatcher = "alltoall"

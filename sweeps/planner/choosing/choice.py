@@ -80,7 +80,8 @@ class Choice:
     Attributes:
         best: best first by the objective.
         families: the best plan of each family (sizes, devices and cluster), best first by the objective.
-        family_values: what the objective says of the best plan of every family that was priced and has one, ascending.
+        num_families: families that were priced and have a plan.
+        family_values: what the objective says of the best plan of each of them, ascending, but of those far behind.
         num_left_out: families that were not priced, because their bounds tell that they can be none of the best; then
             the numbers of plans are of those that were.
         best_of_each: the best of each space, best first by the objective; where families were left out, of some spaces.
@@ -92,6 +93,7 @@ class Choice:
     num_feasible: int
     best: tuple[Candidate, ...]
     families: tuple[Candidate, ...]
+    num_families: int
     family_values: tuple[float, ...]
     num_left_out: int
     best_of_each: tuple[Candidate, ...]
@@ -122,6 +124,7 @@ def choose(
         num_feasible=sum(found.num_feasible for found in founds),
         best=_candidates(spaces, best[:top]),
         families=_candidates(spaces, families[:top]),
+        num_families=sum(found.num_families for found in founds),
         family_values=tuple(one.value for one in families),
         num_left_out=num_left_out,
         best_of_each=_candidates(spaces, [picked for picked in best if picked.is_first]),

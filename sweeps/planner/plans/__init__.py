@@ -3,6 +3,7 @@
 strategy     one plan as a value
 space        the values of each knob, given those before it, padding; `spreads` of layers over stages; `runnable` plans
 blocks       all plans of one number of devices, as columns that numpy broadcasts; `shard_work` is priced once for all
+bounds       times and bytes that no plan of a family undercuts
 search       one space whole: what fits, the fastest, and the best of each family
 
 A family is all plans of the same `space.Sizes` on one number of devices of one cluster. A knob of a plan lives in one
@@ -10,6 +11,6 @@ of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends
 columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
 
 A further knob is a column of `Plans`, a function of its values in `space`, an axis in `blocks`, and no more than the
-least of its costs in the bounds of `planner.choosing.promising`. If a layer's price depends on it, it is a field of
+least of its costs in `bounds`. If a layer's price depends on it, it is a field of
 `Shard` too, and a digit in `shard_work.ShardWork.of_shards`.
 """

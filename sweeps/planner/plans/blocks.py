@@ -152,7 +152,7 @@ def _block_in(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal:
     if not stages:
         return None
     setting = space.setting
-    if placing != Placing(setting.zero_group_size, setting.offload_optimizer, setting.pipeline_before_data):
+    if placing != (setting.zero_group_size, setting.offload_optimizer, setting.pipeline_before_data):
         setting = replace(setting, **placing._asdict())
     return PlanGrid(setting, sizes, replace(plans, zero_stage=_column(stages, (-1, 1, 1))), legal)
 

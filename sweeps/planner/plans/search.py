@@ -7,62 +7,129 @@ several numbers and clusters against each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from sweeps.planner.plans.blocks import PlanGrid, blocks
+from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.shard_work import ShardTables
 from sweeps.planner.plans.space import Sizes, Space, priced_batch_sizes, tensor_parallel_sizes
-from train_core.costs.price import peak_bytes, price_step
+from train_core.costs.price import first_stage_bytes, peak_bytes, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
 ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max
+REACH = 2.0  # families further behind are no rivals of the best, however wide the interval of their order is
 MOST_PLANS_AT_ONCE = 40_000  # so that the columns of one part stay in the processor's cache
 
 
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
     """The `top` fastest plans of a space, and how many there are."""
-    tables, tally = tables_of(space), Tally(top, longest_step_seconds)
-    take_in(blocks(space), space.room_bytes, tables, tally)
+    tally = Tally(top, longest_step_seconds)
+    take_in(blocks(space), space.room_bytes, Bounds(space, tables_of(space)), tally)
     return tally.result()
 
 
-def take_in(found: Iterable[PlanGrid], capacity: int, tables: ShardTables, tally: Tally) -> None:
-    """Price the blocks and put them into the tally.
+def take_in(found: Iterable[PlanGrid], capacity: int, bounds: Bounds, tally: Tally) -> None:
+    """Put the blocks into the tally; only plans that can be among the best are priced in full.
 
     Args:
         capacity: bytes that a plan may take of a device's memory.
     """
-    for block in _parts(found):
-        table = tables.of(block.sizes.context, block.sizes.expert)
-        # Memory is cheaper to price than time and rules many plans out, so it comes first.
-        peak = peak_bytes(block.setting, block.plans, table.of(block.plans))
-        peak = np.where(block.legal, peak, NEVER_FITS)
-        tally.count(block, int(peak.min()), int(np.count_nonzero(peak <= capacity)))
-        for kept, fits in _fitting_blocks(block, peak <= capacity):
-            prices = price_step(block.setting, kept.plans, table.of(kept.plans))
-            tally.rank(kept, np.where(fits, prices.total_seconds, inf))
+    for _, placed in groupby(found, key=lambda block: (block.sizes, block.setting.offload_optimizer)):
+        of_family = list(placed)
+        whole, stages = _in_all_groups(of_family)
+        memories = [_memory(whole, shards, capacity, bounds.tables, tally.smallest_bytes) for shards in _parts(whole)]
+        for block, own in zip(of_family, stages, strict=True):
+            tally.num_strategies += block.num_strategies
+            for memory in memories:
+                _rank(block, memory._replace(peak=memory.peak[own]), capacity, bounds, tally)
+
+
+def _in_all_groups(placed: Sequence[PlanGrid]) -> tuple[PlanGrid, list[slice]]:
+    """The plans of a family with the groups of ZeRO side by side, and the ZeRO stages there of each of its blocks.
+
+    The order of the ranks changes the time of plans and not their memory.
+    """
+    first, groups = placed[0], {block.setting.zero_group_size: block for block in placed}
+    stages = [block.plans.zero_stage for block in groups.values()]
+    ends = [0, *accumulate(len(column) for column in stages)]
+    own = {group: slice(*span) for group, span in zip(groups, pairwise(ends), strict=True)}
+    sizes = [np.full_like(column, group or NEVER_FITS) for group, column in zip(groups, stages, strict=True)]
+    setting = replace(first.setting, zero_group_size=np.concatenate(sizes)) if len(groups) > 1 else first.setting
+    whole = replace(first, setting=setting, plans=replace(first.plans, zero_stage=np.concatenate(stages)))
+    return whole, [own[block.setting.zero_group_size] for block in placed]
+
+
+class Memory(NamedTuple):
+    """Bytes of those plans of a family that may fit.
+
+    Attributes:
+        shards: places of those of which some plan may fit.
+        layouts: likewise.
+        peak: bytes of all combinations of these, (z, s, l).
+    """
+
+    shards: Integers
+    layouts: Integers
+    peak: Integers
+
+
+def _memory(whole: PlanGrid, shards: Integers, capacity: int, tables: ShardTables, smallest_bytes: int) -> Memory:
+    """The memory of the plans of these shards, without what the first stage alone rules out.
+
+    Args:
+        smallest_bytes: what the smallest plan so far takes; 0 where there is none.
+    """
+    block, table = whole.part(ALL, shards, ALL), tables.of(whole.sizes.context, whole.sizes.expert)
+    first = np.broadcast_to(first_stage_bytes(block.setting, block.plans, table.of(block.plans)), block.shape)
+    # A plan that needs more than the device has, and more than another plan, is counted as legal and nothing else.
+    may_fit = block.legal & (first <= max(capacity, smallest_bytes or NEVER_FITS - 1))
+    promising, layouts = _places_of(may_fit)
+    kept, first = block.part(ALL, promising, layouts), first[:, promising][:, :, layouts]
+    # The other stages of no plan are not asked for.
+    peak = peak_bytes(kept.setting, kept.plans, table.of(kept.plans), first) if first.size else first
+    return Memory(shards[promising], layouts, np.where(kept.legal, peak, NEVER_FITS))
+
+
+def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally: Tally) -> None:
+    """Count the plans that fit, and price the time of those that may be among the best."""
+    fits = memory.peak <= capacity
+    tally.count(block.sizes, int(memory.peak.min(initial=NEVER_FITS)), int(np.count_nonzero(fits)))
+    if not fits.any():
+        return
+    kept, limit = block.part(ALL, memory.shards, memory.layouts), tally.slowest_of_interest(block.sizes)
+    wanted = fits if limit == inf else fits & (bounds.of_plans(kept.sizes, kept.plans) < limit)
+    table = bounds.tables.of(kept.sizes.context, kept.sizes.expert)
+    for part, is_wanted in _blocks_of_kinds(kept, wanted):
+        prices = price_step(part.setting, part.plans, table.of(part.plans))
+        tally.rank(part, np.where(is_wanted, prices.total_seconds, inf))
+
+
+def _places_of(marked: Booleans) -> tuple[Integers, Integers]:
+    """The shards and the layouts of a block in which something is marked."""
+    crossed: Booleans = np.any(marked, axis=0)
+    return np.flatnonzero(crossed.any(axis=1)), np.flatnonzero(crossed.any(axis=0))
 
 
 def tables_of(space: Space) -> ShardTables:
     return ShardTables(space.setting, tensor_parallel_sizes(space), priced_batch_sizes(space))
 
 
-def _parts(found: Iterable[PlanGrid]) -> Iterator[PlanGrid]:
-    """The blocks; those with too many plans are cut along their shards."""
-    for block in found:
-        num_zero_stages, num_shards, num_layouts = block.shape
-        step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_zero_stages))
-        for start in range(0, num_shards, step):
-            yield block.part(ALL, slice(start, start + step), ALL) if num_shards > step else block
+def _parts(block: PlanGrid) -> list[Integers]:
+    """The places of a block's shards; if it has too many plans, in several parts."""
+    num_zero_stages, num_shards, num_layouts = block.shape
+    step = max(1, MOST_PLANS_AT_ONCE // (num_layouts * num_zero_stages))
+    return [np.arange(start, min(start + step, num_shards)) for start in range(0, num_shards, step)]
 
 
-def _fitting_blocks(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
-    """Smaller blocks of the shards and layouts for which some plan fits, each with a mask of the plans that do.
+def _blocks_of_kinds(block: PlanGrid, wanted: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
+    """Smaller blocks of the shards and layouts of which some plan is wanted, each with a mask of the plans that are.
 
     ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the
     pipeline, which is the costly part, is computed once for each kind instead of once for each ZeRO stage.
@@ -70,10 +137,10 @@ def _fitting_blocks(block: PlanGrid, fits: Booleans) -> Iterator[tuple[PlanGrid,
     stages = block.plans.zero_stage.ravel()
     for kind in (stages <= 1, stages == 2, stages == 3):
         chosen = np.flatnonzero(kind)
-        # The part is the smallest grid with all plans of the kind that fit; the mask leaves out its others.
-        of_kind = fits[chosen]
+        # The part is the smallest grid with all plans of the kind that are wanted; the mask leaves out its others.
+        of_kind = wanted[chosen]
         if of_kind.any():
-            shards, layouts = np.flatnonzero(of_kind.any(axis=(0, 2))), np.flatnonzero(of_kind.any(axis=(0, 1)))
+            shards, layouts = _places_of(of_kind)
             yield block.part(chosen, shards, layouts), of_kind[:, shards][:, :, layouts]
 
 
@@ -106,8 +173,10 @@ class Found:
         num_strategies: number of legal plans.
         num_fitting: how many of them fit, with every stage on its device.
         num_feasible: how many of those are also fast enough.
+        num_families: how many families have such a plan.
         best: the fastest feasible plans. None if no plan is feasible.
-        families: the fastest feasible plan of every family that has one, likewise.
+        families: the fastest feasible plan of every family that has one, likewise; where no limit is set, of the best
+            `top` of them and those that take up to REACH times as long as the best.
         fastest_seconds: step of the fastest plan that fits, whether it keeps the limit or not; infinite if none fits.
         smallest_bytes: memory of the legal plan that needs least; 0 if there is no legal plan.
     """
@@ -115,6 +184,7 @@ class Found:
     num_strategies: int
     num_fitting: int
     num_feasible: int
+    num_families: int
     best: Ranked | None
     families: Ranked | None
     fastest_seconds: float
@@ -135,16 +205,29 @@ class Tally:
         self.fastest_seconds = inf
         self.kept: list[tuple[Floats, Plans, Integers]] = []
         self.families: dict[Sizes, tuple[float, Plans, Setting]] = {}
+        self.fitting_families: set[Sizes] = set()
         self.settings: list[Setting] = []
         self.worst_kept = inf
 
-    def count(self, block: PlanGrid, smallest_bytes: int, num_fitting: int) -> None:
-        self.num_strategies += block.num_strategies
+    def slowest_of_interest(self, sizes: Sizes) -> float:
+        """Seconds from which on a plan of this family is none that `result` names."""
+        if self.longest_step_seconds < inf:
+            return inf  # the plans within the limit are counted by their times
+        leaders = sorted(leader[0] for leader in self.families.values())
+        last = leaders[self.top - 1] if len(leaders) >= self.top else inf
+        family = max(last, REACH * leaders[0]) if leaders else inf
+        own = self.families[sizes][0] if sizes in self.families else inf
+        return max(self.worst_kept, min(own, family))
+
+    def count(self, sizes: Sizes, smallest_bytes: int, num_fitting: int) -> None:
         self.num_fitting += num_fitting
-        self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
+        if num_fitting:
+            self.fitting_families.add(sizes)
+        if smallest_bytes < NEVER_FITS:
+            self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
 
     def rank(self, block: PlanGrid, seconds: Floats) -> None:
-        """Take in a block's plans. An infinite time marks a plan that does not fit."""
+        """Take in a block's plans. An infinite time marks a plan that is none of them."""
         # The largest finite number keeps infinite times out also where no limit is set.
         feasible = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
         self.num_feasible += int(np.count_nonzero(feasible))
@@ -186,14 +269,15 @@ class Tally:
         return Ranked(concatenate_plans(list(plans)), np.array(seconds), settings)
 
     def result(self) -> Found:
-        best = None
+        best, is_free = None, self.longest_step_seconds == inf
         if self.kept:
             seconds, plans, numbers = self.kept[0]
             best = Ranked(plans, seconds, tuple(self.settings[number] for number in numbers.tolist()))
         return Found(
             num_strategies=self.num_strategies,
             num_fitting=self.num_fitting,
-            num_feasible=self.num_feasible,
+            num_feasible=self.num_fitting if is_free else self.num_feasible,
+            num_families=len(self.fitting_families if is_free else self.families),
             best=best,
             families=self._best_of_families(),
             fastest_seconds=self.fastest_seconds,

@@ -7,14 +7,15 @@ import pytest
 
 from sweeps.planner.choosing.choice import Choice, best_of, choose
 from sweeps.planner.choosing.objectives import Objective, Training
-from sweeps.planner.choosing.promising import Bounds
-from sweeps.planner.plans.blocks import blocks_of, families
-from sweeps.planner.plans.search import search_space, tables_of
-from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.blocks import blocks, blocks_of, families
+from sweeps.planner.plans.bounds import Bounds
+from sweeps.planner.plans.search import REACH, search_space, tables_of
+from sweeps.planner.plans.space import Sizes, Space
 from sweeps.planner.request import request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
 from train_core.costs.price import peak_bytes, price_step
+from train_core.costs.setting import Floats
 
 GPT_22B = ["model=gpt-22b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96"]
 ASKED: dict[str, tuple[list[str], str]] = {
@@ -24,8 +25,47 @@ ASKED: dict[str, tuple[list[str], str]] = {
 }
 
 
+MIXTURE = ["model=deepseek-v2", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=64"]
+PINNED = ["parallel.tensor_parallel_size=1", "parallel.context_parallel_size=1"]
+
+
 def test_no_plan_undercuts_its_bounds_of_time_and_memory(case: Case) -> None:
-    space, tables = case.space, tables_of(case.space)
+    require_bounds(case.space)
+
+
+def test_a_first_layer_without_experts_is_faster_than_the_others_and_bounds_take_that_off() -> None:
+    (space,) = request(composed([*MIXTURE, *PINNED]), devices="32", implementation="megatron-core").spaces
+    require_bounds(space)
+
+
+def test_a_search_leaves_out_times_of_a_mixture_that_change_nothing() -> None:
+    (space,) = request(composed([*MIXTURE, *PINNED]), devices="64", implementation="megatron-core").spaces
+    tables, num_fitting = tables_of(space), 0
+    every: list[Floats] = []
+    families_seconds: dict[Sizes, float] = {}
+    for block in blocks(space):
+        work = tables.of(block.sizes.context, block.sizes.expert).of(block.plans)
+        fits = block.legal & (peak_bytes(block.setting, block.plans, work) <= space.room_bytes)
+        seconds = price_step(block.setting, block.plans, work).total_seconds
+        own = np.broadcast_to(seconds, fits.shape)[fits]
+        num_fitting += len(own)
+        every.append(own)
+        if len(own):
+            families_seconds[block.sizes] = min(families_seconds.get(block.sizes, np.inf), float(own.min()))
+    found = search_space(space, 5)
+    assert (found.num_fitting, found.num_feasible, found.num_families) == (*[num_fitting] * 2, len(families_seconds))
+    assert found.step_seconds.tolist() == np.sort(np.concatenate(every))[:5].tolist()
+    assert found.families is not None
+    near = [seconds for seconds in sorted(families_seconds.values()) if seconds <= REACH * found.fastest_seconds]
+    assert (
+        found.families.step_seconds.tolist()[: max(5, len(near))]
+        == sorted(families_seconds.values())[: max(5, len(near))]
+    )
+    assert 5 < len(near) < found.num_families
+
+
+def require_bounds(space: Space) -> None:
+    tables = tables_of(space)
     bounds = Bounds(space, tables)
     for sizes in families(space):
         micro_batches, seconds = bounds.of(space, sizes)

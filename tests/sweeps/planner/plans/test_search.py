@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import inf
 
@@ -12,7 +13,7 @@ import pytest
 
 from conf.compose.settings import Settings
 from conf.errors import InfeasiblePlan
-from conf.plan.knobs import RECOMPUTES
+from conf.plan.knobs import KNOBS, RECOMPUTES, KnobValue
 from conf.plan.setup import Setup
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import blocks
@@ -26,11 +27,18 @@ from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameter
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.setting import Setting
 
+LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"]
+# As much of the memory as of the layers, so that some plans fit and others do not. Ten layers have uneven stages and
+# uneven chunks, and leave every lighter end that is tried a layer.
+FEW_LAYERS = ["model.num_layers=10", "cluster.device.memory_bytes=30000000000"]
 SMALL = {
     "GPT proxy on 4 cores": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 4, 8, "trisweep"),
-    "Llama 3.1 8B on 4 H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 4, 6, "trisweep"),
-    "GPT 22B on 12 GCDs of small nodes": (
-        ["model=gpt-22b", "cluster=frontier", "precision=bf16", "cluster.devices_per_node=4"],
+    "10 layers of Llama 3.1 8B on 4 small H100": ([*LLAMA, *FEW_LAYERS], 4, 6, "trisweep"),
+    "12 layers of GPT 22B on 12 small GCDs of small nodes": (
+        [
+            *("model=gpt-22b", "cluster=frontier", "precision=bf16", "cluster.devices_per_node=4"),
+            *("model.num_layers=12", "cluster.device.memory_bytes=20000000000"),
+        ],
         12,
         12,
         "megatron-deepspeed",
@@ -65,6 +73,12 @@ def cuts(settings: Settings, space: Space, p: int, v: int, sequences: int) -> bo
     return layers % (p * v) == 0 and m % p == 0
 
 
+@cache
+def everything_in(name: str) -> list[tuple[Strategy, Estimate]]:
+    """All combinations in a small space with even layers, at every ZeRO stage, which also a single replica may have."""
+    return everything(*small(name), [None])
+
+
 def everything(
     settings: Settings, space: Space, layers: list[tuple[int, ...] | None]
 ) -> list[tuple[Strategy, Estimate]]:
@@ -80,55 +94,63 @@ def possible(
 ) -> Iterator[tuple[Strategy, Setup]]:
     sizes = range(1, space.world_size + 1)
     contexts = [size for size in sizes if size == 1 or settings.model.seq_length >= FEWEST_TOKENS_PER_RANK * size]
-    chunks = range(1, settings.model.num_layers + 1)
-    axes = [(t, p, c) for t, p, c in product(sizes, sizes, contexts) if space.world_size % (t * p * c) == 0]
-    values = product(axes, chunks, SEARCHED_SCHEDULES, layers, [False, True], range(4), recomputations(), range(1, 13))
-    for (t, p, c), v, schedule, spread, sequence_parallel, zero_stage, (recompute, every), b in values:
+    chunks = product(range(1, settings.model.num_layers + 1), SEARCHED_SCHEDULES)
+    cut = [(v, schedule) for v, schedule in chunks if (v > 1) == (schedule == "interleaved")]
+    # Sizes, and a recomputation, that cannot exist in the plainest plan exist in none.
+    axes = [
+        (t, p, c)
+        for t, p, c in product(sizes, sizes, contexts)
+        if space.world_size % (t * p * c) == 0 and plan_of(settings, space, t=t, p=p, c=c)
+    ]
+    t, p, c = axes[0]
+    runs = {name for name in RECOMPUTES if plan_of(settings, space, t=t, p=p, c=c, recompute=name)}
+    repeats = [(name, every) for name, every in recomputations() if name in runs]
+    batches = range(1, space.global_batch_size + 1)
+    values = product(axes, cut, layers, [False, True], repeats, batches)
+    for (t, p, c), (v, schedule), spread, sequence_parallel, (recompute, every), b in values:
         d = space.world_size // (t * p * c)
-        if (v > 1) != (schedule == "interleaved"):
-            continue
         if space.pinned.get("pipeline_parallel_size", p) != p or space.pinned.get("schedule", schedule) != schedule:
             continue
-        if zero_stage != space.pinned.get("zero_stage", 0 if d * c == 1 else zero_stage):
-            continue
-        if d * b > space.global_batch_size or (spread is not None and len(spread) != p):
+        if space.global_batch_size % (d * b) or (spread is not None and len(spread) != p):
             continue
         chunk = -(
             -max(spread or spread_layers(settings.model.num_layers, p, *even_ends(settings.model.num_layers, p))) // v
         )
         if not says_something(space, recompute, every, chunk) or not cuts(settings, space, p, v, b * d):
             continue
-        strategy = Strategy.of(
-            {
-                "world_size": space.world_size,
-                "tensor_parallel_size": t,
-                "pipeline_parallel_size": p,
-                "context_parallel_size": c,
-                "virtual_pipeline_size": v,
-                "schedule": schedule,
-                "layers_per_stage": spread,
-                "sequence_parallel": sequence_parallel,
-                "zero_stage": zero_stage,
-                "recompute": recompute,
-                "recompute_every": every,
-                "micro_batch_size": b,
-                "global_batch_size": space.global_batch_size,
-                "tensor_parallel_across_nodes": False,
-            }
-        )
-        try:
-            setup = priceable(strategy, settings, space.setting.implementation)
-        except InfeasiblePlan:
-            continue
-        yield strategy, setup
+        others = {"virtual_pipeline_size": v, "schedule": schedule, "layers_per_stage": spread, "recompute": recompute}
+        others |= {"sequence_parallel": sequence_parallel, "recompute_every": every, "micro_batch_size": b}
+        for zero_stage in [space.pinned["zero_stage"]] if "zero_stage" in space.pinned else range(4):
+            if plan := plan_of(settings, space, t=t, p=p, c=c, **others, zero_stage=zero_stage):
+                yield plan
+
+
+def plan_of(
+    settings: Settings, space: Space, *, t: int = 1, p: int = 1, c: int = 1, **others: KnobValue
+) -> tuple[Strategy, Setup] | None:
+    """The plan of these sizes and knobs, all others plain; None if it cannot exist."""
+    sizes = {"tensor_parallel_size": t, "pipeline_parallel_size": p, "context_parallel_size": c}
+    job = {"world_size": space.world_size, "global_batch_size": space.global_batch_size, "micro_batch_size": 1}
+    plain = {knob.name: knob.plain for knob in KNOBS if knob.has_plain} | {"tensor_parallel_across_nodes": False}
+    strategy = Strategy.of({**plain, **sizes, **job, **others})
+    try:
+        return strategy, priceable(strategy, settings, space.setting.implementation)
+    except InfeasiblePlan:
+        return None
+
+
+def num_replicas(strategy: Strategy) -> int:
+    return strategy.data_parallel_size * strategy.parallel.context_parallel_size
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
-    settings, space = small(name)
-    tried = everything(settings, space, [None])
+    _, space = small(name)
+    # All stages of a single replica are one plan.
+    tried = [one for one in everything_in(name) if one[0].parallel.zero_stage == 0 or num_replicas(one[0]) > 1]
     fitting = [(predicted.step_seconds, predicted) for _, predicted in tried if predicted.fits]
+    assert fitting
     found = search_space(space, top=20)
     assert found.num_strategies == len(tried)
     assert found.num_fitting == len(fitting)
@@ -139,11 +161,11 @@ def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", ["GPT proxy on 4 cores", "Llama 3.1 8B on 4 H100"])
+@pytest.mark.parametrize("name", ["GPT proxy on 4 cores", "10 layers of Llama 3.1 8B on 4 small H100"])
 def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(name: str, zero_stage: int) -> None:
-    settings, space = small(name)
+    _, space = small(name)
     space = replace(space, pinned={**space.pinned, "zero_stage": zero_stage})
-    tried = everything(settings, space, [None])
+    tried = [one for one in everything_in(name) if one[0].parallel.zero_stage == zero_stage]
     found = search_space(space, top=5)
     assert any(strategy.data_parallel_size == 1 for strategy, _ in tried)
     assert found.num_strategies == len(tried)
@@ -153,9 +175,9 @@ def test_a_pinned_zero_stage_leaves_all_that_can_have_it_single_replicas_too(nam
 
 @pytest.mark.slow
 def test_uneven_layers_are_among_what_is_tried() -> None:
-    settings, space = small("Llama 3.1 8B on 4 H100")
+    settings, space = small("10 layers of Llama 3.1 8B on 4 small H100")
     layers = settings.model.num_layers
-    space = replace(space, pinned={"pipeline_parallel_size": 2, "schedule": "1f1b"})
+    space = replace(space, pinned={"pipeline_parallel_size": 2, "schedule": "1f1b", "zero_stage": 1})
     spreads: list[tuple[int, ...] | None] = [(layers // 2 + more, layers // 2 - more) for more in range(-4, 5) if more]
     tried = everything(settings, space, [None, *spreads])
     found = search_space(space, top=1)
@@ -165,7 +187,7 @@ def test_uneven_layers_are_among_what_is_tried() -> None:
 
 def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
     """The head of the Llama 3.1 8B weighs more than two layers."""
-    settings, _ = small("Llama 3.1 8B on 4 H100")
+    settings = load(LLAMA)
     setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
     pinned = {"pipeline_parallel_size": 4, "tensor_parallel_size": 1, "schedule": "1f1b", "micro_batch_size": 1}
     best = search_space(Space(setting, 4, 32, pinned=pinned), top=1).best  # type: ignore[arg-type]
@@ -176,7 +198,7 @@ def test_the_head_of_a_large_vocabulary_makes_the_last_stage_lighter() -> None:
 
 
 def test_a_limit_leaves_what_is_fast_enough() -> None:
-    _, space = small("Llama 3.1 8B on 4 H100")
+    _, space = small("10 layers of Llama 3.1 8B on 4 small H100")
     free = search_space(space, top=50)
     limit = float(free.step_seconds[10])
     limited = search_space(space, top=50, longest_step_seconds=limit)
@@ -201,7 +223,7 @@ def test_what_fits_nowhere_says_how_much_the_smallest_needs() -> None:
 
 def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
     """Their bytes wrapped around zero, and they fitted."""
-    _, space = small("Llama 3.1 8B on 4 H100")
+    _, space = small("10 layers of Llama 3.1 8B on 4 small H100")
     huge = replace(space, global_batch_size=2**29, pinned={"recompute": "full", "zero_stage": 0})
     found = search_space(huge, top=3)
     most = largest_micro_batch_size(space.setting.model)
@@ -213,7 +235,7 @@ def test_micro_batches_that_leave_64_bits_are_not_searched() -> None:
 
 @pytest.mark.slow
 def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, space = small("Llama 3.1 8B on 4 H100")
+    _, space = small("10 layers of Llama 3.1 8B on 4 small H100")
     whole = search_space(space, top=10)
     monkeypatch.setattr("sweeps.planner.plans.search.MOST_PLANS_AT_ONCE", 7)
     cut = search_space(space, top=10)
@@ -228,8 +250,9 @@ def test_large_spaces_are_cut_without_losing_a_plan(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_a_plan_that_fits_with_bf16_gradients_alone_is_found_with_them_alone() -> None:
     """On a device whose memory lies between what the two need at least."""
-    llama = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=8"]
-    widths = {width: [*llama, f"precision.gradient_dtype={width}"] for width in ("bf16", "fp32")}
+    widths = {
+        width: [*LLAMA, "batch.global_batch_size=8", f"precision.gradient_dtype={width}"] for width in ("bf16", "fp32")
+    }
 
     def found(overrides: list[str]) -> Found:
         (space,) = request(composed(overrides), devices="4").spaces
