@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 from conf.errors import UsageError
+from launcher.executor import PBS_JOB
 from launcher.slurm.answers import FRESH, Patience, answer_of
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import OUTCOME_OF_STATE, outcome_in_words
@@ -21,9 +23,6 @@ from sweeps.folder.submission import Submission, tail
 from train_core.measurement import Outcome
 
 ANSWER_SECONDS = 60
-JOB_NAME = "TRISWEEP_PBS_JOB"
-"""The variable by which a task knows that PBS started its job, and what it is called."""
-
 LIVE = {
     **dict.fromkeys("QHWT", "PENDING"),
     **dict.fromkeys("RB", "RUNNING"),
@@ -32,9 +31,13 @@ LIVE = {
 }
 """Slurm's word for each of PBS' letters that is one of a job which has not ended."""
 
-RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+SUBMIT_HOST = "TRISWEEP_PBS_HOST"
+"""The variable in which a job finds the login node from which it, or the job that submitted it, was submitted."""
+
+RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, and the mpiexec of Slurm's wrappers."""
+"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, the mpiexec of Slurm's wrappers, and a
+script that starts one process itself."""
 
 WORDS_OF_PBS = (
     (re.compile(r"^=>> PBS: job killed: walltime \d+ exceeded", re.MULTILINE), Outcome.TIMED_OUT),
@@ -69,7 +72,7 @@ def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
     if not rank:
         problem = f"mpiexec sets none of {', '.join(RANK)}"
         raise UsageError(problem, "Set slurm.pbs_mpiexec to one that does.")
-    name, size = environment[JOB_NAME], int(environment["WORLD_SIZE"])
+    name, size = environment[PBS_JOB], int(environment["WORLD_SIZE"])
     environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank, "WORLD_SIZE": str(size)})
     # Under these names Slurm says the same, and the functions that run in jobs know no others.
     environment.update({"SLURM_PROCID": rank, "SLURM_JOB_NAME": name, "SLURM_JOB_ID": environment["PBS_JOBID"]})
@@ -77,6 +80,11 @@ def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
         stream.flush()
         path = f"{Path(sys.argv[1]).with_suffix('')}_{rank}_log.{suffix}"
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream.fileno())
+
+
+def submit_host() -> str:
+    """The login node that stands for this process: its own host, or the one from which its PBS job comes."""
+    return os.environ.get(SUBMIT_HOST) or socket.gethostname()
 
 
 def states_in_pbs(

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from conf.private_files import keep_private, read_own
-from launcher.slurm.pbs import JOB_NAME, take_seat
+from launcher.executor import PBS_JOB
+from launcher.slurm.pbs import take_seat
 
 
 def main(work: Path, sha256: str, element: int) -> None:
@@ -25,7 +26,7 @@ def main(work: Path, sha256: str, element: int) -> None:
     training that can save listens to it.
     """
     keep_private()
-    if JOB_NAME in os.environ:
+    if PBS_JOB in os.environ:
         take_seat()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     content = read_own(work)
