@@ -146,7 +146,10 @@ trainers: $(TRAINERS:%=.trainers/%/.installed) ## environments of Hugging Face, 
 	@touch $@
 
 test-trainers: trainers .venv/.installed-dev ## sweep those trainers on two ranks; MEGATRON_LM=CHECKOUT adds Megatron-LM
-	$(if $(MEGATRON_LM),MEGATRON_LM=$(MEGATRON_LM)) $(BIN)/python -m pytest -n 0 -rs tests/trainers
+	$(if $(MEGATRON_LM),MEGATRON_LM=$(MEGATRON_LM) TRISWEEP_MEGATRON_LM=$(MEGATRON_LM)) \
+	TRISWEEP_MEGATRON_LM_PYTHON=$(CURDIR)/.trainers/megatron-lm/bin/python \
+	TRISWEEP_TORCHTITAN_PYTHON=$(CURDIR)/.trainers/torchtitan/bin/python \
+	$(BIN)/python -m pytest -n 0 -rs tests/trainers tests/launcher/command_trainer/test_own_parsers.py
 
 check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The small Slurm job that goes on with a sweep: step after step, until the sweep or its own time is over."""
+"""The small job of Slurm or PBS that goes on with a sweep: step after step, until the sweep or its own time is over."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from cli.commands.report import report_on
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress
+from launcher.command_trainer.seat import without_seat
 from launcher.control.advance import PAUSED, SweepStep
 from launcher.control.loop import go_on
-from launcher.controller import sweep_of, take_up
+from launcher.controller import submit_controller, sweep_of, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.own_jobs import requeue
@@ -27,25 +28,37 @@ def run_in_slurm(folder: str) -> None:
     """Go on with the sweep whose controller's folder this is."""
     if own_submission(JobFolder(folder)) is None:
         return
-    # What this job submits would inherit what Slurm told this job of itself, such as how often it was started.
-    for name in [name for name in os.environ if name.startswith("SLURM_") and name not in KEPT]:
-        del os.environ[name]
+    _forget_own_job()
     sweep_folder = sweep_of(Path(folder))
     wait_until_free(sweep_folder, LOCK_SECONDS)
     with lock_folder(sweep_folder):
         up = take_up(sweep_folder)
-        poll_seconds = up.composition.settings.controller.poll_seconds
+        settings = up.composition.settings
         try:
-            with followed_in_mlflow(sweep_folder.path, up.composition.settings.tracking):
-                step = go_on(up.conductor, PlainProgress(console), poll_seconds, is_over=_leaves_nothing_to_do)
+            with followed_in_mlflow(sweep_folder.path, settings.tracking):
+                progress, poll_seconds = PlainProgress(console), settings.controller.poll_seconds
+                step = go_on(up.conductor, progress, poll_seconds, is_over=_leaves_nothing_to_do)
         except KeyboardInterrupt as stop:
             print(f"Stopped by signal {stop.args[0]}.", flush=True)
-            if stop.args[0] == signal.SIGUSR2:
+            if stop.args[0] != signal.SIGUSR2:
+                return
+            if settings.slurm.scheduler == "slurm":
                 requeue()
+            else:  # PBS runs a job that has ended well no second time, so that another one follows it
+                print(f"Job {submit_controller(up.conductor.sweep, settings.slurm, settings.controller)} goes on.")
             return
     print(f"The sweep has ended: {step.finished}." if step.finished else "The sweep is paused.", flush=True)
     if step.finished:
-        report_on(up.conductor.sweep, up.composition.settings.tracking)
+        report_on(up.conductor.sweep, settings.tracking)
+
+
+def _forget_own_job() -> None:
+    """Remove what the scheduler said of this job alone, such as how often it was started, from what it hands on."""
+    environment = without_seat(os.environ)
+    for name in list(os.environ):
+        of_the_job = (name.startswith("SLURM_") and name not in KEPT) or name == "PBS_JOBID"
+        if of_the_job or name not in environment:
+            del os.environ[name]
 
 
 def _leaves_nothing_to_do(step: SweepStep) -> bool:

@@ -17,14 +17,15 @@ from launcher.control.rules import rules_for, time_limit_here
 from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
-from launcher.slurm.executor import SlurmExecutor, require_sbatch
+from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
 from launcher.trainings import LiveJob, live_job
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
-from launcher.workplaces.submission import logs_folder
+from launcher.workplaces.submission import logs_folder, require_scheduler
 from sweeps.folder.history import History
 from sweeps.folder.journal import Begun
 from sweeps.folder.submission import JobShape, read_submission
@@ -107,7 +108,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         UsageError: there is no sbatch here, or Slurm refuses the request.
         ConfigError: the controller's time limit is too short.
     """
-    require_sbatch(slurm)
+    require_scheduler(slurm)
     # With no more than the time before the warning the job would be warned as soon as it starts.
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:
@@ -118,7 +119,11 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
     folder.path.mkdir(parents=True, exist_ok=True)
     code = snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES)
     name = f"trisweep-{sweep.record.name}-controller"
-    executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
+    executor: PbsExecutor | SlurmExecutor
+    if slurm.scheduler == "pbs":
+        executor = PbsExecutor(own, name, code, logs_folder(sweep.folder), uses_mpiexec=False)
+    else:
+        executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
     shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
     last = read_submission(folder)
     return executor.submit(CONTROL_IN_SLURM, [FolderWork(folder, last.attempt + 1 if last else 1)], shape)

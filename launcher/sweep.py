@@ -18,7 +18,7 @@ from launcher.controller import live_controller, submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
-from launcher.slurm.executor import SlurmJob, require_sbatch
+from launcher.slurm.executor import SlurmJob
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import look_here
@@ -134,7 +134,7 @@ def hand_over(
         UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
-    require_sbatch(slurm)
+    require_scheduler(slurm)
     if (live := live_controller(sweep.folder)) is not None:
         if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))

@@ -299,7 +299,7 @@ def live_job(folder: TrialFolder) -> LiveJob | None:
         UsageError: Slurm does not answer, or cannot know the last job here, so that a second one might join it.
     """
     submission = read_submission(folder)
-    if submission is None or submission.executor != "slurm":
+    if submission is None or submission.executor == "local":
         return None
     try:
         (job,) = standings([submission])

@@ -140,11 +140,18 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
         "rotary_frequency_base": int(base) if base.is_integer() else base,
         **_scaling_names(model),
         "last_token": model.vocab_size - 1,
+        **_learning_rate_names(tree),
         "num_zero_groups": _num_zero_groups(setup),
         "activation_again": _activation_again(setup),
         **_expert_names(model.experts, model.num_layers),
         **_latent_names(model),
     }
+
+
+def _learning_rate_names(tree: Mapping[str, Any]) -> dict[str, Plain]:
+    """The least learning rate as a share of the highest; nothing of a plan that is not trained."""
+    training = tree.get("training")
+    return {"min_learning_rate_share": training["min_learning_rate"] / training["learning_rate"]} if training else {}
 
 
 def _num_zero_groups(setup: Setup) -> int | None:

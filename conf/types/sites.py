@@ -40,7 +40,7 @@ class SlurmSpec(Frozen):
         constraint: features that the nodes must have; null asks for none.
         cpus_per_task: cores of one rank; null leaves it to Slurm.
         gpu_request: how devices are asked for: `gpus-per-node`, `gres` (`gpu:N`) or `none` (whole nodes).
-        scheduler: `pbs` submits the trials of sweeps with qsub: partition becomes its queue, account its project.
+        scheduler: `pbs` submits trials and controllers with qsub: partition becomes its queue, account its project.
         pbs_mpiexec: the words that start the ranks of a PBS job, with `{ranks}` and `{ranks_per_node}`.
         pbs_resources: further resources of a request to PBS, such as `filesystems=home`.
         gpu_type: Slurm's name of the type of device to ask for, such as `a100`; null takes any.

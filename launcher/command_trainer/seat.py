@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conf.plan.experiment import Experiment
+from launcher.slurm.task import PBS_JOB
 from train_core.process.meeting import port_of_step, reachable_host
 
 THIS_MACHINE = "127.0.0.1"
+OF_A_SEAT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_JOB_ID", PBS_JOB)
+"""The variables that tell a rank of a PBS job its seat, and are wrong for other processes that it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +48,34 @@ def seats_here(experiment: Experiment) -> list[ProgramSeat]:
 
 
 def seat_in_slurm(experiment: Experiment, environment: Mapping[str, str] = os.environ) -> ProgramSeat:
-    """The seat that srun gave this task."""
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
-    of_a_rank = experiment.trainer.start == "srun"
-    task, node = int(environment["SLURM_PROCID"]), int(environment["SLURM_NODEID"])
+    """The seat that srun, or the mpiexec of a PBS job, gave this task."""
+    of_a_rank, task = experiment.trainer.start == "srun", int(environment["SLURM_PROCID"])
+    if PBS_JOB in environment:
+        # With -ppn mpiexec fills one node after the other. It says nothing of nodes, and the script where to meet.
+        node = task // experiment.tasks_per_node if of_a_rank else task
+        local_rank, address = environment["LOCAL_RANK"], environment["MASTER_ADDR"]
+        port = int(environment["MASTER_PORT"])
+    else:
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+        node, local_rank = int(environment["SLURM_NODEID"]), environment["SLURM_LOCALID"]
+        address = reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR"))
+        port = port_of_step(environment)
     return ProgramSeat(
         node_rank=node,
         num_nodes=experiment.num_nodes,
         first_rank=task if of_a_rank else node * experiment.tasks_per_node,
         size=experiment.parallel.world_size,
-        local_rank=int(environment["SLURM_LOCALID"]) if of_a_rank else 0,
+        local_rank=int(local_rank) if of_a_rank else 0,
         ranks_per_node=experiment.tasks_per_node,
-        master_addr=reachable_host(nodes, environment.get("SLURM_LAUNCH_NODE_IPADDR")),
-        master_port=port_of_step(environment),
+        master_addr=address,
+        master_port=port,
     )
+
+
+def without_seat(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that a rank of a PBS job starts; that of any other process as it is."""
+    is_rank = PBS_JOB in environment
+    return {name: value for name, value in environment.items() if not (is_rank and name in OF_A_SEAT)}
 
 
 def ranks_to_read(experiment: Experiment, seats: Sequence[ProgramSeat]) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, torchrun_words
-from launcher.command_trainer.seat import ProgramSeat
+from launcher.command_trainer.seat import ProgramSeat, without_seat
 from train_core.process.git_sha import ROOT
 from train_core.trial_folder import TrialFolder
 from train_core.whole_files import write_atomically
@@ -89,7 +89,7 @@ def _environment(
     inherited: Mapping[str, str], call: Call, experiment: Experiment, seat: ProgramSeat, devices: tuple[int, ...]
 ) -> dict[str, str]:
     """The job's environment without what is there for our own code, and with what torch reads of a rank."""
-    environment = without_own_code(inherited)
+    environment = without_own_code(without_seat(inherited))
     environment["PYTHONUNBUFFERED"] = "1"  # else steps would appear in the log long after they were made
     environment |= {"MASTER_ADDR": seat.master_addr, "MASTER_PORT": str(seat.master_port)}
     if experiment.trainer.start == "srun":

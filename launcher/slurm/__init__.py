@@ -7,6 +7,6 @@ container    the words before a job's Python where it runs in a container
 resources    what a job asks of the cluster, and which trials share a job array
 cluster      which Slurm cluster this is, what it offers, and the names of its nodes
 own_jobs     how jobs of ours stand, this process's own among them; `silent_jobs` why one ended without a measurement
-pbs_executor  hands trials to the qsub of a PBS machine; `pbs` tells how they stand there
+pbs_executor  hands trials and controllers to the qsub of a PBS machine; `pbs` tells how they stand there
 job_records  what the accounting says, kept
 """

@@ -215,10 +215,10 @@ def words_of_task(work: Path) -> list[str]:
 
 
 def require_sbatch(slurm: SlurmSpec) -> None:
-    """Raises UsageError where there is no Slurm here, or jobs go to PBS: only trials of a sweep can go there."""
+    """Raises UsageError where there is no Slurm here, or jobs go to PBS: only a sweep's trials and controller do."""
     if slurm.scheduler == "pbs":
-        problem = "slurm.scheduler = pbs: only the trials of a sweep are submitted through PBS"
-        raise UsageError(problem, "Use launcher=jobs and controller=foreground, and measure or train longer by hand.")
+        problem = "slurm.scheduler = pbs: only the trials of a sweep and its controller are submitted through PBS"
+        raise UsageError(problem, "Use launcher=jobs, and measure or train longer by hand.")
     if missing := [name for name in ("sbatch", "srun") if not shutil.which(name)]:
         remedy = "Run this on a Slurm login node, or leave out cluster=NAME to measure on this machine."
         raise UsageError(f"Slurm was asked for, but there is no {missing[0]} on the PATH", remedy)

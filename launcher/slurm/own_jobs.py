@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.pbs import states_in_pbs
+from launcher.slurm.pbs import states_in_pbs, submit_host
 from launcher.slurm.query import SlurmJobState, query_jobs, query_named
 from sweeps.folder.submission import Submission
 
@@ -53,7 +53,7 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     """
     in_slurm = iter(_standings_in_slurm([each for each in submissions if each.executor != "pbs"], patience))
     in_pbs = iter(
-        JobStanding(own, state, "" if state else _why_elsewhere(own, None))
+        JobStanding(own, state, "" if state else _why_elsewhere(own, None, submit_host()))
         for own, state in states_in_pbs([each for each in submissions if each.executor == "pbs"], patience)
     )
     return [next(in_pbs if each.executor == "pbs" else in_slurm) for each in submissions]
@@ -100,11 +100,15 @@ def _job_standing(submission: Submission, states: dict[str, SlurmJobState], here
     return JobStanding(submission, None, _why_elsewhere(submission, here))
 
 
-def _why_elsewhere(submission: Submission, here: str | None) -> str:
-    """Return why it proves nothing that this machine's Slurm lacks the job; empty if it proves that there is none."""
+def _why_elsewhere(submission: Submission, here: str | None, hostname: str | None = None) -> str:
+    """Return why it proves nothing that this machine's Slurm lacks the job; empty if it proves that there is none.
+
+    Args:
+        hostname: of the login node that stands for this process; None where it is its own.
+    """
     # Without a name for the cluster, the login node on which the job was submitted is the best witness.
     if submission.cluster is None:
-        is_here = submission.hostname == socket.gethostname()
+        is_here = submission.hostname == (hostname or socket.gethostname())
         return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"
     if submission.cluster == here:
         return ""

@@ -6,7 +6,9 @@ history is kept: a qstat that no longer shows a job tells nothing but that.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +29,9 @@ LIVE = {
 }
 """Slurm's word for each of PBS' letters that is one of a job which has not ended."""
 
+SUBMIT_HOST = "TRISWEEP_PBS_HOST"
+"""The variable in which a job finds the login node from which it, or the job that submitted it, was submitted."""
+
 WORDS_OF_PBS = (
     (re.compile(r"^=>> PBS: job killed: walltime \d+ exceeded", re.MULTILINE), Outcome.TIMED_OUT),
     (re.compile(r"^=>> PBS: job killed: (?:v|p)?mem \S+ exceeded", re.MULTILINE), Outcome.OUT_OF_MEMORY),
@@ -46,6 +51,11 @@ def ended_file(logs: Path, name: str) -> Path:
 def _deleted_file(logs: Path, name: str) -> Path:
     """The file that is there once we have called qdel for a job."""
     return logs / f"{name}.deleted"
+
+
+def submit_host() -> str:
+    """The login node that stands for this process: its own host, or the one from which its PBS job comes."""
+    return os.environ.get(SUBMIT_HOST) or socket.gethostname()
 
 
 def states_in_pbs(

@@ -1,11 +1,10 @@
-"""Hands trials to a PBS machine's qsub (`slurm.scheduler=pbs`), each as a job of its own."""
+"""Hands trials, and a sweep's controller, to a PBS machine's qsub (`slurm.scheduler=pbs`), each as a job of its own."""
 
 from __future__ import annotations
 
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.executor import Executor, FolderWork
 from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
-from launcher.slurm.pbs import ended_file
-from launcher.slurm.sbatch import python_command, require_plain_path, setup_lines
-from launcher.slurm.task import JOB_NAME
+from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
+from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE, python_command, require_plain_path, setup_lines
+from launcher.slurm.task import PBS_JOB
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.process.meeting import FIRST_PORT, NUM_PORTS
 from train_core.whole_files import write_atomically
@@ -31,10 +30,12 @@ UNUSED = ("qos", "constraint", "gpu_type")
 
 @dataclass(frozen=True)
 class PbsExecutor(Executor):
-    """Submits trials of a sweep, each as a job.
+    """Submits trials of a sweep, or its controller, each as a job.
 
     Attributes:
         requeues: is not asked for: a job that PBS ends at its walltime is not run again by itself.
+        uses_mpiexec: the site's mpiexec starts the ranks; else the script starts one process, which it warns before
+            the walltime, as PBS does not.
     """
 
     slurm: SlurmSpec
@@ -42,6 +43,7 @@ class PbsExecutor(Executor):
     code: Path
     logs: Path
     requeues: bool = False
+    uses_mpiexec: bool = True
 
     def without_nodes(self, nodes: Sequence[str]) -> PbsExecutor:
         """The same executor: PBS has no option that leaves nodes out."""
@@ -73,7 +75,7 @@ class PbsExecutor(Executor):
             executor="pbs",
             job_id=None,
             job_name=name,
-            hostname=socket.gethostname(),
+            hostname=submit_host(),
             attempt=attempt,
             submitted=time.time(),
             shape=shape,
@@ -102,7 +104,7 @@ class PbsExecutor(Executor):
         hours, minutes = divmod(slurm.time_limit_minutes, 60)
         chunk = [f"select={shape.num_nodes}", f"mpiprocs={shape.tasks_per_node}"]
         if slurm.cpus_per_task:
-            chunk.append(f"ncpus={slurm.cpus_per_task * shape.tasks_per_node}")
+            chunk.append(f"ncpus={slurm.cpus_per_task * shape.devices_per_node}")
         if shape.uses_gpus and slurm.gpu_request != "none":
             chunk.append(f"ngpus={shape.devices_per_node}")
         # All in one -l: of several, Slurm's wrapper takes the last one alone.
@@ -116,28 +118,36 @@ class PbsExecutor(Executor):
         return [*words, str(self.logs / f"{name}.sh")]
 
     def _script(self, name: str, shape: JobShape) -> str:
-        """The job's script: it runs once, on the first node, and starts the ranks with the site's mpiexec."""
+        """The job's script, which runs once, on the first node."""
         ranks = shape.num_nodes * shape.tasks_per_node
-        places = {"ranks": ranks, "ranks_per_node": shape.tasks_per_node}
-        try:
-            mpiexec = self.slurm.pbs_mpiexec.format(**places)
-        except (KeyError, IndexError, ValueError):
-            problem, remedy = "has other fields than {ranks} and {ranks_per_node}", "Use these two alone."
-            raise ConfigError("slurm.pbs_mpiexec", self.slurm.pbs_mpiexec, problem, remedy) from None
         task = shlex.join(words_of_task(self._pickle(name)))
         ended = shlex.quote(str(ended_file(self.logs, name)))
         return "\n".join(
             (
                 "#!/bin/bash",
                 *setup_lines(self.slurm, self.code),
-                f"export {JOB_NAME}={shlex.quote(name)} WORLD_SIZE={ranks}",
+                f"export {PBS_JOB}={shlex.quote(name)} WORLD_SIZE={ranks}",
+                f"export {SUBMIT_HOST}={shlex.quote(submit_host())}",
                 'export PBS_JOBID="${PBS_JOBID:-$SLURM_JOB_ID}" MASTER_ADDR="$(hostname)"',
                 f'number="${{PBS_JOBID%%[!0-9]*}}"; export MASTER_PORT=$(({FIRST_PORT} + number % {NUM_PORTS}))',
-                f"{mpiexec} {python_command(self.slurm)} -u {task}",
+                f"{self._starter(shape)} {python_command(self.slurm)} -u {task}",
                 f'ended=$?; echo "$ended" > {ended}; exit "$ended"',
                 "",
             )
         )
+
+    def _starter(self, shape: JobShape) -> str:
+        """The words before the Python of the ranks, or of the one process."""
+        if not self.uses_mpiexec:
+            seconds = self.slurm.time_limit_minutes * SECONDS_PER_MINUTE - SAVE_SECONDS
+            # --foreground signals the process alone, and not the qstat that it may be waiting for.
+            return f"RANK=0 timeout --foreground --preserve-status --signal=USR2 {seconds}"
+        places = {"ranks": shape.num_nodes * shape.tasks_per_node, "ranks_per_node": shape.tasks_per_node}
+        try:
+            return self.slurm.pbs_mpiexec.format(**places)
+        except (KeyError, IndexError, ValueError):
+            problem, remedy = "has other fields than {ranks} and {ranks_per_node}", "Use these two alone."
+            raise ConfigError("slurm.pbs_mpiexec", self.slurm.pbs_mpiexec, problem, remedy) from None
 
     def _pickle(self, name: str) -> Path:
         return self.logs / f"{name}.pkl"

@@ -16,12 +16,13 @@ from pathlib import Path
 from conf.errors import UsageError
 from conf.private_files import keep_private, read_own
 
-JOB_NAME = "TRISWEEP_PBS_JOB"
+PBS_JOB = "TRISWEEP_PBS_JOB"
 """The variable by which a task knows that PBS started its job, and what it is called."""
 
-RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+RANK = ("PALS_RANKID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 LOCAL_RANK = ("PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, and the mpiexec of Slurm's wrappers."""
+"""The variables in which a rank's place stands: Cray's PALS, Hydra, Open MPI, the mpiexec of Slurm's wrappers, and a
+script that starts one process itself."""
 
 
 def main(work: Path, sha256: str, element: int) -> None:
@@ -33,7 +34,7 @@ def main(work: Path, sha256: str, element: int) -> None:
     training that can save listens to it.
     """
     keep_private()
-    if JOB_NAME in os.environ:
+    if PBS_JOB in os.environ:
         take_seat()
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     content = read_own(work)
@@ -55,7 +56,7 @@ def take_seat(environment: MutableMapping[str, str] = os.environ) -> None:
     if not rank:
         problem = f"mpiexec sets none of {', '.join(RANK)}"
         raise UsageError(problem, "Set slurm.pbs_mpiexec to one that does.")
-    name, size = environment[JOB_NAME], int(environment["WORLD_SIZE"])
+    name, size = environment[PBS_JOB], int(environment["WORLD_SIZE"])
     environment.update({"RANK": rank, "LOCAL_RANK": local_rank or rank, "WORLD_SIZE": str(size)})
     # Under these names Slurm says the same, and the functions that run in jobs know no others.
     environment.update({"SLURM_PROCID": rank, "SLURM_JOB_NAME": name, "SLURM_JOB_ID": environment["PBS_JOBID"]})

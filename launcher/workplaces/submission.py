@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.errors import ConfigError, UsageError
+from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.executor import RUN_IN_SLURM, FolderWork
@@ -78,7 +78,7 @@ def submit_trials(
     Raises:
         UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
     """
-    _require_tools(slurm, [reading.trial for reading in readings])
+    require_scheduler(slurm)
     # The attempts are counted before `prepare` forgets what earlier ones left.
     waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided_nodes(sweep, readings)))
     attempts = {reading.name: reading.next_attempt for reading in readings}
@@ -110,14 +110,6 @@ def submit_trials(
 def require_scheduler(slurm: SlurmSpec) -> None:
     """Raises UsageError where the commands of the scheduler are not here."""
     require_pbs() if slurm.scheduler == "pbs" else require_sbatch(slurm)
-
-
-def _require_tools(slurm: SlurmSpec, trials: Sequence[Trial]) -> None:
-    require_scheduler(slurm)
-    others = [trial.experiment.trainer for trial in trials if trial.experiment and not trial.experiment.trainer.is_own]
-    if slurm.scheduler == "pbs" and others:
-        problem = "other programs are not started in PBS jobs"
-        raise ConfigError("trainer.kind", others[0].kind, problem, "Use trainer=trisweep.")
 
 
 def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor | PbsExecutor:

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
+import signal
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
+from launcher.controller import live_controller
 from launcher.sweep import submit
+from sweeps.folder.history import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.forked_command import run_forked
 from tests.slurm.conftest import WaitUntil, has_ended, make_job
+from tests.slurm.test_controller import ADAPTIVE
+from tests.slurm.test_other_trainer import PROGRAM
 from train_core.measurement import Outcome
 
 ON_TWO_NODES: dict[str, Value] = {"parallel.world_size": 4, "parallel.tensor_parallel_size": 2}
 TWO_RANKS: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
+MPIEXEC = "mpiexec.slurm -n {ranks}"
+OF_SLURM = ("SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR")
+"""The variables of the wrapper's mpiexec from which a task knows its node, and which no PBS machine sets."""
+
 pytestmark = [pytest.mark.slurm]
 
 
@@ -29,7 +44,7 @@ def pbs(slurm: SlurmSpec, slurm_cluster: Path) -> SlurmSpec:
         pytest.skip("there is no qsub: Debian has it in slurm-wlm-torque")
     changes = {
         "scheduler": "pbs",
-        "pbs_mpiexec": "mpiexec.slurm -n {ranks}",
+        "pbs_mpiexec": MPIEXEC,
         # The wrapper's mpiexec is srun, which else lets the other ranks wait for one that has failed.
         "environment": {"SLURM_KILL_BAD_EXIT": "1"},
     }
@@ -82,3 +97,56 @@ def test_a_job_that_waits_is_cancelled_with_its_sweep(
     assert cancel_sweep(sweep) == 1
     (ended,) = wait_until(folder, sweep.record, lambda states: has_ended(states[0]))
     assert ended.outcome is Outcome.CANCELLED, ended.cause
+
+
+def test_other_programs_are_measured_however_they_are_started(
+    tmp_path: Path, folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = f"trainer.command=[{sys.executable},{program},'{{trainer.start}}','{{training.deterministic}}']"
+    four: dict[str, Value] = {"parallel.world_size": 4}
+    points: list[dict[str, Value]] = [four | {"trainer.start": start} for start in ("torchrun", "srun", "once")]
+    points.append(points[1] | {"training.deterministic": True})
+    record = record_of(points, "trainer=command", command, "training.num_warmup_steps=1")
+    without = shlex.join(["env", *(f"--unset={name}" for name in OF_SLURM)])
+    submit(Sweep(folder, record), pbs.model_copy(update={"pbs_mpiexec": f"{MPIEXEC} {without}"}))
+    states = wait_until(folder, record, lambda states: all(map(has_ended, states)), 300)
+    assert [state.outcome for state in states] == [Outcome.COMPLETED] * 3 + [Outcome.FAILED], states
+    assert [len(state.steps) for state in states] == [3, 3, 3, 0]
+    assert (states[3].cause, states[3].failing_rank) == ("ValueError: the data of rank 3 is bad", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("pbs")
+def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp_path: Path) -> None:
+    of_pbs = ("slurm.scheduler=pbs", f"slurm.pbs_mpiexec='{MPIEXEC}'")
+    started = run_forked(("sweep", *ADAPTIVE, *of_pbs, "controller=slurm"), tmp_path, os.environ, umask=0o077)
+    assert started.returncode == 0, started.stderr
+    folder, deadline = SweepFolder(tmp_path / "runs" / "smoke-local"), time.monotonic() + 400
+    first = live_controller(folder)
+    assert first is not None
+    while not History.kept_in(folder).courses:  # the first trial has been submitted
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    # As the script's `timeout` does, some minutes before the walltime.
+    (process,) = [each for each in psutil.process_iter(["cmdline"]) if _is_controller(each, tmp_path)]
+    process.send_signal(signal.SIGUSR2)
+    while (second := live_controller(folder)) is None or second.job_id == first.job_id:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    while History.kept_in(folder).finished is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert [course.num_attempts for course in History.kept_in(folder).courses.values()] == [1, 1]
+    while live_controller(folder) is not None:  # it writes the report
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert (folder.path / "report.md").exists()
+
+
+def _is_controller(process: psutil.Process, place: Path) -> bool:
+    words = process.info["cmdline"] or []
+    of_the_place = any(word.startswith(str(place)) and "-controller-" in word for word in words)
+    return "launcher.slurm.task" in words and "timeout" not in words and of_the_place

@@ -33,6 +33,11 @@ ADDRESS_SPACE = 16 << 30
 """No rank may have more, so that a table of so many words is refused on every machine, before it is touched."""
 
 MANY_WORDS = 1_000_000_000
+START_SECONDS = 1800
+"""So long the first steps may take on a machine with other work, where the imports alone take minutes."""
+
+LEAVE_SECONDS, SWEEP_SECONDS = 600, 3600
+"""So long an interrupted sweep may take to leave, and one that goes on to end."""
 
 Values = Mapping[str, object]
 
@@ -86,7 +91,7 @@ def _write_words(folder: Path) -> None:
 
 
 def _path_of(environment: str) -> str:
-    """Where Megatron-LM, which compiles its index of data, finds `python3`, and `python3-config` of the same Python."""
+    """The PATH on which a trainer that compiles finds its own tools, and `python3-config` of the same Python."""
     settings = ENVIRONMENTS / environment / "pyvenv.cfg"
     home = re.search(r"^home = (.*)$", settings.read_text(), re.MULTILINE) if settings.exists() else None
     folders = [str(ENVIRONMENTS / environment / "bin"), *([home[1]] if home else []), os.environ.get("PATH", "")]
@@ -122,6 +127,8 @@ TRAINERS = {
             "trainer.command": ["{huggingface_starter}", DEEPSPEED_ON_CPU, "train.py"],
             "trainer.environment.DS_ACCELERATOR": "cpu",
             "trainer.environment.TORCH_EXTENSIONS_DIR": str(ENVIRONMENTS / "huggingface" / "extensions"),
+            # Another ninja does not know what `make trainers` has compiled, and would compile it in the first trial.
+            "trainer.environment.PATH": _path_of("huggingface"),
         },
     ),
     "torchtitan": RealTrainer(
@@ -194,7 +201,7 @@ def swept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = SweepFolder(place / "runs" / "real-local")
     interrupted_at = _interrupt_the_first_trial(_start_sweep(place), folder, trainer.saved_every + 2)
     last = _start_sweep(place)
-    output, _ = last.communicate(timeout=1500)
+    output, _ = last.communicate(timeout=SWEEP_SECONDS)
     readings = Sweep.stored_in(folder).read()
     return Swept(trainer, folder, place / "runs", readings, interrupted_at, output)
 
@@ -204,6 +211,7 @@ def _sweep_file(trainer: RealTrainer, python: Path) -> str:
         "training.num_steps": trainer.num_steps,
         "training.num_warmup_steps": 2,
         "checkpoint.every_steps": trainer.saved_every,
+        "watch.hang_seconds": float(START_SECONDS),
         "trainer.python": str(python),
         "trainer.prefix": ["prlimit", f"--as={ADDRESS_SPACE}"],
         "trainer.environment.OMP_NUM_THREADS": "1",
@@ -245,12 +253,12 @@ def _start_sweep(place: Path) -> subprocess.Popen[str]:
 
 def _interrupt_the_first_trial(command: subprocess.Popen[str], folder: SweepFolder, num_steps: int) -> int:
     """End the sweep as Ctrl-C does, once its first trial has made so many steps; return how many they were."""
-    deadline = time.monotonic() + 900
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and command.poll() is None:
         lines = [len(path.read_text().splitlines()) for path in folder.path.glob("trials/*/metrics.jsonl")]
         if lines and max(lines) >= num_steps:
             command.send_signal(signal.SIGINT)
-            command.communicate(timeout=120)
+            command.communicate(timeout=LEAVE_SECONDS)
             return max(lines)
         time.sleep(0.05)
     command.kill()

@@ -11,7 +11,7 @@ from results.mlflow.store import connect
 from tests.trainers.conftest import Swept, words_of
 from train_core.measurement import Outcome
 
-pytestmark = [pytest.mark.trainers, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.trainers, pytest.mark.slow, pytest.mark.timeout(6000)]
 
 
 def test_each_layout_is_measured(swept: Swept) -> None:

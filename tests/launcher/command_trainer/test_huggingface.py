@@ -164,6 +164,11 @@ def test_deepspeeds_file_and_flags_say_the_plan() -> None:
     assert not {"--fsdp", "--fsdp_config"} & set(zero.words)
 
 
+def test_deepspeeds_schedule_has_a_share_as_its_optimizer_tells_no_rate() -> None:
+    rates = ["training.learning_rate=0.0004", "training.min_learning_rate=0.0001"]
+    assert has(call("hf-deepspeed", *LLAMA, *rates).words, "--lr_scheduler_kwargs", '{"min_lr_rate": 0.25}')
+
+
 @pytest.mark.parametrize(
     ("trainer", "plan", "words"),
     [

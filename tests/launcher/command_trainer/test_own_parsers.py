@@ -17,7 +17,7 @@ from conf.plan.experiment import Experiment
 from launcher.command_trainer.flag_check import Refusal, UncheckedError, refusals_of
 from tests.composed import load
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]  # the check itself gives up after 900 s
 
 STAND_INS = {
     # What only a newer Python has is a mark on methods.

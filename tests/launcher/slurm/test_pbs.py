@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conf.errors import ConfigError, UsageError
 from launcher.cancel import cancel_jobs
+from launcher.command_trainer.seat import seat_in_slurm, without_seat
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.pbs_executor import PbsExecutor
@@ -18,6 +20,7 @@ from launcher.slurm.query import SlurmSilent
 from launcher.slurm.resources import max_array_size
 from launcher.slurm.task import take_seat
 from sweeps.folder.submission import JobShape, Submission, read_submission
+from tests.composed import load
 from tests.launcher.conftest import SlurmOf
 from train_core.trial_folder import TrialFolder
 
@@ -55,6 +58,33 @@ def test_what_pbs_has_no_place_for_is_refused(executor: Callable[..., PbsExecuto
     with pytest.raises(ConfigError) as refused:
         executor(override).text(SHAPE, 1)
     assert refused.value.key == key
+
+
+def test_cores_are_those_of_all_devices_of_a_node_however_many_processes_start_them(
+    executor: Callable[..., PbsExecutor],
+) -> None:
+    of_torchrun = JobShape(num_nodes=2, tasks_per_node=1, devices_per_task=4, uses_gpus=True)
+    command = executor("slurm.cpus_per_task=8").text(of_torchrun, 1)
+    assert "select=2:mpiprocs=1:ncpus=32:ngpus=4," in command
+    assert "mpiexec -n 2 -ppn 1 " in command
+
+
+def test_a_process_alone_is_started_without_mpiexec_and_warned_before_its_walltime(
+    executor: Callable[..., PbsExecutor],
+) -> None:
+    alone = replace(executor("slurm.time_limit_minutes=60"), uses_mpiexec=False)
+    script = alone.text(JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False), 1)
+    assert "RANK=0 timeout --foreground --preserve-status --signal=USR2 3420 " in script
+    assert "mpiexec" not in script
+
+
+def test_jobs_of_jobs_are_known_where_the_first_was_submitted(
+    submitted: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = submitted.model_copy(update={"hostname": "login1"})
+    assert standings([login])[0].elsewhere
+    monkeypatch.setenv("TRISWEEP_PBS_HOST", "login1")
+    assert standings([login])[0].is_unknown
 
 
 def test_every_trial_is_a_job_of_its_own(slurm_of: SlurmOf) -> None:
@@ -140,3 +170,17 @@ def test_a_rank_takes_its_seat_from_whichever_mpiexec_started_it(
     assert (tmp_path / "job_5_log.err").exists()
     with pytest.raises(UsageError, match="mpiexec sets none of"):
         take_seat(dict(job))
+
+
+@pytest.mark.parametrize(("start", "task", "first_rank", "local_rank"), [("srun", 3, 3, 1), ("torchrun", 1, 2, 0)])
+def test_another_programs_task_finds_its_node_where_mpiexec_names_none(
+    start: str, task: int, first_rank: int, local_rank: int
+) -> None:
+    on_two_nodes = ("cluster.devices_per_node=2", "cluster.num_nodes=2", "parallel.world_size=4")
+    experiment = load(["trainer=command", "trainer.command=[a]", f"trainer.start={start}", *on_two_nodes]).experiment()
+    own = {"SLURM_PROCID": str(task), "RANK": str(task), "LOCAL_RANK": str(local_rank), "TRISWEEP_PBS_JOB": "job"}
+    of_all = {"MASTER_ADDR": "node1", "MASTER_PORT": "15007"}
+    seat = seat_in_slurm(experiment, own | of_all)
+    assert (seat.node_rank, seat.first_rank, seat.local_rank) == (1, first_rank, local_rank)
+    assert (seat.master_addr, seat.master_port) == ("node1", 15007)
+    assert without_seat(own | of_all) == of_all
