@@ -68,4 +68,7 @@ MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")
 PREFLIGHT = "TRISWEEP_PREFLIGHT"
 """The variable by which a job of a trial knows that it is to look at its nodes first."""
 
+PBS_JOB = "TRISWEEP_PBS_JOB"
+"""The variable by which a task knows that PBS started its job, and what it is called."""
+
 CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conf.plan.experiment import Experiment
-from launcher.slurm.task import PBS_JOB
+from launcher.executor import PBS_JOB
 from train_core.process.meeting import port_of_step, reachable_host
 
 THIS_MACHINE = "127.0.0.1"

@@ -10,6 +10,7 @@ import pytest
 from conf.compose.load import load
 from conf.folders import CONF_DIR, options
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
+from tests.composed import load_cluster
 
 GPUS = [name for name in options("device") if name != "cpu"]
 # What tables of published configurations call a GPU, and the cluster that is meant unless they name one.
@@ -60,9 +61,8 @@ def device(name: str) -> DeviceSpec:
     return load([f"device={name}"]).cluster.device
 
 
-@cache
 def cluster(name: str) -> ClusterSpec:
-    return load([f"cluster={name}"]).cluster
+    return load_cluster(name)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def offer(cluster: str, world_size: int, **pinned: object) -> Space:
 @pytest.fixture(scope="module")
 def offers() -> list[Space]:
     return [
-        offer(cluster, number, recompute_every=1)
+        offer(cluster, number, recompute_every=1, context_parallel_size=1)
         for cluster, number in product(("selene", "dgx-h100", "dgx-h200"), (16, 32, 64))
     ]
 
