@@ -86,9 +86,11 @@ def price(records: Iterable[Record], implementation: str | None = None) -> list[
         implementation: a name of IMPLEMENTATIONS for the rows that name none; None takes the usual one of each row.
     """
     read = [(record, *_read_row(record, implementation)) for record in records]
-    setups = [(known.setup, known.implementation) for _, known, _ in read if known is not None]
-    priced = iter(estimates(setups))
-    return [PricedRow(record, known and RowPrediction(known, next(priced)), reason) for record, known, reason in read]
+    priced = iter(estimates([(known.setup, known.implementation) for _, known, _ in read if known is not None]))
+    return [
+        PricedRow(record, None if known is None else RowPrediction(known, next(priced)), reason)
+        for record, known, reason in read
+    ]
 
 
 def _read_row(record: Record, implementation: str | None) -> tuple[Configuration | None, str]:
