@@ -80,12 +80,9 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
         ConfigError: a text names a value that there is not, or that is null where a word is needed.
     """
     names = names_of(trainer, setup, job)
+    places = {f"trainer.command[{index}]": template for index, template in enumerate(trainer.command)}
     program = [
-        word
-        for index, template in enumerate(trainer.command)
-        for word in _words(
-            value_of(template, names, f"trainer.command[{index}]"), template, f"trainer.command[{index}]"
-        )
+        word for place, template in places.items() for word in _words(value_of(template, names, place), template, place)
     ]
     flags = list(_flags(trainer.flags, names))
     return Call(
@@ -150,8 +147,8 @@ def plan_names(setup: Setup) -> dict[str, Plain]:
 
 def _learning_rate_names(tree: Mapping[str, Any]) -> dict[str, Plain]:
     """The least learning rate as a share of the highest; nothing of a plan that is not trained."""
-    training = tree.get("training")
-    return {"min_learning_rate_share": training["min_learning_rate"] / training["learning_rate"]} if training else {}
+    rates = tree.get("training")
+    return {"min_learning_rate_share": rates["min_learning_rate"] / rates["learning_rate"]} if rates else {}
 
 
 def _num_zero_groups(setup: Setup) -> int | None:
