@@ -220,8 +220,12 @@ def test_chunks_of_which_only_the_ends_lack_a_layer_are_close(
 def test_chunks_that_are_uneven_inside_the_pipeline_are_not_far_off(
     layer: Stage, num_stages: int, num_chunks: int, more: int, more_micro_batches: int, data: some.DataObject
 ) -> None:
-    """Stages take turns at being slow, of which the closed form knows an average."""
+    """Stages take turns at being slow, of which the closed form knows an average.
+
+    Of 28,000 random cases the lowest ratio was 0.83, with two fuller stages of three and a layer more than chunks, and
+    the highest 1.19.
+    """
     fuller = data.draw(some.integers(0, num_stages - 1))
     layers = [num_chunks + more + (stage < fuller) for stage in range(num_stages)]
     closed, simulated = interleaved_layers(layer, layers, num_stages + more_micro_batches, num_chunks, 0.1, 0.6)
-    assert simulated * 0.85 <= closed <= simulated * 1.25
+    assert simulated * 0.82 <= closed <= simulated * 1.2
