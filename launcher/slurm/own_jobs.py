@@ -7,7 +7,6 @@ memory gives them out again. A job is ours where the cluster and the job's name 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -53,7 +52,7 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     """
     in_slurm = iter(_standings_in_slurm([each for each in submissions if each.executor != "pbs"], patience))
     in_pbs = iter(
-        JobStanding(own, state, "" if state else _why_elsewhere(own, None, submit_host()))
+        JobStanding(own, state, "" if state else _why_elsewhere(own, None))
         for own, state in states_in_pbs([each for each in submissions if each.executor == "pbs"], patience)
     )
     return [next(in_pbs if each.executor == "pbs" else in_slurm) for each in submissions]
@@ -100,15 +99,11 @@ def _job_standing(submission: Submission, states: dict[str, SlurmJobState], here
     return JobStanding(submission, None, _why_elsewhere(submission, here))
 
 
-def _why_elsewhere(submission: Submission, here: str | None, hostname: str | None = None) -> str:
-    """Return why it proves nothing that this machine's Slurm lacks the job; empty if it proves that there is none.
-
-    Args:
-        hostname: of the login node that stands for this process; None where it is its own.
-    """
+def _why_elsewhere(submission: Submission, here: str | None) -> str:
+    """Return why it proves nothing that this machine's Slurm lacks the job; empty if it proves that there is none."""
     # Without a name for the cluster, the login node on which the job was submitted is the best witness.
     if submission.cluster is None:
-        is_here = submission.hostname == (hostname or socket.gethostname())
+        is_here = submission.hostname == submit_host()
         return "" if is_here else f"its job was submitted on {submission.hostname}, and is not known here"
     if submission.cluster == here:
         return ""
