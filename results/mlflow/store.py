@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +75,7 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
         database_path(output_dir).parent.mkdir(parents=True, exist_ok=True)
         require_sqlite(database_path(output_dir))
         _leave_flushing_to_the_end()
+        _make_tables(database_path(output_dir))
     elif tracking.kind == "database":
         require_database(uri)
     else:
@@ -83,6 +86,22 @@ def connect(tracking: TrackingSpec, output_dir: Path) -> MlflowClient:
     if tracking.kind == "server":
         require_entry(client, uri)
     return client
+
+
+def _make_tables(database: Path) -> None:
+    """Give a store that is not there yet MLflow's tables: all of them, or, if the process is ended meanwhile, no store.
+
+    MLflow makes them in dozens of steps, and neither completes nor opens a store in which it was cut short.
+    """
+    if database.exists():
+        return
+    from mlflow import MlflowClient
+
+    with tempfile.TemporaryDirectory(prefix="trisweep-mlflow-") as folder:
+        complete, draft = Path(folder) / database.name, database.with_name(f".{database.name}.new")
+        MlflowClient(tracking_uri=f"sqlite:///{complete}").search_experiments(max_results=1)
+        shutil.copyfile(complete, draft)
+    draft.replace(database)
 
 
 def _leave_flushing_to_the_end() -> None:

@@ -6,6 +6,8 @@ import json
 import math
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -72,6 +74,33 @@ def metrics_in(database: str) -> dict[str, list[tuple[object, ...]]]:
             found.setdefault(run_id, []).append(tuple(row))
     engine.dispose()
     return {run_id: sorted(rows) for run_id, rows in found.items()}
+
+
+CUT_SHORT = """
+import os, sys
+from pathlib import Path
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from conf.types.sites import TrackingSpec
+from results.mlflow.store import connect
+
+@event.listens_for(Engine, "after_cursor_execute")
+def end(connection, cursor, statement, *rest):
+    if "CREATE TABLE _alembic_tmp_tags" in statement:
+        os._exit(9)
+
+connect(TrackingSpec(kind="sqlite", uri=None, experiment="made-up"), Path(sys.argv[1])).search_experiments()
+"""
+"""Ends as a follower does whose sweep has ended, in the middle of one of the steps in which MLflow makes its tables."""
+
+
+def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
+    write_sweep: WriteSweep, output_dir: Path
+) -> None:
+    database_path(output_dir).unlink()
+    killed = subprocess.run([sys.executable, "-c", CUT_SHORT, str(output_dir)], capture_output=True, check=False)
+    assert killed.returncode == 9, killed.stderr
+    assert import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir).created == 1 + len(TRIALS)
 
 
 def test_every_trial_has_its_efficiency_with_its_kind_what_is_held_constant_and_the_baseline(
