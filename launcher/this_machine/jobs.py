@@ -113,6 +113,7 @@ def _start_controller(
                     stderr=log,
                     start_new_session=True,
                 )
+            _await_command_line(self.process)
             return LocalJob(folder=self.folder, job_id=str(self.process.pid), process=self.process, tasks=[0])
 
     python = shlex.join(["env", *(f"{name}={value}" for name, value in variables_of(code).items()), sys.executable])
@@ -121,6 +122,18 @@ def _start_controller(
     executor.update_parameters(timeout_min=minutes)
     executor.submit(job, str(folder.path.absolute()), devices, time_limit_seconds)
     return executor.process
+
+
+def _await_command_line(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the kernel shows the command of a process that has just been started, by which everybody finds it.
+
+    The start returns once files are closed for the new program, and on a busy machine that can be before its words are
+    there. A job that was looked for then seemed to be gone, and went on when all others were ended.
+    """
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        controller = psutil.Process(process.pid)
+        while controller.status() != psutil.STATUS_ZOMBIE and not controller.cmdline():
+            time.sleep(0.001)
 
 
 def _controller_settings(command: str, minutes: float) -> dict[str, str]:

@@ -1,0 +1,42 @@
+"""Jobs of this machine: who looks for one finds it from its first instant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.executor import FolderWork
+from launcher.this_machine.jobs import LocalExecutor, controller_of
+from sweeps.folder.submission import JobShape, read_submission
+from train_core.trial_folder import TrialFolder
+
+NUM_LOOKS = 3
+
+
+def nothing(folder: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
+    pass
+
+
+def test_a_job_is_found_as_soon_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On busy cores every tenth process had no command line yet when its start had returned."""
+    looks, cmdline = Counter[int](), psutil.Process.cmdline
+
+    def empty_at_first(process: psutil.Process) -> list[str]:
+        looks[process.pid] += 1
+        return [] if looks[process.pid] <= NUM_LOOKS else cmdline(process)
+
+    monkeypatch.setattr(psutil.Process, "cmdline", empty_at_first)
+    trial = TrialFolder(tmp_path / "trial")
+    trial.logs.mkdir(parents=True)
+    executor = LocalExecutor(tmp_path, devices=(), time_limit_seconds=None)
+    executor.submit(nothing, [FolderWork(trial, 1)], JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False))
+    submission, process = read_submission(trial), executor.process
+    assert submission is not None
+    assert process is not None
+    found = controller_of(submission)
+    process.kill()
+    process.wait()
+    assert found is not None
