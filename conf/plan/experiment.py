@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Self
 
@@ -158,22 +159,34 @@ def _check_training(experiment: Experiment) -> None:
 
 def _check_narrow_products(experiment: Experiment) -> None:
     """Refuse sizes that the kernels do not take, along which operands are laid out."""
-    precision, model, parallel = experiment.precision, experiment.model, experiment.parallel
+    precision, key = experiment.precision, "precision.matmul_recipe"
     if precision.matmul_recipe is None or precision.emulate:
         return
-    tensor, tokens = parallel.tensor_parallel_size, experiment.batch.micro_batch_size * model.seq_length
-    sizes = {
-        "model.hidden_size": model.hidden_size,
-        "the queries, keys and values of a tensor rank": (model.query_size + 2 * model.key_value_size) // tensor,
-        "the queries of a tensor rank": model.query_size // tensor,
-        "the feed-forward width of a tensor rank": model.ffn_hidden_size // tensor,
-        "the tokens of a micro-batch": tokens // parallel.context_parallel_size,
-    }
-    for name, size in sizes.items():
-        if size % NARROW_MULTIPLE:
-            problem = f"multiplies rows of a multiple of {NARROW_MULTIPLE} elements, and {name} are {size}"
-            remedy = "Choose other sizes, or precision.matmul_recipe=null."
-            raise InfeasiblePlan("precision.matmul_recipe", precision.matmul_recipe, problem, remedy)
+    for name, width in _widths_of_products(experiment.model, experiment.parallel.tensor_parallel_size):
+        if width % NARROW_MULTIPLE:
+            problem = f"multiplies rows of a multiple of {NARROW_MULTIPLE} elements, and {name} are {width}"
+            raise InfeasiblePlan(key, precision.matmul_recipe, problem, f"Choose other sizes, or {key}=null.")
+
+
+def _widths_of_products(model: ModelSpec, num_ranks: int) -> Iterator[tuple[str, int]]:
+    """Yield what the products of a layer take and put out on each of so many tensor ranks, with its name."""
+    latent, experts = model.latent_attention, model.experts
+    yield "model.hidden_size", model.hidden_size
+    yield "the queries of a tensor rank", model.query_size // num_ranks
+    if latent is None:
+        yield "the queries, keys and values of a tensor rank", (model.query_size + 2 * model.key_value_size) // num_ranks
+    else:
+        short = {"query_rank": latent.query_rank or 0, "key_value_rank": latent.key_value_rank}
+        yield from ((f"model.latent_attention.{name}", width) for name, width in short.items())
+        yield "the short vectors of latent attention", sum(short.values()) + latent.rotary_head_size
+        plain_keys = model.query_size - model.num_attention_heads * latent.rotary_head_size
+        yield "the keys and values of a tensor rank", (plain_keys + model.attended_size) // num_ranks
+        yield "the values of a tensor rank", model.attended_size // num_ranks
+    if experts is None or experts.num_dense_layers:
+        yield "the feed-forward width of a tensor rank", model.ffn_hidden_size // num_ranks
+    if experts is not None:
+        yield "model.experts.ffn_hidden_size", experts.ffn_hidden_size
+        yield "the shared expert's width of a tensor rank", experts.shared_ffn_hidden_size // num_ranks
 
 
 def require_whole_attention(training: TrainingPlan, context_parallel_size: int) -> None:

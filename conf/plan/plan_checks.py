@@ -15,7 +15,6 @@ from conf.plan.expert_axis import check_expert_axis
 from conf.plan.setup_parts import EXAMPLE, SetupParts, StageBlock, written_blocks
 from conf.plan.setup_parts import KEY as MIXED
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
-from conf.types.model_spec import ModelSpec
 from conf.types.schema import PrecisionPlan
 
 PIECES = 2
@@ -292,13 +291,11 @@ def _check_precision(setup: SetupParts) -> None:
                 f"has no peak under cluster.device.peak_flops_per_second of {device.name}",
                 f"Choose one of {', '.join(device.dtypes)}, or give the device a peak.",
             )
-        require_recipe(setup.precision, device, setup.model)
+        require_recipe(setup.precision, device)
 
 
-def require_recipe(precision: PrecisionPlan, device: DeviceSpec, model: ModelSpec) -> None:
+def require_recipe(precision: PrecisionPlan, device: DeviceSpec) -> None:
     """Refuse narrow products that a device has no peak for.
-
-    An emulation is offered where this package's own trainer has one: not of experts, and not of latent attention.
 
     Raises:
         InfeasiblePlan: names the recipe, and one that the device has.
@@ -313,8 +310,7 @@ def require_recipe(precision: PrecisionPlan, device: DeviceSpec, model: ModelSpe
         return
     peaks, narrow = device.peak_flops_per_second, narrow_dtype(recipe)
     problem = f"has no peak for {narrow} under cluster.device.peak_flops_per_second of {device.name}"
-    is_emulated = "fp8" not in peaks and model.experts is None and model.latent_attention is None
-    emulation = " This package's own trainer takes precision.emulate=true, too." if is_emulated else ""
+    emulation = "" if "fp8" in peaks else " This package's own trainer takes precision.emulate=true, too."
     remedy = f"Use {key}={'fp8-tensorwise' if 'fp8' in peaks else 'null'}, or another device.{emulation}"
     if narrow not in peaks:
         raise InfeasiblePlan(key, recipe, problem, remedy)

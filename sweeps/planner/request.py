@@ -265,7 +265,7 @@ def _dtype(settings: Settings, cluster: ClusterSpec) -> Any:
             f"has no peak on {device.name} of cluster {cluster.name}",
             f"Choose one of {', '.join(device.dtypes)}, or another cluster.",
         )
-    require_recipe(settings.precision, device, settings.model)
+    require_recipe(settings.precision, device)
     return dtype
 
 

@@ -19,7 +19,7 @@ Source: arXiv 2101.03961, section 2.2; arXiv 2211.15841, which drops no token.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +29,8 @@ from torch.autograd import Function
 from train_core.model.mixture import Balance, Capacity, Experts, ExpertWeights, on_host, weighted_gated_product
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, all_to_all, shard
 from train_core.parallel.context_parallel import in_order, own_tokens
-from train_core.parallel.main_gradient import add_expert_products
+from train_core.parallel.main_gradient import ALONE, add_expert_products
+from train_core.parallel.narrow import ScaledProducts
 
 Rows = list[list[int]]
 """How many rows each rank of the axis sends to each: `rows[i][j]` from rank i to rank j."""
@@ -62,33 +63,43 @@ class Groups(NamedTuple):
 class _ExpertProducts(Function):
     """Rows (n, in) that are sorted by expert, times the matrix (out, in) of each -> (n, out).
 
+    In fp8 the rows of an expert are an operand of their own, and so is its matrix.
+
     It keeps its weight as `ctx.weight`, for the reason that `tensor_parallel` gives.
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, groups: Groups) -> Tensor:
-        ctx.weight, ctx.groups = weight, groups
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, groups: Groups, narrow: ScaledProducts | None) -> Tensor:
+        ctx.weight, ctx.groups, ctx.narrow = weight, groups, narrow
         ctx.save_for_backward(rows)
-        return _each_product(rows, weight, groups, transposed=True)
+        return _each_product(rows, weight, groups, narrow, transposed=True)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         (rows,) = ctx.saved_tensors
-        grad_rows = _each_product(grad_out, ctx.weight, ctx.groups, transposed=False)
-        return grad_rows, add_expert_products(ctx.weight, grad_out, rows, ctx.groups.sizes), None
+        narrow: ScaledProducts | None = ctx.narrow
+        grad_rows = _each_product(grad_out, ctx.weight, ctx.groups, narrow, transposed=False)
+        multiply = None if narrow is None else partial(narrow.weight_gradient, axis=ALONE)
+        return grad_rows, add_expert_products(ctx.weight, grad_out, rows, ctx.groups.sizes, multiply), None, None
 
 
-def _each_product(rows: Tensor, weight: Tensor, groups: Groups, *, transposed: bool) -> Tensor:
+def _each_product(
+    rows: Tensor, weight: Tensor, groups: Groups, narrow: ScaledProducts | None, *, transposed: bool
+) -> Tensor:
     sizes = groups.sizes
     matrices = weight.view(len(sizes), -1, weight.size(1))
     if transposed:
         matrices = matrices.transpose(1, 2)
-    if rows.is_cuda and rows.size(0) and takes_groups_of(matrices):
+    if narrow is None and rows.is_cuda and rows.size(0) and takes_groups_of(matrices):
         return grouped_product(rows, matrices, groups.counts)
     out = rows.new_empty(rows.size(0), matrices.size(2))
     # Each product writes its rows of one tensor: results apart would have to be copied together.
     for part, matrix, into in zip(rows.split(sizes), matrices, out.split(sizes), strict=True):
-        torch.mm(part, matrix, out=into)
+        if narrow is None:
+            torch.mm(part, matrix, out=into)
+        elif part.size(0):  # no rows have no largest value
+            multiply = partial(narrow.linear, bias=None) if transposed else narrow.input_gradient
+            into.copy_(multiply(part, matrix.t() if transposed else matrix, axis=ALONE))
     return out
 
 
@@ -122,9 +133,9 @@ def grouped_product(rows: Tensor, matrices: Tensor, counts: Tensor) -> Tensor:
 class ExpertParallel(nn.Module):
     """Holds this rank's experts: takes and returns what `Experts` does."""
 
-    def __init__(self, whole: Experts, axis: Axis) -> None:
+    def __init__(self, whole: Experts, axis: Axis, narrow: ScaledProducts | None = None) -> None:
         super().__init__()
-        self.axis, self.num_own = axis, whole.num_experts // axis.size
+        self.axis, self.num_own, self.narrow = axis, whole.num_experts // axis.size, narrow
         self.up, self.down = whole.up, whole.down  # which `own_weights` replaces
 
     def forward(self, tokens: Tensor, of_token: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
@@ -157,8 +168,8 @@ class ExpertParallel(nn.Module):
         return _exchange(out, _returning(going), self.axis)
 
     def _through_own(self, rows: Tensor, weights: Tensor, groups: Groups) -> Tensor:
-        hidden = weighted_gated_product(_multiply(rows, self.up.weight, groups), weights)
-        return _multiply(hidden, self.down.weight, groups)
+        hidden = weighted_gated_product(_multiply(rows, self.up.weight, groups, self.narrow), weights)
+        return _multiply(hidden, self.down.weight, groups, self.narrow)
 
 
 class _Permuted(Function):
@@ -189,8 +200,8 @@ def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
     return out
 
 
-def _multiply(rows: Tensor, weight: Tensor, groups: Groups) -> Tensor:
-    out: Tensor = _ExpertProducts.apply(rows, weight, groups)  # type: ignore[no-untyped-call]
+def _multiply(rows: Tensor, weight: Tensor, groups: Groups, narrow: ScaledProducts | None) -> Tensor:
+    out: Tensor = _ExpertProducts.apply(rows, weight, groups, narrow)  # type: ignore[no-untyped-call]
     return out
 
 

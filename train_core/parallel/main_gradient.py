@@ -199,21 +199,26 @@ def add_product(
     return None
 
 
-def add_expert_products(weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int]) -> Tensor | None:
+def add_expert_products(
+    weight: Tensor, grad_out: Tensor, rows: Tensor, sizes: list[int], multiply: Multiply | None = None
+) -> Tensor | None:
     """The gradients of matrices (E out, in) that stand one below the other, from (n, out) and (n, in).
 
     They are never put off: rows would have to be kept as long, and the exchanges hide no product.
 
     Args:
         sizes: rows of each matrix, in order.
+        multiply: as for `add_product`.
     """
     buffer = _open_buffer(weight)
     into, is_wide = (torch.zeros_like(weight), False) if buffer is None else (buffer, _is_wide(weight))
     matrices = into.view(len(sizes), -1, into.size(1))
     for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
         # An expert to which no token went would cost a kernel that adds nothing.
-        if left.size(0):
+        if left.size(0) and multiply is None:
             _add_to(matrix, left.t(), right, is_wide=is_wide)
+        elif left.size(0):
+            matrix.add_(multiply(left.t(), right, matrix.dtype))
     if buffer is None:
         return into
     _finish_addition(weight)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from conf.errors import ConfigError
 from conf.types.schema import PrecisionPlan
@@ -56,6 +57,9 @@ class ScaledProducts:
 
     def weight_gradient(self, left: Tensor, right: Tensor, dtype: torch.dtype, axis: Axis) -> Tensor:
         """dy^T x, from (out, n) and (n, in)."""
+        # The kernel adds up along n in whole blocks, and an expert has as many rows as tokens chose it.
+        if not self.emulate and (missing := -left.size(1) % MULTIPLE):
+            left, right = functional.pad(left, (0, missing)), functional.pad(right, (0, 0, 0, missing))
         return self._product(left, right.t(), axis, dtype, of_gradient=True)
 
     def _product(self, a: Tensor, b: Tensor, axis: Axis, dtype: torch.dtype, *, of_gradient: bool = False) -> Tensor:

@@ -31,6 +31,9 @@ NUM_SLOTS = 2
 SLOT_BYTES = 16 * 2**20
 """The largest tensor that is shown. A page of a slot takes memory when a tensor first reaches it, not before."""
 
+MOST_KEPT_SLOTS = 64
+"""Making a slot a tensor of some shape takes longer than a small sum; experts' shapes may differ in every step."""
+
 COUNTER_BYTES = 64  # a cache line for each, so that no rank's writing disturbs another's reading
 TOKEN_BYTES = 64
 SHOWN, READ = 0, 1
@@ -51,8 +54,10 @@ class SharedMemory:
         self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
         # Aligned numbers of 64 bits are written at once, so that no other rank reads half of one.
         self.counters = memoryview(memory)[TOKEN_BYTES : _header_bytes(size)].cast("q")
+        self.places = {kind: [_index(rank, kind) for rank in range(size)] for kind in (SHOWN, READ)}
         self.num_started = self.num_read = 0
         self.unread: deque[Shown] = deque()
+        self.slots: dict[tuple[int, torch.dtype, torch.Size], list[Tensor]] = {}
 
     @classmethod
     def of(
@@ -88,10 +93,10 @@ class SharedMemory:
         """Let all ranks read `tensor`; when all have shown theirs, `combine` is called with them in rank order."""
         self.make_room()
         self.num_started += 1
-        shown = Shown(self, self.num_started, tensor, combine)
+        shown = Shown(self, self.num_started, self._slots_like(tensor), combine)
         # First the tensor, then the counter: whoever sees the counter may read the tensor.
-        shown.slot(self.rank).copy_(tensor)
-        self.counters[self._index(self.rank, SHOWN)] = shown.number
+        shown.slots[self.rank].copy_(tensor)
+        self.counters[_index(self.rank, SHOWN)] = shown.number
         self.unread.append(shown)
         return shown
 
@@ -111,9 +116,9 @@ class SharedMemory:
         while self.num_read < number:
             shown = self.unread.popleft()
             self._await(shown.number, SHOWN)
-            shown.combine([shown.slot(rank) for rank in range(self.size)])
+            shown.combine(shown.slots)
             self.num_read = shown.number
-            self.counters[self._index(self.rank, READ)] = shown.number
+            self.counters[_index(self.rank, READ)] = shown.number
 
     def _await(self, number: int, kind: int) -> None:
         """Wait until all ranks have shown or read collective `number`."""
@@ -126,21 +131,28 @@ class SharedMemory:
                 raise TimeoutError(f"Timed out waiting {seconds:.0f} s for another rank")
 
     def _have_all(self, number: int, kind: int) -> bool:
-        return all(self.counters[self._index(rank, kind)] >= number for rank in range(self.size))
+        return all(self.counters[index] >= number for index in self.places[kind])
 
-    def _index(self, rank: int, kind: int) -> int:
-        return (2 * rank + kind) * (COUNTER_BYTES // 8)
+    def _slots_like(self, tensor: Tensor) -> list[Tensor]:
+        """The slots of all ranks for the collective that was started last, each as a tensor of this type and shape."""
+        key = self.num_started % NUM_SLOTS, tensor.dtype, tensor.shape
+        if key not in self.slots:
+            if len(self.slots) >= MOST_KEPT_SLOTS:
+                self.slots.clear()
+            starts = (
+                _header_bytes(self.size) + (rank * NUM_SLOTS + key[0]) * SLOT_BYTES for rank in range(self.size)
+            )
+            self.slots[key] = [
+                self.bytes[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape) for start in starts
+            ]
+        return self.slots[key]
 
 
 class Shown:
     """A collective in shared memory, with the methods of `dist.Work` that are used here."""
 
-    def __init__(self, memory: SharedMemory, number: int, like: Tensor, combine: Combine) -> None:
-        self.memory, self.number, self.like, self.combine = memory, number, like, combine
-
-    def slot(self, rank: int) -> Tensor:
-        start = _header_bytes(self.memory.size) + (rank * NUM_SLOTS + self.number % NUM_SLOTS) * SLOT_BYTES
-        return self.memory.bytes[start : start + self.like.nbytes].view(self.like.dtype).view(self.like.shape)
+    def __init__(self, memory: SharedMemory, number: int, slots: Sequence[Tensor], combine: Combine) -> None:
+        self.memory, self.number, self.slots, self.combine = memory, number, slots, combine
 
     def wait(self) -> bool:
         self.memory.read_until(self.number)
@@ -181,6 +193,11 @@ class Offer(NamedTuple):
             return None
         finally:
             os.close(descriptor)
+
+
+def _index(rank: int, kind: int) -> int:
+    """Where a rank's counter is among the numbers of 64 bits."""
+    return (2 * rank + kind) * (COUNTER_BYTES // 8)
 
 
 def _header_bytes(size: int) -> int:

@@ -36,7 +36,7 @@ class Place:
 
     Attributes:
         name: the module's name in the whole model.
-        narrow: the form of its products, where it is a linear layer; None multiplies in the type of the weights.
+        narrow: the form of its products, where it is a linear layer or holds experts; None multiplies in the type of the weights.
     """
 
     name: str
@@ -114,7 +114,7 @@ STYLES: dict[str, Style] = {
     "embedding.positions": Style(_positions, axes=("tensor", "context")),
     "embedding.dropout": DROPOUT,
     "attention.qkv": COLUMN,
-    "attention.down": Style(lambda whole, axis, place: ColumnParallelLinear(whole, Axis(), False)),
+    "attention.down": Style(lambda whole, axis, place: ColumnParallelLinear(whole, Axis(), False, place.narrow)),
     "attention.query_up": COLUMN,
     "attention.pair_up": COLUMN,
     "attention.shared_key": Style(_split(SharedKey)),
@@ -128,7 +128,7 @@ STYLES: dict[str, Style] = {
     "feed_forward.dropout": DROPOUT,
     "feed_forward.router.balance": Style(_balance, axes=("tensor", "context")),
     "feed_forward.capacity": Style(_capacity, axes=("tensor", "context")),
-    "feed_forward.experts": Style(lambda whole, axis, place: ExpertParallel(whole, axis), axes=(EXPERT,)),
+    "feed_forward.experts": Style(lambda whole, axis, place: ExpertParallel(whole, axis, place.narrow), axes=(EXPERT,)),
     "feed_forward.experts.up": EXPERT_WEIGHTS,
     "feed_forward.experts.down": EXPERT_WEIGHTS,
     "feed_forward.shared.up": COLUMN,

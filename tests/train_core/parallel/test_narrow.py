@@ -4,6 +4,7 @@ ranks round as one rank does."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, Worlds
-from tests.train_core.training.layouts import Layout
+from tests.train_core.training.layouts import LATENT_LLAMA, MIXTURE, Layout
 from tests.train_core.training.test_layouts import assembled, assert_alike, train_and_tell
 from train_core.costs.estimate import estimate, setting_of
 from train_core.parallel.collectives import Axis
+from train_core.parallel.expert_parallel import Groups, _multiply
 from train_core.parallel.main_gradient import ALONE
 from train_core.parallel.narrow import (
     E4M3,
@@ -109,9 +111,16 @@ FP8 = {"losses": 4e-3, "norms": 4e-2, "gradients": 1.5e-1, "weights": 1e-2}
 """Twice what layouts in bf16 are allowed, and thrice for gradients: where sums differ in a last bit, a number may be
 rounded the other way in fp8, by a sixteenth of it."""
 LAYOUTS = {
-    2: [Layout(2, 1, 1, sequence_parallel=True), Layout(2, 1, 1, recompute=("pointwise", 1), family="llama")],
+    2: [
+        Layout(2, 1, 1, sequence_parallel=True),
+        Layout(2, 1, 1, recompute=("pointwise", 1), family="llama"),
+        Layout(1, 1, 2, family="mixture"),
+        Layout(1, 1, 2, family="mixture", expert=2),
+        Layout(2, 1, 1, family="latent"),
+    ],
     4: [Layout(2, 2, 1, "zero-bubble", family="llama"), Layout(2, 1, 2, zero_stage=3), Layout(1, 2, 2, zero_stage=2)],
 }
+"""Experts that one rank of the axis holds: on several, other tokens would share a scale."""
 
 
 @pytest.mark.slow
@@ -135,11 +144,15 @@ def losses(world: World, experiment: Experiment, cache_dir: Path) -> list[float]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["fp8-tensorwise", "fp8-rowwise"])
+@pytest.mark.parametrize(
+    ("recipe", "family"),
+    [("fp8-tensorwise", {}), ("fp8-rowwise", {}), ("fp8-tensorwise", MIXTURE | LATENT_LLAMA)],
+    ids=["tensorwise", "rowwise", "experts behind latent attention"],
+)
 def test_a_training_in_fp8_follows_that_in_bf16(
-    recipe: str, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+    recipe: str, family: dict[str, Any], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    values = {
+    values = family | {
         "precision.dtype": "bf16",
         "model.num_layers": 2,
         "model.hidden_size": 64,
@@ -174,26 +187,30 @@ def test_an_emulation_is_priced_as_wide_products_and_kernels_as_before(experimen
 @pytest.mark.parametrize(
     ("overrides", "error", "words"),
     [
+        (
+            ["model=deepseek-v2", "model.num_layers=2", "precision=fp8"],
+            InfeasiblePlan,
+            r"has no peak for fp8 .*takes precision.emulate=true",
+        ),
         (["precision=fp8"], InfeasiblePlan, r"has no peak for fp8 .*Use .*=null, .*takes precision.emulate=true"),
         (["precision.emulate=true"], ConfigError, r"precision.emulate = True: .*Give precision.matmul_recipe="),
         (["precision.wide_layers=1"], ConfigError, r"precision.wide_layers = 1: .*Give precision.matmul_recipe="),
         (["precision=nvfp4", "precision.emulate=true"], InfeasiblePlan, r"not run by trisweep: it scales by what"),
         (
-            ["precision=fp8", "cluster=dgx-h100", "model.seq_length=8", "batch.micro_batch_size=1"],
+            ["precision=fp8", "cluster=dgx-h100", "model.ffn_hidden_size=136"],
             InfeasiblePlan,
-            r"multiple of 16 elements, and the tokens of a micro-batch are 8",
+            r"multiple of 16 elements, and the feed-forward width of a tensor rank are 136",
+        ),
+        (
+            ["model=moe-proxy", "precision=fp8", "cluster=dgx-h100", "model.experts.ffn_hidden_size=24"],
+            InfeasiblePlan,
+            r"multiple of 16 elements, and model.experts.ffn_hidden_size are 24",
         ),
     ],
 )
 def test_what_is_not_run_is_refused_with_a_remedy(overrides: list[str], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         load(["model=tiny", "cluster=local", *overrides]).experiment()
-
-
-@pytest.mark.parametrize("model", ["moe-proxy", "deepseek-v2"])
-def test_an_emulation_is_not_offered_to_models_that_have_none(model: str) -> None:
-    with pytest.raises(InfeasiblePlan, match=r"has no peak for fp8 .*Use .*=null, or another device\.$"):
-        load([f"model={model}", "model.num_layers=2", "cluster=local", "precision=fp8"]).experiment()
 
 
 def test_a_device_whose_torch_lacks_the_kernel_is_refused(
@@ -207,6 +224,28 @@ def test_a_device_whose_torch_lacks_the_kernel_is_refused(
     monkeypatch.setattr(torch, "_scaled_mm", missing)
     with pytest.raises(ConfigError, match=r"newer devices\)\. Use .*=null, or precision.emulate=true"):
         require_narrow_products(precision, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_each_expert_is_multiplied_as_a_linear_layer_of_its_own(by_rows: bool) -> None:
+    """Forward, the gradient of the rows and that of the matrices, by the kernel; one expert has no rows."""
+    narrow, sizes = ScaledProducts(by_rows, emulate=False), [5, 0, 19]
+    rows, grad_out = torch.randn(24, 32).bfloat16().requires_grad_(), torch.randn(24, 48).bfloat16()
+    weight = torch.nn.Parameter(torch.randn(3 * 48, 32).bfloat16())
+    out = _multiply(rows, weight, Groups(sizes, torch.tensor(sizes)), narrow)
+    out.backward(grad_out)
+    assert rows.grad is not None
+    assert weight.grad is not None
+    parts = zip(rows.split(sizes), out.split(sizes), rows.grad.split(sizes), grad_out.split(sizes), strict=True)
+    for (x, y, dx, dy), matrix, made in zip(parts, weight.chunk(3), weight.grad.chunk(3), strict=True):
+        if not x.size(0):
+            assert not made.any()
+            continue
+        assert torch.equal(y, narrow.linear(x, matrix, None, ALONE))
+        assert torch.equal(dx, narrow.input_gradient(dy, matrix, ALONE))
+        assert torch.equal(made, narrow.weight_gradient(dy.t(), x, torch.bfloat16, ALONE))
+        exact = dy.t() @ x.detach()
+        assert float((made - exact).norm() / exact.norm()) < 0.08
 
 
 def test_rows_have_scales_of_their_own() -> None:
