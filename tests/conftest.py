@@ -109,8 +109,13 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):
             grids.setdefault(item.nodeid.split("[")[0], []).append(item)
-    kept = {id(item) for grid in grids.values() for item in covering(grid, lambda item: item.callspec.indices)}
+    kept = {id(item) for grid in grids.values() for item in covering(grid, options_of)}
     _deselect(config, items, [item for grid in grids.values() for item in grid if id(item) not in kept])
+
+
+def options_of(case: pytest.Function) -> dict[str, str]:
+    """The values that a case of a grid was given, by name. Its indices would not do: pytest 9 counts the cases there."""
+    return {name: repr(value) for name, value in case.callspec.params.items()}
 
 
 def _is_heavy(item: pytest.Item) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import options_of
 from tests.covering import covering
 
 Case = dict[str, int]
@@ -29,6 +31,15 @@ def test_few_cases_of_a_large_grid_are_kept_in_their_order() -> None:
 def test_a_grid_of_one_option_is_kept_whole() -> None:
     grid = [{"a": value} for value in range(3)]
     assert covering(grid, lambda case: case) == grid
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("word", ["few", "many"])
+def test_the_options_of_a_case_are_the_values_that_it_was_given(
+    request: pytest.FixtureRequest, number: int, word: str
+) -> None:
+    """Cases that share a value share an option, or no grid would lose a case."""
+    assert options_of(request.node) == {"number": repr(number), "word": repr(word)}
 
 
 def _together(case: Case) -> set[tuple[tuple[str, int], ...]]:

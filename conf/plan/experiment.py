@@ -170,11 +170,14 @@ def _check_narrow_products(experiment: Experiment) -> None:
 
 def _widths_of_products(model: ModelSpec, num_ranks: int) -> Iterator[tuple[str, int]]:
     """Yield what the products of a layer take and put out on each of so many tensor ranks, with its name."""
-    latent, experts = model.latent_attention, model.experts
+    latent, experts, pairs = model.latent_attention, model.experts, 2 * model.key_value_size
     yield "model.hidden_size", model.hidden_size
     yield "the queries of a tensor rank", model.query_size // num_ranks
     if latent is None:
-        yield "the queries, keys and values of a tensor rank", (model.query_size + 2 * model.key_value_size) // num_ranks
+        yield (
+            "the queries, keys and values of a tensor rank",
+            (model.query_size + pairs) // num_ranks,
+        )
     else:
         short = {"query_rank": latent.query_rank or 0, "key_value_rank": latent.key_value_rank}
         yield from ((f"model.latent_attention.{name}", width) for name, width in short.items())

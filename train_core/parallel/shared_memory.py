@@ -139,9 +139,7 @@ class SharedMemory:
         if key not in self.slots:
             if len(self.slots) >= MOST_KEPT_SLOTS:
                 self.slots.clear()
-            starts = (
-                _header_bytes(self.size) + (rank * NUM_SLOTS + key[0]) * SLOT_BYTES for rank in range(self.size)
-            )
+            starts = (_header_bytes(self.size) + (rank * NUM_SLOTS + key[0]) * SLOT_BYTES for rank in range(self.size))
             self.slots[key] = [
                 self.bytes[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape) for start in starts
             ]

@@ -36,7 +36,8 @@ class Place:
 
     Attributes:
         name: the module's name in the whole model.
-        narrow: the form of its products, where it is a linear layer or holds experts; None multiplies in the type of the weights.
+        narrow: the form of its products, where it is a linear layer or holds experts; None multiplies in the type of
+            the weights.
     """
 
     name: str

@@ -260,6 +260,7 @@ def test_activation_bytes_of_a_layer_with_norms_of_heads_equal_the_trainers(
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "sequence"), [(1, False), (4, False), (4, True)])
 @pytest.mark.parametrize("rank", ["1536", "null"])
@@ -313,6 +314,7 @@ def test_activation_bytes_of_a_layer_of_context_ranks_with_latent_attention_equa
     assert deferred_bytes(experiment) == layer.kept_bytes[0] + layer.deferred_bytes[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (1, 8), (4, 8)])
 @pytest.mark.parametrize("shared", [0, 14336])

@@ -16,6 +16,7 @@ from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
 EVALUATED = {
+    "model.num_layers": 4,
     "data.held_out_fraction": 0.1,
     "training.evaluate_every": 2,
     "training.num_evaluation_batches": 3,
