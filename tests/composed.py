@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
-from copy import deepcopy
 from functools import cache
 
 import hydra
@@ -55,11 +55,12 @@ def compose_choices_once(config_name: str, overrides: list[str], *, return_hydra
     values = [text for text in overrides if Override.parse(text).pins]
     if return_hydra_config or own_folders():
         return compose_with_hydra(config_name, overrides, return_hydra_config)
-    config = deepcopy(_chosen(config_name, tuple(text for text in overrides if text not in values)))
+    config: DictConfig = pickle.loads(_chosen(config_name, tuple(text for text in overrides if text not in values)))
     ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
     return config
 
 
 @cache
-def _chosen(config_name: str, choices: tuple[str, ...]) -> DictConfig:
-    return compose_with_hydra(config_name, list(choices))
+def _chosen(config_name: str, choices: tuple[str, ...]) -> bytes:
+    """The composition of the chosen files, pickled: to load it takes a third of the time of a deep copy."""
+    return pickle.dumps(compose_with_hydra(config_name, list(choices)))
