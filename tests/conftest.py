@@ -114,7 +114,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def options_of(case: pytest.Function) -> dict[str, str]:
-    """The values that a case of a grid was given, by name. Its indices would not do: pytest 9 counts the cases there."""
+    """The values that a case of a grid was given, by name. Its indices would not do: pytest 9 counts cases there."""
     return {name: repr(value) for name, value in case.callspec.params.items()}
 
 

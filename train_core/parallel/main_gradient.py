@@ -214,10 +214,11 @@ def add_expert_products(
     into, is_wide = (torch.zeros_like(weight), False) if buffer is None else (buffer, _is_wide(weight))
     matrices = into.view(len(sizes), -1, into.size(1))
     for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
-        # An expert to which no token went would cost a kernel that adds nothing.
-        if left.size(0) and multiply is None:
+        if not left.size(0):  # an expert to which no token went would cost a kernel that adds nothing
+            continue
+        if multiply is None:
             _add_to(matrix, left.t(), right, is_wide=is_wide)
-        elif left.size(0):
+        else:
             matrix.add_(multiply(left.t(), right, matrix.dtype))
     if buffer is None:
         return into

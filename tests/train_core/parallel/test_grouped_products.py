@@ -21,7 +21,7 @@ def test_a_grouped_product_is_one_of_each_expert(transposed: bool) -> None:
     weight, counts = torch.randn(3 * 24, 16, dtype=torch.bfloat16), torch.tensor(SIZES)
     rows = torch.randn(10, 16 if transposed else 24, dtype=torch.bfloat16)
     matrices = weight.view(3, 24, 16).transpose(1, 2) if transposed else weight.view(3, 24, 16)
-    apart = expert_parallel._each_product(rows, weight, Groups(SIZES, counts), transposed=transposed)
+    apart = expert_parallel._each_product(rows, weight, Groups(SIZES, counts), None, transposed=transposed)
     torch.testing.assert_close(grouped_product(rows, matrices, counts), apart)
 
 
