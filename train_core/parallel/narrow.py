@@ -64,7 +64,7 @@ class ScaledProducts:
 
     def _product(self, a: Tensor, b: Tensor, axis: Axis, dtype: torch.dtype, *, of_gradient: bool = False) -> Tensor:
         """a b^T in `dtype`, from (m, k) and (n, k)."""
-        largest_a, largest_b = (largest_values(a), largest_values(b)) if self.by_rows else self._shared(a, b, axis)
+        largest_a, largest_b = self._largest(a, b, axis)
         a, scale_a = cast(a, largest_a, E5M2 if of_gradient and not self.by_rows else E4M3)
         b, scale_b = cast(b, largest_b, E4M3)
         scale_b = scale_b.t() if self.by_rows else scale_b
@@ -74,21 +74,19 @@ class ScaledProducts:
         out_dtype = torch.bfloat16 if self.by_rows else dtype
         return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=out_dtype).to(dtype)
 
-    def _shared(self, a: Tensor, b: Tensor, axis: Axis) -> Tensor:
-        """The largest values of both operands on any rank, which are exchanged at once."""
-        largest = torch.stack((_largest(a), _largest(b)))
-        return all_gather(largest[None], axis).wait().amax(0)
+    def _largest(self, a: Tensor, b: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
+        """The largest values of the rows of both operands, or of each whole one on any rank, exchanged at once."""
+        if self.by_rows:
+            return largest_values(a, dim=1), largest_values(b, dim=1)
+        largest = torch.stack((largest_values(a), largest_values(b)))
+        largest_a, largest_b = all_gather(largest[None], axis).wait().amax(0)
+        return largest_a, largest_b
 
 
-def _largest(tensor: Tensor) -> Tensor:
+def largest_values(tensor: Tensor, dim: int | None = None) -> Tensor:
+    """The largest absolute value of a matrix (m, k), or of every row with `dim` 1: (m, 1)."""
     # Without a copy of absolute values.
-    least, most = tensor.aminmax()
-    return torch.maximum(-least, most).float()
-
-
-def largest_values(tensor: Tensor) -> Tensor:
-    """The largest absolute value of every row: (m, k) -> (m, 1)."""
-    least, most = tensor.aminmax(dim=1, keepdim=True)
+    least, most = tensor.aminmax() if dim is None else tensor.aminmax(dim=dim, keepdim=True)
     return torch.maximum(-least, most).float()
 
 

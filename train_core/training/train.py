@@ -77,7 +77,7 @@ def train(
             )
         share = trainer.batches.attended_share
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share)
-        loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh)
+        loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh, world.device)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
             with trace_step(trial, world.rank, experiment.profile, step):

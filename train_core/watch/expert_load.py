@@ -31,8 +31,8 @@ class StepLoad(NamedTuple):
 class ExpertLoads:
     """The loads of this rank's stage, step by step. All ranks of the world call it together."""
 
-    def __init__(self, model: ModelSpec, stage: Stage, mesh: Mesh) -> None:
-        self.mesh = mesh
+    def __init__(self, model: ModelSpec, stage: Stage, mesh: Mesh, device: torch.device) -> None:
+        self.mesh, self.device = mesh, device
         layers = [(int(index), layer) for chunk in stage.chunks for index, layer in chunk.layers.items()]
         self.mixtures = {index: mixture for index, layer in layers if (mixture := _mixture_of(layer)) is not None}
         self.timed: dict[int, torch.Tensor] = {}
@@ -43,16 +43,15 @@ class ExpertLoads:
         """Take what the step's passes have counted, of which there is nothing where no rank has experts."""
         if EXPERT not in {name for names in self.mesh.axes for name in names}:
             return StepLoad()
-        counted = {index: self._row_counts(mixture) for index, mixture in self.mixtures.items()}
+        counted = self._take_row_counts()
         rows = {index: of_layer[:-1] for index, of_layer in counted.items()}
         if is_timed:
             self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
-        # A stage without experts takes part all the same, since this is a collective over the world.
-        device = next(iter(rows.values())).device if rows else torch.device("cpu")
         busiest = max(map(max, _loads(rows).values()), default=0.0)
         dropped = sum(float(of_layer[-1]) for of_layer in counted.values())
         routed = sum(float(of_layer.sum()) for of_layer in rows.values())
-        of_ranks = gather([busiest, dropped, routed], self.mesh.world, device)
+        # A stage without experts takes part all the same, since this is a collective over the world.
+        of_ranks = gather([busiest, dropped, routed], self.mesh.world, self.device)
         # Stages have equally many ranks, of which each knows the sums of its stage.
         loads, *sums = zip(*of_ranks, strict=True)
         dropped, routed = map(sum, sums)
@@ -60,17 +59,21 @@ class ExpertLoads:
             self.dropped, self.routed = self.dropped + dropped, self.routed + routed
         return StepLoad(max(loads), dropped / routed if self.has_capacity else None)
 
-    def _row_counts(self, mixture: MixtureOfExperts) -> torch.Tensor:
-        """The rows for each expert, and those for which there was no room, of all ranks of the stage."""
-        assert mixture.rows_of_experts is not None
-        dropped = mixture.num_dropped
-        rows = torch.cat(
-            (mixture.rows_of_experts, mixture.rows_of_experts.new_zeros(1) if dropped is None else dropped)
-        )
-        mixture.forget_rows()
+    def _take_row_counts(self) -> dict[int, torch.Tensor]:
+        """On the host, by layer: the rows of each expert, then those without room (E + 1), of the whole stage."""
+        of_layers = []
+        for mixture in self.mixtures.values():
+            rows, dropped = mixture.rows_of_experts, mixture.num_dropped
+            assert rows is not None
+            of_layers.append(torch.cat((rows, rows.new_zeros(1) if dropped is None else dropped)))
+            mixture.forget_rows()
+        if not of_layers:
+            return {}
+        counts = torch.stack(of_layers)
         for axis in (EXPERT, EXPERT_REPLICAS):  # together all ranks of the stage
-            rows = all_reduce(rows, self.mesh.axis(axis)).wait()
-        return rows
+            counts = all_reduce(counts, self.mesh.axis(axis)).wait()
+        # All layers at once: the host would wait for the device at every count that it reads by itself.
+        return dict(zip(self.mixtures, counts.cpu(), strict=True))
 
     def fields(self) -> dict[str, Any]:
         """The loads in the timed steps, as a field of a `Performance`; empty where no rank has experts."""

@@ -94,7 +94,7 @@ def cast_parts(world: World, x: Tensor, weight: Tensor) -> list[Tensor]:
 
     axis = Axis(world.size, world.rank, dist.group.WORLD)
     x, weight = (tensor.chunk(world.size, dim=1)[world.rank].contiguous() for tensor in (x, weight))
-    shared = ScaledProducts(by_rows=False, emulate=True)._shared(x, weight, axis)
+    shared = ScaledProducts(by_rows=False, emulate=True)._largest(x, weight, axis)
     parts = [cast(each, largest, E4M3)[0] for each, largest in zip((x, weight), shared, strict=True)]
     return [part.view(torch.uint8) for part in parts]
 
@@ -250,4 +250,4 @@ def test_each_expert_is_multiplied_as_a_linear_layer_of_its_own(by_rows: bool) -
 
 def test_rows_have_scales_of_their_own() -> None:
     x = torch.tensor([[1.0, -8.0], [0.5, 0.25]])
-    assert largest_values(x).tolist() == [[8.0], [0.5]]
+    assert largest_values(x, dim=1).tolist() == [[8.0], [0.5]]

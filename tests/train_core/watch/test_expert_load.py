@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 
 from conf.plan.experiment import Experiment
 from results.mlflow.metric_keys import measured_metrics, step_metrics
@@ -14,6 +16,9 @@ from tests.train_core.training.layouts import MIXTURE, mixture_with
 from train_core.measurement import Performance, StepMetrics
 from train_core.process.world import World
 from train_core.training.train import train
+from train_core.training.trainer import Trainer
+from train_core.watch import expert_load
+from train_core.watch.expert_load import ExpertLoads
 
 
 def trained(world: World, experiment: Experiment, folder: Path) -> tuple[Performance, list[StepMetrics]]:
@@ -66,6 +71,24 @@ def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
     assert step_metrics(steps[0])["step/dropped_pct"] == pytest.approx(
         100 * (its_steps[0].dropped_share or 0), rel=0.02
     )
+
+
+def device_of_exchange(world: World, experiment: Experiment, folder: Path) -> torch.device:
+    trainer = Trainer(experiment, world, folder)
+    trainer.step(1)
+    with patch.object(expert_load, "gather", side_effect=[[[1.0, 0.0, 1.0]]]) as gather:
+        ExpertLoads(experiment.model, trainer.stage, trainer.mesh, torch.device("meta")).add_step(is_timed=True)
+    device: torch.device = gather.call_args.args[2]
+    return device
+
+
+def test_a_stage_without_experts_takes_part_with_a_tensor_of_its_device(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """The host's would wait for nobody: on GPUs the other stages exchange through NCCL."""
+    values = MIXTURE | {"model.num_layers": 2, "parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
+    devices = worlds(2).run(device_of_exchange, experiment_of(values), tmp_path)  # the first of the two layers is dense
+    assert devices == [torch.device("meta")] * 2
 
 
 def test_a_model_without_experts_says_nothing_of_them(
