@@ -43,8 +43,8 @@ class Routes(NamedTuple):
 class _BalanceLoss(Function):
     """Hands the probabilities on; backward, adds the gradient of a loss that is least where experts get equal shares.
 
-    The loss of a sequence is `coefficient * E * sum over experts of (share of its choices) (mean probability)`. It is
-    taken by sequence, and so does not depend on the layout; shares are counted over the whole sequence.
+    The loss of a sequence is `coefficient * E * sum over experts of (share of its choices - 1/E) (mean probability)`.
+    It is taken by sequence, and so does not depend on the layout; shares are counted over the whole sequence.
     """
 
     @staticmethod
@@ -85,7 +85,9 @@ class Balance(nn.Module):
         ones = torch.ones((), device=chosen.device).expand(num_tokens, batch, self.top_k)
         counts = ones.new_zeros(num_tokens, batch, num_experts).scatter_add_(-1, chosen, ones).sum(0)  # (b, E)
         # Shares come from choices, which have no gradient: the loss is lowered through the mean probabilities alone.
-        shares = self.over_sequence(counts) / (num_tokens * self.num_parts * self.top_k)
+        # These add up to one, so that what all shares have in common moves nothing. Without the even share the sum is
+        # not rounded to the size of a constant that the scores' gradient has to cancel.
+        shares = self.over_sequence(counts) / (num_tokens * self.num_parts * self.top_k) - 1 / num_experts
         weight = self.coefficient * num_experts / (num_tokens * self.num_in_loss * batch) * self.gradient_scale
         out: Tensor = _BalanceLoss.apply(probabilities, shares, weight)  # type: ignore[no-untyped-call]
         return out

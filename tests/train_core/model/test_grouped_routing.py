@@ -40,6 +40,17 @@ def test_experts_come_from_the_best_groups_and_weigh_the_scale_together(experime
         assert dict(zip(experts, weights, strict=True)) == pytest.approx(expected, rel=1e-4)
 
 
+def test_balanced_experts_leave_the_gradient_of_scores_as_it_is(experiment_of: ExperimentOf) -> None:
+    """What all shares have in common cancels in exact numbers alone, and is larger than many a gradient of scores."""
+    torch.manual_seed(0)
+    balance = Router(experiment_of(mixture_with(num_experts=2, top_k=2, balance_loss=0.1)).model).balance
+    gradient, chosen = torch.randn(6, 3, 2) * 1e-6, torch.tensor([0, 1]).expand(6, 3, 2)
+    probabilities = torch.rand(6, 3, 2, requires_grad=True)
+    balance(probabilities, chosen).backward(gradient)
+    assert probabilities.grad is not None
+    assert torch.equal(probabilities.grad, gradient)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
