@@ -21,11 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from train_core.model.elementwise import in_eights
+
 Spans: TypeAlias = tuple[dict[int, slice], ...]
 """Of each sequence the documents by number, and where the tokens of each lie in it."""
-
-HEAD_MULTIPLE = 8
-"""The kernel for several lengths takes heads of so many elements; that for one length pads the others by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,18 +95,13 @@ def attend_separately(attend: Attend, query: Tensor, key: Tensor, value: Tensor,
     return torch.cat(outs)
 
 
-def takes_packed(query: Tensor, value: Tensor) -> bool:
-    """True if the kernel for several lengths takes these heads, where the flash kernel runs."""
-    return query.size(-1) % HEAD_MULTIPLE == 0 and value.size(-1) == query.size(-1)
-
-
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, dropout: float, documents: Documents) -> Tensor:
-    """The same in one kernel of a GPU."""
-    num_sequences, longest, bounds = query.size(0), documents.longest, documents.bounds
-    packed = [each.transpose(1, 2).flatten(0, 1) for each in (query, key, value)]  # (b s, heads, head_size)
+    """The same in one kernel of a GPU, the flash kernel, which takes values as wide as queries."""
+    num_sequences, longest, bounds, head_size = query.size(0), documents.longest, documents.bounds, query.size(-1)
+    packed = [in_eights(each).transpose(1, 2).flatten(0, 1) for each in (query, key, value)]  # (b s, heads, head_size)
     # Queries and keys have the same bounds. The last two arguments ask for the causal mask, and for no mask of dropout.
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        *packed, bounds, bounds, longest, longest, dropout, True, False
+        *packed, bounds, bounds, longest, longest, dropout, True, False, scale=head_size**-0.5
     )[0]
-    in_sequences: Tensor = out.unflatten(0, (num_sequences, -1))
+    in_sequences: Tensor = out[..., :head_size].unflatten(0, (num_sequences, -1))
     return in_sequences.transpose(1, 2)

@@ -255,6 +255,16 @@ def as_wide(narrow: Tensor, query: Tensor) -> Tensor:
     return functional.pad(narrow, (0, query.size(-1) - narrow.size(-1)))
 
 
+HEAD_MULTIPLE = 8
+"""A GPU's fused kernels take heads whose size is a multiple of so many; torch's own function pads them as well."""
+
+
+def in_eights(heads: Tensor) -> Tensor:
+    """Heads that a GPU's fused kernels take, which add zeros to scores and leave zeros behind the output."""
+    missing = -heads.size(-1) % HEAD_MULTIPLE
+    return functional.pad(heads, (0, missing)) if missing else heads
+
+
 def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
     """The kernel's output, or a gradient, in the width of the values."""
     # Heads of a token stand together, as the kernel writes them, so that the next product takes them as they are.

@@ -23,7 +23,7 @@ from torch.nn import functional
 from conf.types.model_spec import ModelSpec, RotaryScaling
 from conf.types.schema import ROTARY_BASE
 from train_core.attention_rules import flash_runs
-from train_core.model.documents import Documents, attend_packed, attend_separately, takes_packed
+from train_core.model.documents import Documents, attend_packed, attend_separately
 from train_core.model.elementwise import (
     GELU,
     SILU,
@@ -118,7 +118,7 @@ def causal_attention(
         return _attend(query, key, value, dropout)
     if not query.is_cuda:
         return attend_separately(partial(_attend, dropout=dropout), query, key, value, documents)
-    if takes_groups(query.device, query.element_size(), query.size(-1)) and takes_packed(query, value):
+    if value.size(-1) == query.size(-1) and takes_groups(query.device, query.element_size(), query.size(-1)):
         return attend_packed(query, key, value, dropout, documents)
     return _attend(query, key, value, dropout, documents.mask)
 

@@ -115,7 +115,11 @@ def takes_groups_of(matrices: Tensor) -> bool:
 
 @cache
 def _has_grouped_products(dtype: torch.dtype, device: torch.device) -> bool:
-    # It is tried out, because that depends on the device and the release of torch.
+    # On other GPUs, and for other types, torch's own function has the host wait for the sizes, which it knows already.
+    is_hopper_or_blackwell = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)
+    if device.type == "cuda" and (torch.version.hip is not None or not is_hopper_or_blackwell):
+        return False
+    # It is tried out, because that depends on the release of torch, too.
     ones = torch.ones(16, 16, dtype=dtype, device=device)
     try:
         grouped_product(ones, ones[None], torch.tensor([16], device=device))

@@ -272,7 +272,7 @@ def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor |
     indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
     if into.dtype != torch.float32:
         vectors = _sums_by_row(vectors, indices, into.size(0)).to(into.dtype)
-    into.index_add_(0, indices, vectors)
+    _add_at(into, indices, vectors)
     if buffer is None:
         return into
     _finish_addition(weight)
@@ -296,7 +296,15 @@ def _sums_by_row(vectors: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """
     numbers = torch.arange(rows.numel(), device=rows.device)
     chosen = rows.new_empty(num_rows).scatter_(0, rows, numbers)
-    return torch.zeros_like(vectors).index_add_(0, chosen[rows], vectors)
+    return _add_at(torch.zeros_like(vectors), chosen[rows], vectors)
+
+
+def _add_at(table: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
+    if table.is_cuda:
+        # In the order of the rows, as torch's own embedding does. Atomic sums would come in another one on each rank,
+        # and copies of one table would drift apart by their rounding.
+        return table.index_put_((rows,), vectors, accumulate=True)
+    return table.index_add_(0, rows, vectors)
 
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:

@@ -28,7 +28,7 @@ from train_core.model.dropout import (
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer, Transformer, rotary_table_of
-from train_core.parallel.collectives import shard
+from train_core.parallel.collectives import all_reduce, shard
 from train_core.parallel.compiled_layers import Compiler, compiler_of
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.mesh import Mesh
@@ -211,6 +211,11 @@ def _first_part(first: FirstValue, mesh: Mesh, placement: Placement, shape: torc
     part = whole = first(placement.name, shape)
     for axis, dim in placement.splits.items():
         part = shard(part, mesh.axis(axis), dim)
+    if ENDS in placement.copied_over:
+        # The first stage's values are those of both. Types of GPUs draw differently from one seed, and stages may lie
+        # on several, so that the two copies would never be one matrix.
+        ends = mesh.axis(ENDS)
+        part = all_reduce(part if ends.rank == 0 else torch.zeros_like(part), ends).wait()
     # A view would keep the whole parameter in memory.
     return whole if part is whole else part.clone()
 

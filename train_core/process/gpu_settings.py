@@ -19,14 +19,14 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 HARDWARE_QUEUES = "GPU_MAX_HW_QUEUES"
 HIP_QUEUES, ENOUGH_QUEUES = 4, 8
-"""The queues of each priority that HIP uses unless told otherwise, and those that all communicators of a rank need.
+"""The queues of each priority that HIP uses unless told otherwise, and those that a rank without experts needs.
 
 Source: `Device::acquireQueue` in rocclr/device/rocm/rocdevice.cpp and rocclr/utils/flags.hpp of github.com/ROCm/clr.
 """
 
 
 def set_defaults(environment: MutableMapping[str, str], *, is_hip: bool) -> None:
-    """Set what speeds training up and is not set yet. Has to come before the first group and the first tensor."""
+    """Set what speeds training up and is not set yet. Has to come before the first group and before CUDA is used."""
     # The backward pass starts a sum before the product that hides it. Without priority a product that fills the whole
     # device could start first, and the sum would run after it. On AMD's it also keeps them off the computation's queue.
     environment.setdefault(HIGH_PRIORITY, "1")
@@ -74,5 +74,8 @@ def num_communicators(experiment: Experiment) -> int:
     p, is_ring = parallel.pipeline_parallel_size, parallel.virtual_pipeline_size > 1
     at_ends = (4 if is_ring else 2) + 1  # with the group of the tied embedding
     inside = 4 if p > 2 else 0
-    axes = (parallel.tensor_parallel_size, parallel.context_parallel_size, experiment.num_replicas)
+    axes = [parallel.tensor_parallel_size, parallel.context_parallel_size, experiment.num_replicas]
+    if experiment.model.experts is not None:
+        num_ranks = parallel.world_size // p  # of a stage, which share out its experts or are replicas of them
+        axes += [parallel.expert_parallel_size, num_ranks // parallel.expert_parallel_size]
     return max(at_ends, inside) + sum(size > 1 for size in axes) + 1

@@ -106,6 +106,8 @@ def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch
     if index >= visible:
         problem = f"rank needs GPU {index}, but this process sees {visible} GPUs"
         raise UsageError(problem, "Ask for one GPU per rank, or choose a cluster whose device.kind is cpu.")
+    # Before the driver is asked for a device: there torch's allocator reads its settings, once for all.
+    set_defaults(os.environ, is_hip=torch.version.hip is not None)
     device = torch.device("cuda", index)
     use_device(device)
     return device
@@ -126,8 +128,6 @@ def join(seat: Seat, device: torch.device, hang_seconds: float = 0.0) -> World:
     timeout = datetime.timedelta(seconds=MEETING_SECONDS + hang_seconds)
     # RCCL goes by the name of NCCL in torch's builds for AMD.
     backend = "nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
-        set_defaults(os.environ, is_hip=torch.version.hip is not None)
     nodes: tuple[str, ...] = (this_node(),)
     if seat.size > 1:
         store, _, _ = next(rendezvous(seat.rendezvous, seat.rank, seat.size, timeout=timeout))

@@ -10,6 +10,7 @@ import torch
 from conf.errors import ConfigError
 from tests.composed import load
 from tests.train_core.conftest import ExperimentOf, TrialOf
+from tests.train_core.training.layouts import MIXTURE
 from train_core.job.rank import run_rank
 from train_core.process.gpu_settings import (
     ENOUGH_QUEUES,
@@ -58,6 +59,12 @@ def test_a_ring_with_all_axes_needs_eight_queues_and_names_the_variable(experime
         require_hardware_queues(experiment, {})
     with pytest.raises(ConfigError, match=r"Export GPU_MAX_HW_QUEUES=9 in the job"):
         require_hardware_queues(experiment, {HARDWARE_QUEUES: "8", HIGH_PRIORITY: "0"})
+
+
+def test_ranks_that_share_out_experts_or_replicate_them_have_communicators_too(experiment_of: ExperimentOf) -> None:
+    shared_out = {"parallel.expert_parallel_size": 2, "parallel.expert_tensor_parallel_size": 1}
+    experiment = experiment_of(EIGHT_RANKS | MIXTURE | shared_out | {"parallel.sequence_parallel": True})
+    assert num_communicators(experiment) == num_communicators(experiment_of(EIGHT_RANKS)) + 2
 
 
 @pytest.mark.parametrize(("schedule", "least"), [("1f1b", 5), ("zero-bubble", 5), ("gpipe", 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from conf.errors import UsageError
 from tests.train_core.conftest import Worlds
 from train_core.axes import Layout
 from train_core.parallel.mesh import build_mesh
+from train_core.process.gpu_settings import ALLOCATOR, HIGH_PRIORITY
 from train_core.process.meeting import first_host, slurm_port
 from train_core.process.world import Seat, World, choose_device, seat_from_launcher
 
@@ -93,6 +95,9 @@ def visible(monkeypatch: pytest.MonkeyPatch) -> Any:
         chosen: list[torch.device] = []
         gpus = SimpleNamespace(device_count=lambda: count, set_device=chosen.append)
         monkeypatch.setattr(torch, "cuda", gpus)
+        for name in (HIGH_PRIORITY, *ALLOCATOR):  # which is set, and is to be as it was after the test
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
         return chosen
 
     return arrange
@@ -103,6 +108,16 @@ def test_each_rank_takes_the_gpu_of_its_number(visible: Any) -> None:
     assert choose_device("gpu", 3) == torch.device("cuda", 3)
     assert choose_device("gpu", 3, may_be_bound=True) == torch.device("cuda", 3)
     assert chosen == [torch.device("cuda", 3)] * 2
+
+
+def test_the_allocator_has_its_settings_when_the_driver_is_first_asked_for_a_device(
+    visible: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visible(1)
+    seen: list[str | None] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: seen.append(os.environ.get("PYTORCH_CUDA_ALLOC_CONF")))
+    choose_device("gpu", 0)
+    assert seen == ["expandable_segments:True"]
 
 
 def test_two_ranks_do_not_share_the_only_gpu_unless_srun_may_have_given_each_its_own(visible: Any) -> None:

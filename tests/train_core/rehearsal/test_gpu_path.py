@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from conf.compose.settings import Settings
 from conf.compose.tree import with_values
@@ -210,13 +210,17 @@ def test_the_ways_that_only_gpus_take_are_walked(tmp_path: Path) -> None:
     }
 
 
+def documents(folder: Path) -> None:
+    for number in range(9):
+        (folder / f"{number}.txt").write_text("some text " * number)
+
+
 @pytest.mark.parametrize(
     ("precision", "kernel"), [("bf16", "_flash_attention"), ("fp32", "_scaled_dot_product_efficient_attention")]
 )
 def test_separate_documents_go_through_one_kernel(precision: str, kernel: str, tmp_path: Path) -> None:
     """That for several lengths where it runs, and else the one that takes a mask."""
-    for number in range(9):
-        (tmp_path / f"{number}.txt").write_text("some text " * number)
+    documents(tmp_path)
     values = {"data.source": "text", "data.path": str(tmp_path), "data.separate_documents": True}
     batch = {"precision.dtype": precision, "batch.micro_batch_size": 2, "batch.global_batch_size": 2}
     experiment = experiment_of(LLAMA | values | batch | {"training.dropout": 0.1})
@@ -226,6 +230,48 @@ def test_separate_documents_go_through_one_kernel(precision: str, kernel: str, t
     passes = ("_backward",) if kernel.endswith("product_efficient_attention") else ("_forward", "_backward")
     assert done >= {f"aten.{kernel}{of_pass}" for of_pass in passes}
     assert seen.on_host == []
+    assert seen.waits == READ_OF_A_STEP
+
+
+@pytest.mark.parametrize("shares_out_sequences", [True, False])
+def test_kernels_of_attention_that_do_not_pad_get_heads_of_a_multiple_of_eight(
+    shares_out_sequences: bool, tmp_path: Path
+) -> None:
+    documents(tmp_path)
+    values: dict[str, Any] = {"model.hidden_size": 48, "precision.dtype": "bf16", "batch.global_batch_size": 1}
+    if shares_out_sequences:
+        values |= {"parallel.world_size": 2, "parallel.context_parallel_size": 2}
+    else:
+        values |= {"data.source": "text", "data.path": str(tmp_path), "data.separate_documents": True}
+    with trainer_on_gpu(experiment_of(values), 0, tmp_path / "tokens") as (trainer, _), HeadSizes() as seen:
+        trainer.step(1)
+    assert seen.sizes == {16}, "the heads have 12"
+
+
+class HeadSizes(TorchDispatchMode):
+    """Of what fused kernels of attention are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "attention" in str(func):
+            self.sizes.add(args[0].size(-1))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_tables_that_ranks_hold_copies_of_are_summed_in_one_order(precision: str, tmp_path: Path) -> None:
+    """Each of two tensor ranks computes the whole gradient of learned positions, by no sum that is atomic."""
+    documents(tmp_path)
+    values = {"data.source": "text", "data.path": str(tmp_path), "data.separate_documents": True}
+    plan = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "batch.global_batch_size": 1}
+    experiment = experiment_of(values | plan | {"precision.dtype": precision})
+    with trainer_on_gpu(experiment, 0, tmp_path / "tokens") as (trainer, seen):
+        trainer.step(1)
+    assert torch.ops.aten.index_put_.default in seen.operations
+    assert torch.ops.aten.index_add_.default not in seen.operations
     assert seen.waits == READ_OF_A_STEP
 
 

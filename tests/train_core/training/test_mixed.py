@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
+from torch import Tensor
 
 from conf.plan.experiment import Experiment
 from tests.composed import load_cluster
 from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.measurement import Performance
+from train_core.model.initialize import initial_value
+from train_core.parallel import parallelize
 from train_core.process.world import World
 from train_core.training.train import train
+from train_core.training.trainer import Trainer
 
 PLANS: dict[tuple[int, int], dict[str, object]] = {
     (1, 3): {"parallel.pipeline_parallel_size": 4, "parallel.layers_per_stage": [1, 2, 2, 3]},
@@ -51,3 +57,21 @@ def test_mixed_stages_train_to_the_very_losses_of_equal_ones(
     whole = mixed.model_flops_per_second_per_device * sum(sizes)
     assert sum(shares) == pytest.approx(whole)
     assert max(block.peak_memory_bytes for block in mixed.blocks) == max(mixed.peak_memory_bytes)
+
+
+def tied_matrix(world: World, experiment: Experiment, folder: Path) -> list[float]:
+    def drawn_otherwise(name: str, shape: torch.Size, num_layers: int, seed: int, device: torch.device) -> Tensor:
+        return initial_value(name, shape, num_layers, seed + world.rank, device)
+
+    with patch.object(parallelize, "initial_value", drawn_otherwise):
+        parameters = dict(Trainer(experiment, world, folder).stage.named_parameters())
+    values: list[float] = parameters["embedding.tokens.weight" if world.rank == 0 else "head.weight"].flatten().tolist()
+    return values
+
+
+def test_a_tied_embedding_starts_alike_on_types_of_devices_that_draw_differently(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    plan = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "model.tied_embeddings": True}
+    first, last = worlds(2).run(tied_matrix, experiment_of(plan), tmp_path)
+    assert first == last
