@@ -79,7 +79,8 @@ class PipelineExecutor:
 
     On a GPU a receive is a kernel that spins until the other end sends. Whatever needs the device to be idle meanwhile
     waits for it: freeing memory, loading a kernel, making a communicator. So does work that shares its hardware queue.
-    Nothing is therefore asked for before work of this stage from which it follows.
+    Nothing is therefore asked for before work of this stage from which it follows. One stage may then wait so; two
+    neighbours at once may come to wait for each other.
     """
 
     def __init__(
