@@ -72,6 +72,8 @@ def slurm_cluster() -> Iterator[Path]:
             [SCRIPT, "up"], env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=True
         )
     except subprocess.SubprocessError as error:
+        if not given:  # what has started would stay
+            subprocess.run([SCRIPT, "down"], env=environment, capture_output=True, timeout=120)
         said = f"{getattr(error, 'stdout', '')} {getattr(error, 'stderr', '')}"
         _refuse(f"the Slurm test cluster could not be started: {said.strip()[-600:]}")
     folder = Path(environment["SLURM_TEST_DIR"])
