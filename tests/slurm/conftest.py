@@ -73,7 +73,7 @@ def slurm_cluster() -> Iterator[Path]:
         )
     except subprocess.SubprocessError as error:
         if not given:  # what has started would stay
-            subprocess.run([SCRIPT, "down"], env=environment, capture_output=True, timeout=120)
+            subprocess.run([SCRIPT, "down"], env=environment, capture_output=True, timeout=120, check=False)
         said = f"{getattr(error, 'stdout', '')} {getattr(error, 'stderr', '')}"
         _refuse(f"the Slurm test cluster could not be started: {said.strip()[-600:]}")
     folder = Path(environment["SLURM_TEST_DIR"])

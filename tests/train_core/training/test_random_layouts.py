@@ -4,8 +4,8 @@ Losses and gradient norms of every step and each weight after the last are held 
 for the exact result. A case within 1e-5 of it is right. Some go further by rounding alone: Adam divides a gradient that
 is nothing but rounding, such as that of a key's bias, by its own size. How far that leads is shown by eight runs of the
 oracle in fp32, which round differently. In each figure beyond 1e-5 the trainer may then be at most three times as far
-off as the farthest of those. Of 500 cases, before there were experts among them, 57 took this second look, 41 of them for
-biases of qkv products alone; the farthest was 2.7 times as far.
+off as the farthest of those. Of 500 cases, before there were experts among them, 57 took this second look, 41 of them
+for biases of qkv products alone; the farthest was 2.7 times as far.
 
 `make test-all` runs 500 cases, and `make test` the first of them.
 """
