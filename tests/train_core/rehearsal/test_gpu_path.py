@@ -252,7 +252,7 @@ class HeadSizes(TorchDispatchMode):
     """Of what fused kernels of attention are given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
