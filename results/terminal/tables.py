@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from conf.plan.setup import Setup
 from results.report.findings.predictions import by_prediction, predicted_cells
-from results.report.findings.ranking import measured_cells, relations_by_trial, sought_cells
+from results.report.findings.ranking import measured_cells, relations_of_points, sought_cells
 from results.report.findings.sought import words_of
 from results.scaling import Scaling
 from results.table import Cell, Table, breakable, text
@@ -58,7 +58,8 @@ def ranked_table(readings: Sequence[TrialReading], labels: Labels | None = None)
     Args:
         labels: how the trials are called; the caption explains the names. None: names are not explained.
     """
-    points, relations = measured_points(readings), relations_by_trial(readings)
+    points = measured_points(readings)
+    relations = relations_of_points(points, readings)
     rows = [
         _ranked_row(place, point, relations[point.middle.trial.trial_id])
         for place, point in zip(places(points), points, strict=True)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from results.report.findings.ranking import relations_of_points
 from results.scaling import Scaling, scalings
 from sweeps.reading import TrialReading
+from sweeps.repeats.points import measured_points
 from sweeps.trial import Trial
 from tests.results.conftest import ENVIRONMENT, FULL, performance, trial
 from train_core.measurement import Environment, Measurement, Outcome, Performance
@@ -52,6 +54,22 @@ def measured_trial(tokens_per_second: float, num_devices: int, **point: Any) -> 
 def test_the_baseline_is_one_by_definition() -> None:
     first = scalings([result(trial("base", is_baseline=True), performance(100.0))])[0]
     assert (first.kind, first.efficiency, first.speed_up) == ("baseline", 1.0, 1.0)
+
+
+def test_points_are_compared_by_the_figures_that_are_shown_of_them() -> None:
+    """Of two runs that is their mean, and not one run's own figure against the mean of the baseline's."""
+    speeds = {"base": (100.0, 64.0), "other": (160.0, 90.0)}
+    readings = [
+        result(trial(f"{name}-{run}", is_baseline=name == "base", micro_batch_size=size), performance(speed))
+        for size, (name, both) in enumerate(speeds.items(), start=1)
+        for run, speed in enumerate(both)
+    ]
+    points = measured_points(readings)
+    relations = relations_of_points(points, readings)
+    shown = {point.is_baseline: point.performance.tokens_per_second for point in points}
+    assert shown == pytest.approx({True: 80.0, False: 120.0})
+    (other,) = (relations[point.middle.trial.trial_id] for point in points if not point.is_baseline)
+    assert other.speed_up == pytest.approx(1.5)
 
 
 def test_equal_global_batch_on_four_devices_is_strong_scaling() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from results.report.findings.sought import half_width_text, value_text
-from results.scaling import Scaling, scalings
+from results.scaling import Scaling, scaling
 from results.table import Cell, number, text
 from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
@@ -14,9 +14,14 @@ from sweeps.repeats.points import MeasuredPoint
 from sweeps.trial import SweepRecord
 
 
-def relations_by_trial(readings: Sequence[TrialReading]) -> dict[str, Scaling]:
-    """The scaling of each trial against the baseline, by the trial's id."""
-    return dict(zip((each.trial.trial_id for each in readings), scalings(readings), strict=True))
+def relations_of_points(points: Sequence[MeasuredPoint], readings: Sequence[TrialReading]) -> dict[str, Scaling]:
+    """The scaling of what is shown of each point against what is shown of the baseline, by its middle run's id.
+
+    The middle of two runs is their mean, and so no trial's own figures.
+    """
+    measured = next((point.middle for point in points if point.is_baseline), None)
+    baseline = measured or next((reading for reading in readings if reading.trial.is_baseline), None)
+    return {point.middle.trial.trial_id: scaling(point.middle, baseline) for point in points}
 
 
 def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from conf.units import TERA, TRILLION
 from results.footprint import Footprint, declared_footprint
 from results.report.findings.best_plan import best_on_paper, num_devices
+from results.report.findings.ranking import relations_of_points
 from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
-from results.scaling import Scaling, scalings
+from results.scaling import Scaling
 from results.scaling_study import ScalingStudy, measured_study, predicted_study
 from results.terminal.layout_names import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
@@ -212,7 +213,7 @@ def _devices_in_words(devices: int) -> str:
 def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, is_proxy: bool) -> tuple[KeyFigure, ...]:
     performance, experiment = best.performance, best.middle.experiment
     assert experiment is not None
-    relation = dict(zip((result.trial.trial_id for result in results), scalings(results), strict=True))
+    relations = relations_of_points(measured_points(results), results)
     low, high = map(tflops, best.rate_bounds)
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
@@ -220,7 +221,7 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, i
     return (
         _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
-        *_measured_relation(relation[best.middle.trial.trial_id]),
+        *_measured_relation(relations[best.middle.trial.trial_id]),
         # A trillion tokens of a small stand-in would say nothing.
         *([] if is_proxy else [_cost(declared_footprint(experiment, performance), "measured")]),
     )

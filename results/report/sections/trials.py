@@ -11,7 +11,7 @@ from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, 
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
 from results.report.findings.comparable import display_name
-from results.report.findings.ranking import measured_cells, relations_by_trial
+from results.report.findings.ranking import measured_cells, relations_of_points
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.scaling import Scaling
 from results.table import Cell, Table, number, text
@@ -54,7 +54,7 @@ def section(subject: ReportSubject) -> Section | None:
     if not results:
         return None
     points = measured_points(results)
-    relations = relations_by_trial(results)
+    relations = relations_of_points(points, results)
     blocks: tuple[Block, ...] = (
         *_cautions(record, results),
         *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
