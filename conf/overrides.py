@@ -93,6 +93,10 @@ class Overrides:
         """The overrides that have nothing to do with any of the groups."""
         return Overrides(tuple(override for override in self.entries if override.group not in groups))
 
+    def without_choice(self, group: str) -> Overrides:
+        """The overrides without the choice of a file of the group; values in it that were stated stay."""
+        return Overrides(tuple(override for override in self.entries if override.key != group))
+
 
 def value_text(value: object) -> str:
     """A value in the grammar of Hydra's overrides, which differs from Python's."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped
-from cli.output.next_command import next_command
+from cli.output.next_command import next_command, same_command
 from cli.output.state_document import print_state
+from conf.overrides import Overrides
 
 
 def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
@@ -42,7 +41,8 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
         console.print(f"Job {job_id} goes on with the sweep.")
     else:
         console.print("Where no other process carries it out, either of:")
-        print_unwrapped(f"  {shlex.join(('trisweep', 'sweep', name, *(overrides or ())))}")
+        own = Overrides.parse((f"sweep={name}", *(overrides or ())))
+        print_unwrapped(f"  {same_command('sweep', own)}")
         print_unwrapped(f"  {next_command('advance', sweep)}")
     if as_json:
         print_state("resume", sweep.folder, changed=changed, controller_job_id=job_id)

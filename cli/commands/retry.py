@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,8 +10,10 @@ import typer
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped
+from cli.output.next_command import same_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
+from conf.overrides import Overrides
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
 Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
@@ -47,7 +48,7 @@ def retry(
     elif (step := start_now(sweep)) is not None:
         console.print(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted.")
     else:
-        words = shlex.join(("trisweep", "sweep", name, *(overrides or ())))
+        words = same_command("sweep", Overrides.parse((f"sweep={name}", *(overrides or ()))))
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)

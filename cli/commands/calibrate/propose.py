@@ -30,7 +30,8 @@ def propose(composition: Composition) -> dict[str, Any]:
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
     chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
-    _print(record.name, shlex.join([record.name, *composition.overrides.without({"sweep"}).texts]), chosen, len(points))
+    words = shlex.join([record.name, *composition.overrides.without_choice("sweep").texts])
+    _print(record.name, words, chosen, len(points))
     return {
         "cluster": cluster.name,
         "proposed": [_as_document(trial, run) for trial, run in chosen],

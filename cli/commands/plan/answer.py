@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING
 
 from cli.output.console import console, count_of, print_unwrapped
+from cli.output.next_command import same_command
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError
 from conf.overrides import for_a_shell
@@ -111,14 +111,14 @@ def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidat
 
 
 def _print_next(composition: Composition, *, measurable: bool) -> None:
-    sweep, own = str(composition.overrides.value_of("sweep")), composition.overrides.without({"sweep"}).texts
+    overrides = composition.overrides
     console.print("Every plan, and where the best one's step goes:")
-    print_unwrapped(f"  {shlex.join(['trisweep', 'plan', sweep, *own, '--search', '--explain', 'best'])}")
+    print_unwrapped(f"  {same_command('plan', overrides, '--search', '--explain', 'best')}")
     if not measurable:
         return
-    if composition.overrides.value_of("cluster") is None:
+    if overrides.value_of("cluster") is None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
-        print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep, *own])}")
+        print_unwrapped(f"  {same_command('sweep', overrides)}")
     else:
         console.print("The jobs that would measure these points:")
-        print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep, *own, '--dry-run'])}")
+        print_unwrapped(f"  {same_command('sweep', overrides, '--dry-run')}")

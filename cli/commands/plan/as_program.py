@@ -166,7 +166,10 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     yield f"# {experiment.label}"
     yield from _comment(_prediction(chosen))
     job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
-    job |= {"trial_folder": ".", "python": trainer.python or "python", "huggingface_starter": str(HUGGINGFACE_STARTER)}
+    # Files get a folder of the plan's own, where none of the same name is a person's.
+    folder = f"./{experiment.label}" if trainer.files else "."
+    job |= {"trial_folder": folder, "python": trainer.python or "python"}
+    job["huggingface_starter"] = str(HUGGINGFACE_STARTER)
     names = names_of(trainer, experiment, job)
     for note in chosen.notes:
         yield from _comment(note)
@@ -177,7 +180,7 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
         for limit in unsaid:
             yield from _comment(f"  {limit.because}")
     call = call_of(trainer, experiment, job)
-    yield from _script(call, (*trainer.prefix, *_starting(experiment, job, call.training[0])))
+    yield from _script(call, folder, (*trainer.prefix, *_starting(experiment, job, call.training[0])))
 
 
 def _prediction(chosen: ChosenPlan) -> str:
@@ -192,10 +195,12 @@ def _comment(text: str) -> list[str]:
     return wrap(text.lstrip(), WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
-def _script(call: Call, starting: Sequence[str]) -> Iterator[str]:
+def _script(call: Call, folder: str, starting: Sequence[str]) -> Iterator[str]:
     """The files, the environment and the command; flags that serve a measurement alone are an array of their own."""
+    if call.files:
+        yield f"mkdir -p {shlex.quote(folder)}"
     for name, content in call.files.items():
-        yield f"cat > {shlex.quote(name)} <<'END'"
+        yield f"cat > {shlex.quote(f'{folder}/{name}')} <<'END'"
         yield from content.splitlines()
         yield "END"
     for name, value in call.environment.items():

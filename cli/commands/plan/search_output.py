@@ -113,8 +113,9 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
     """The command that measures the plan, as a person may copy it: in the sweep that was named, else alone."""
     own = Overrides.parse(overrides)
     stated = {override.key for override in own}
-    kept = [override for override in given.without({"sweep"}) if override.key not in stated]
     sweep = given.value_of("sweep")
+    others = given.without_choice("sweep") if sweep else given.without({"sweep"})
+    kept = [override for override in others if override.key not in stated]
     words = ["trisweep", *(["sweep", sweep] if sweep else ["train"]), *(each.text for each in (*kept, *own))]
     return shlex.join(words)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import typer
 
 from cli.output.console import console, count_of, print_unwrapped
-from cli.output.next_command import next_command
+from cli.output.next_command import next_command, same_command
 from conf.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ def end_command(sweep: Sweep, place: SweepPlace) -> None:
     if failed := sum(is_troubled(state) for state in states):
         console.print(f"{count_of(failed, 'trial')} failed. Why, and to run what failed again:")
         print_unwrapped(f"  {next_command('status', sweep)}")
-        own = place.composition.overrides.without({"sweep", "tracking"}).texts
+        own = place.composition.overrides.without({"tracking"})
         here = [] if place.on_slurm or not slurm_answers() else ["--here"]
-        print_unwrapped(f"  {shlex.join(['trisweep', 'sweep', sweep.record.name, *own, *here, '--retry-failed'])}")
+        print_unwrapped(f"  {same_command('sweep', own, *here, '--retry-failed')}")
     if not any(state.performance for state in states):
         console.print("Nothing was measured.")
         raise typer.Exit(EXIT_FAILED)

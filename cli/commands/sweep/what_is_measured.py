@@ -54,10 +54,14 @@ def print_nothing_to_do(stored: Sweep, before: int) -> None:
     """
     if num_attempts(stored) > before:
         return
-    readings = [reading for reading in stored.read() if reading.outcome is not None and reading.outcome.is_final]
-    failed = sum(reading.measurement is not None and reading.performance is None for reading in readings)
+    from cli.output.progress import is_troubled
+    from train_core.measurement import Outcome
+
+    readings = stored.read()
     measured = sum(reading.performance is not None for reading in readings)
-    ended_badly = f", {failed} ended without one (--retry-failed runs them again)" if failed else ""
-    console.print(
-        f"Nothing to do: {count_of(measured, 'trial')} measured{ended_badly}. --remeasure measures every point again."
-    )
+    failed = sum(map(is_troubled, readings))
+    stages = sum(bool(reading.trial.stage) and reading.outcome is Outcome.COMPLETED for reading in readings)
+    ends = [f"{count_of(measured, 'trial')} measured"]
+    ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
+    ends += [f"{failed} failed (--retry-failed runs {'it' if failed == 1 else 'them'} again)"] if failed else []
+    console.print(f"Nothing to do: {', '.join(ends)}. --remeasure measures every point again.")

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import typer
 
+from cli.commands.sweep import what_is_measured
 from cli.commands.sweep.end import end_command
-from cli.output.next_command import folder_words, next_command, ui_command
+from cli.output.next_command import folder_words, next_command, same_command, ui_command
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from launcher.where import SweepPlace
+from sweeps.sweep import Sweep
 from tests.composed import composed
-from tests.results.conftest import WriteSweep, write_sweep
+from tests.results.conftest import WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
+from tests.results.test_scaling import Measured, result
 from train_core.measurement import Outcome
 
 __all__ = ["write_sweep"]
@@ -51,6 +57,37 @@ def test_a_sweep_on_a_cluster_is_named_with_it(write_sweep: WriteSweep) -> None:
     record = sweep.record.model_copy(update={"name": "many"})
     command = next_command("retry", type(sweep)(sweep.folder, record), "--failed")
     assert command == "trisweep retry many --failed cluster=frontier"
+
+
+def test_the_same_command_has_all_that_the_one_before_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without values of the sweep it would measure other points, and without a person's own folders find no sweep."""
+    monkeypatch.setattr("cli.output.next_command.given_folders", lambda: [tmp_path / "mine"])
+    given = Overrides.parse(["sweep=fit", "cluster=frontier", "sweep.max_trials=3"])
+    command = same_command("sweep", given, "--dry-run")
+    assert command == "trisweep sweep fit cluster=frontier sweep.max_trials=3 --dry-run --config-dir mine"
+
+
+def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = result(trial("first"), performance(100.0))
+    assert isinstance(measured, Measured)
+    assert measured.measurement is not None
+    ended = {
+        outcome: replace(
+            measured,
+            trial=measured.trial.model_copy(update={"stage": "evaluate"}),
+            measurement=measured.measurement.model_copy(update={"performance": None, "outcome": outcome}),
+        )
+        for outcome in (Outcome.COMPLETED, Outcome.FAILED)
+    }
+    monkeypatch.setattr(what_is_measured, "num_attempts", lambda _: 3)
+    stored = SimpleNamespace(read=lambda: [measured, *ended.values()])
+    what_is_measured.print_nothing_to_do(cast("Sweep", stored), before=3)
+    words = " ".join("".join(capsys.readouterr()).split())
+    assert "Nothing to do: 1 trial measured, 1 stage completed, 1 failed (--retry-failed runs it again)." in words
 
 
 def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(

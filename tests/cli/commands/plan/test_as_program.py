@@ -61,20 +61,24 @@ def test_a_shell_takes_the_best_plan_of_a_search_as_it_is_printed(plan: Plan, tm
 
 def test_the_files_that_a_program_wants_are_written_by_the_shell(plan: Plan, tmp_path: Path) -> None:
     words = words_of(plan("175b", "--as", "deepspeed"), tmp_path)
-    assert words[words.index("--deepspeed_config") + 1] == "./deepspeed.json"
-    assert json.loads((tmp_path / "deepspeed.json").read_text())["train_batch_size"] == 5120
+    written = tmp_path / words[words.index("--deepspeed_config") + 1]
+    assert json.loads(written.read_text())["train_batch_size"] == 5120
 
 
 @pytest.mark.slow
 def test_a_program_with_hugging_faces_trainer_is_started_by_the_script_that_has_it_print_its_steps(
     plan: Plan, tmp_path: Path
 ) -> None:
+    own = tmp_path / "config.json"
+    own.write_text("{}")
     words = words_of(plan(*GPT_22B, "parallel.zero_stage=3", "--as", "hf-deepspeed"), tmp_path)
+    assert own.read_text() == "{}", "a file of the user's is another now"
     starter = words.index("train.py") - 1
     assert words[starter - 1] == "--nproc-per-node=8"
     assert Path(words[starter]).is_file()
-    assert json.loads((tmp_path / "deepspeed.json").read_text())["zero_optimization"]["stage"] == 3
-    assert json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"] == 48
+    written = {flag: tmp_path / words[words.index(flag) + 1] for flag in ("--deepspeed", "--config_name")}
+    assert json.loads(written["--deepspeed"].read_text())["zero_optimization"]["stage"] == 3
+    assert json.loads(written["--config_name"].read_text())["num_hidden_layers"] == 48
 
 
 @pytest.mark.slow
