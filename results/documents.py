@@ -15,7 +15,6 @@ from sweeps.chains import chain_metrics
 from sweeps.folder.history import History
 from sweeps.glance import age_seconds
 from sweeps.reading import Reading, TrialReading
-from sweeps.repeats.ranking import disturbances
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 
@@ -37,12 +36,10 @@ def status_document(
         excluded_nodes: those that no further trial is given, and why.
     """
     now = time.time()
-    disturbed = disturbances(trials)
     metrics = chain_metrics(trials)
     rows = [
-        _status_row(trial, relation, now)
-        | {"disturbed": disturbed.get(trial.trial.trial_id), "metrics": metrics.get(trial.name, trial.metrics)}
-        for trial, relation in zip(trials, scalings(trials), strict=True)
+        _status_row(trial, relation, now) | repeats | {"metrics": metrics.get(trial.name, trial.metrics)}
+        for trial, relation, repeats in zip(trials, scalings(trials), repeat_columns(trials), strict=True)
     ]
     return {
         **_about(sweep),

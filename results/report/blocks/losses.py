@@ -26,7 +26,7 @@ def loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
     alike = {name: members for name, members in groups.items() if len(members) > 1}
     sentences = [_difference(name, len(members), _losses(members)) for name, members in alike.items()]
     if not alike:
-        sentences.append("No two trials trained on the same batches, so that there are no losses to compare.")
+        sentences.append("No two trials differ in their layout alone, so that there are no losses to compare.")
     diverged = [result.label for result in best_first if _has_diverged(result)]
     if diverged:
         sentences.append(f"A loss that is not a finite number: {', '.join(diverged)}.")
@@ -48,8 +48,16 @@ def _group_by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialRe
         if result.performance and result.experiment:
             groups[_data(result.experiment)].append(result)
     names = [f"global batch {batch}" for batch, *_ in groups]
-    distinct = [f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1)]
+    distinct = [
+        _name_of_group(name, number, members) if names.count(name) > 1 else name
+        for number, (name, members) in enumerate(zip(names, groups.values(), strict=True), start=1)
+    ]
     return dict(zip(distinct, groups.values(), strict=True))
+
+
+def _name_of_group(batch: str, number: int, members: Sequence[TrialReading]) -> str:
+    """That of its only trial, which says by what it differs from others of the same batch, such as a learning rate."""
+    return members[0].label if len(members) == 1 else f"{batch} ({number})"
 
 
 def _data(experiment: Experiment) -> tuple[Any, ...]:
