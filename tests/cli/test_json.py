@@ -64,6 +64,7 @@ def test_every_command_with_the_option_is_tried_here() -> None:
 @pytest.mark.slow
 def test_a_status_says_of_every_number_where_it_is_from(finished: Path, trisweep: Command) -> None:
     document = document_of(trisweep, finished, "status", "smoke")
+    assert {"repeat", "num_runs", "is_middle_run"} <= document["trials"][0].keys()
     assert document["counts"] == {"COMPLETED": 5, "INFEASIBLE": 1}
     trial = document["trials"][0]
     assert trial["predicted_step_seconds"] > 0

@@ -48,16 +48,13 @@ def _group_by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialRe
         if result.performance and result.experiment:
             groups[_data(result.experiment)].append(result)
     names = [f"global batch {batch}" for batch, *_ in groups]
+    # A trial that is alone in its group says by its label what it has of its own, such as a learning rate.
+    labels = [members[0].label if len(members) == 1 else "" for members in groups.values()]
     distinct = [
-        _name_of_group(name, number, members) if names.count(name) > 1 else name
-        for number, (name, members) in enumerate(zip(names, groups.values(), strict=True), start=1)
+        name if names.count(name) == 1 else label if label and labels.count(label) == 1 else f"{name} ({number})"
+        for number, (name, label) in enumerate(zip(names, labels, strict=True), start=1)
     ]
     return dict(zip(distinct, groups.values(), strict=True))
-
-
-def _name_of_group(batch: str, number: int, members: Sequence[TrialReading]) -> str:
-    """That of its only trial, which says by what it differs from others of the same batch, such as a learning rate."""
-    return members[0].label if len(members) == 1 else f"{batch} ({number})"
 
 
 def _data(experiment: Experiment) -> tuple[Any, ...]:

@@ -241,6 +241,23 @@ def test_an_unknown_published_figure_is_refused_before_anything_is_written(write
     assert not any(folder.report(suffix).exists() for suffix in ("md", "csv", "html"))
 
 
+def test_losses_of_trials_that_differ_in_more_than_their_layout_are_named_by_the_trial(
+    write_sweep: WriteSweep,
+) -> None:
+    first = PROXY_TRIALS[0]
+    assert first.experiment is not None
+    training = first.experiment.training.model_copy(update={"learning_rate": 0.5})
+    experiment = first.experiment.model_copy(update={"training": training})
+    other = first.model_copy(update={"trial_id": "lr", "experiment": experiment, "is_baseline": False})
+    measured = {"base": performance(100.0, losses=(5.0, 4.0)), "lr": performance(100.0, losses=(5.0, 3.0))}
+    sweep = write_sweep([first, other], measured)
+    page = page_without_library(report_of(sweep))
+    assert "No two trials differ in their layout alone" in page
+    figure = re.search(r'data-plot="plot-loss">(.*?)</script>', page, re.DOTALL)
+    assert figure
+    assert "lr=0.5" in figure.group(1)
+
+
 def test_a_diverged_trial_does_not_break_the_plots(write_sweep: WriteSweep) -> None:
     losses = (5.0, float("nan"), float("inf"))
     how = {"base": performance(100.0, losses=losses, final_loss=float("nan"))}
