@@ -12,6 +12,7 @@ import pandas
 import pytest
 
 from conf.errors import ConfigError
+from conf.plan.experiment import Experiment
 from results.report.findings.verdict import verdict
 from results.report.page import plot_library
 from results.report.report import ReportPaths
@@ -246,8 +247,9 @@ def test_losses_of_trials_that_differ_in_more_than_their_layout_are_named_by_the
 ) -> None:
     first = PROXY_TRIALS[0]
     assert first.experiment is not None
-    training = first.experiment.training.model_copy(update={"learning_rate": 0.5})
-    experiment = first.experiment.model_copy(update={"training": training})
+    values = first.experiment.model_dump()
+    values["training"]["learning_rate"] = 0.5
+    experiment = Experiment.model_validate(values)
     other = first.model_copy(update={"trial_id": "lr", "experiment": experiment, "is_baseline": False})
     measured = {"base": performance(100.0, losses=(5.0, 4.0)), "lr": performance(100.0, losses=(5.0, 3.0))}
     sweep = write_sweep([first, other], measured)
