@@ -28,7 +28,7 @@ from train_core.model.dropout import (
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer, Transformer, rotary_table_of
-from train_core.parallel.collectives import all_reduce, shard
+from train_core.parallel.collectives import Axis, all_reduce, shard
 from train_core.parallel.compiled_layers import Compiler, compiler_of
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.mesh import Mesh
@@ -122,7 +122,9 @@ def parallelize(
             rotary = own_tokens(rotary, mesh.axis("context"), dim=1)
         model.rotary = None if rotary is None else rotary.to(dtype)
         chunks.append(model)
-    part = partial(_first_part, first_value or _from_seed(experiment, device), mesh)
+    # Types of GPUs draw differently from one seed, so that the copies of a tied embedding would never be one matrix.
+    ends = mesh.axis(ENDS) if experiment.mixed else Axis()
+    part = partial(_first_part, first_value or _from_seed(experiment, device), mesh, ends)
     stage = Stage(tuple(chunks), placements, randomness, lambda name: part(placements[name], shapes[name]).to(dtype))
     for chunk in chunks:
         if device.type == "meta":
@@ -207,14 +209,12 @@ def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
     return lambda name, shape: initial_value(name, shape, num_layers, seed, device)
 
 
-def _first_part(first: FirstValue, mesh: Mesh, placement: Placement, shape: torch.Size) -> Tensor:
+def _first_part(first: FirstValue, mesh: Mesh, ends: Axis, placement: Placement, shape: torch.Size) -> Tensor:
+    """This rank's part of a parameter. A tied one takes that of the first of `ends`, where these are two ranks."""
     part = whole = first(placement.name, shape)
     for axis, dim in placement.splits.items():
         part = shard(part, mesh.axis(axis), dim)
-    if ENDS in placement.copied_over:
-        # The first stage's values are those of both. Types of GPUs draw differently from one seed, and stages may lie
-        # on several, so that the two copies would never be one matrix.
-        ends = mesh.axis(ENDS)
+    if ENDS in placement.copied_over and ends.size > 1:
         part = all_reduce(part if ends.rank == 0 else torch.zeros_like(part), ends).wait()
     # A view would keep the whole parameter in memory.
     return whole if part is whole else part.clone()
