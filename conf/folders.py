@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -71,9 +71,9 @@ def keep_folders(paths: Iterable[str], named_by: str) -> None:
     _given = (*(_config_folder(Path(path), named_by) for path in paths), *_given)
 
 
-def given_folders() -> tuple[Path, ...]:
-    """Those that the command line named, which no other command knows of."""
-    return _given
+def given_words(shown: Callable[[Path], str] = str) -> list[str]:
+    """The words by which a command that is printed to be copied names the folders that the present one was given."""
+    return [word for folder in _given for word in (OPTION, shown(folder))]
 
 
 def own_folders() -> tuple[Path, ...]:

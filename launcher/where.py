@@ -11,7 +11,7 @@ from pathlib import Path
 from conf.compose.load import Composition, compose
 from conf.compose.settings import Settings
 from conf.errors import ConfigError, UsageError
-from conf.folders import OPTION, given_folders, options
+from conf.folders import given_words, options
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from sweeps.trial import SweepFolder
@@ -103,8 +103,7 @@ def existing_folder(composition: Composition) -> SweepFolder:
     if not started:
         name = overrides.value_of("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
-        folders = [word for own in given_folders() for word in (OPTION, str(own))]
-        again = shlex.join(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *folders))
+        again = shlex.join(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *given_words()))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
     # A record is written when its sweep is planned, so that the youngest is that of the last command.
     return max(started, key=lambda folder: folder.record.stat().st_mtime)

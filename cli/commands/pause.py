@@ -41,8 +41,7 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
         console.print(f"Job {job_id} goes on with the sweep.")
     else:
         console.print("Where no other process carries it out, either of:")
-        own = Overrides.parse((f"sweep={name}", *(overrides or ())))
-        print_unwrapped(f"  {same_command('sweep', own)}")
+        print_unwrapped(f"  {same_command('sweep', name, Overrides.parse(overrides or ()))}")
         print_unwrapped(f"  {next_command('advance', sweep)}")
     if as_json:
         print_state("resume", sweep.folder, changed=changed, controller_job_id=job_id)

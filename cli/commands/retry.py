@@ -48,7 +48,7 @@ def retry(
     elif (step := start_now(sweep)) is not None:
         console.print(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted.")
     else:
-        words = same_command("sweep", Overrides.parse((f"sweep={name}", *(overrides or ()))))
+        words = same_command("sweep", name, Overrides.parse(overrides or ()))
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)

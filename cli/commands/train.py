@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from cli.command_line.arguments import complete_sweep, composition_of, overrides_of
 from cli.output.console import print_unwrapped
-from cli.output.next_command import ui_command
+from cli.output.next_command import same_command, ui_command
 from conf.compose.model_from import expand_model_from
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Overrides
@@ -87,7 +86,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     place = choose_place(overrides, here=here, dry_run=False)
     sweep, own = str(overrides.value_of("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
-        again = shlex.join(("trisweep", "sweep", sweep, *own.of({"cluster", "output_dir"}).texts))
+        again = same_command("sweep", sweep, own.of({"cluster", "output_dir"}))
         raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")
     run = long_run(place.folder, own, name)
     if not run.experiment.trainer.is_own:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.output.console import shown_path
-from conf.folders import OPTION, given_folders
+from conf.folders import given_words
 from conf.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -28,24 +28,20 @@ def next_command(command: str, sweep: Sweep, *words: str) -> str:
     return shlex.join(["trisweep", command, record.name, *words, *cluster, *folder_words(folder.parent)])
 
 
-def same_command(command: str, overrides: Overrides, *words: str) -> str:
+def same_command(command: str, sweep: str | None, overrides: Overrides, *words: str) -> str:
     """`trisweep COMMAND SWEEP` with the overrides and folders of one's own that the present command was given."""
-    own = overrides.without_choice("sweep").texts
-    return shlex.join(["trisweep", command, str(overrides.value_of("sweep")), *own, *words, *_config_words()])
+    named, own = [sweep] if sweep else [], overrides.without_choice("sweep").texts
+    return shlex.join(["trisweep", command, *named, *own, *words, *given_words(shown_path)])
 
 
 def folder_words(output_dir: Path) -> list[str]:
     """The override that chooses an output folder, where a command would not by itself, and `--config-dir`s."""
-    own = _config_words()
+    own = given_words(shown_path)
     if output_dir.absolute() == Path(DEFAULT_FOLDER).absolute():
         return own
     path = shown_path(output_dir)
     quoted = path.replace("\\", "\\\\").replace("'", "\\'")
     return [f"output_dir={path}" if PLAIN.fullmatch(path) else f"output_dir='{quoted}'", *own]
-
-
-def _config_words() -> list[str]:
-    return [word for folder in given_folders() for word in (OPTION, shown_path(folder))]
 
 
 def ui_command(output_dir: Path) -> str:

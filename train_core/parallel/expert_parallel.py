@@ -115,10 +115,11 @@ def takes_groups_of(matrices: Tensor) -> bool:
 
 @cache
 def _has_grouped_products(dtype: torch.dtype, device: torch.device) -> bool:
-    # On other GPUs, and for other types, torch's own function has the host wait for the sizes, which it knows already.
-    is_hopper_or_blackwell = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)
-    if device.type == "cuda" and (torch.version.hip is not None or not is_hopper_or_blackwell):
-        return False
+    if device.type == "cuda":
+        # On other GPUs, and for other types, torch's function has the host wait for the sizes, which it knows already.
+        is_hopper_or_blackwell = torch.cuda.get_device_capability(device)[0] in (9, 10)
+        if dtype != torch.bfloat16 or torch.version.hip is not None or not is_hopper_or_blackwell:
+            return False
     # It is tried out, because that depends on the release of torch, too.
     ones = torch.ones(16, 16, dtype=dtype, device=device)
     try:

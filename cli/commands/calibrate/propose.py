@@ -8,9 +8,10 @@ from typing import Any
 
 from calibrate.refit_cluster import FinishedTrial, telling_runs
 from cli.commands.calibrate.output import in_three_digits
-from cli.output.console import console
+from cli.output.console import console, shown_path
 from conf.compose.load import Composition
 from conf.errors import UsageError
+from conf.folders import given_words
 from conf.overrides import for_a_shell
 from results.table import Table, breakable, text
 from sweeps.points.plan import plan_sweep
@@ -30,7 +31,7 @@ def propose(composition: Composition) -> dict[str, Any]:
         raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
     cluster = points[0][1].setup.cluster
     chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
-    words = shlex.join([record.name, *composition.overrides.without_choice("sweep").texts])
+    words = shlex.join([record.name, *composition.overrides.without_choice("sweep").texts, *given_words(shown_path)])
     _print(record.name, words, chosen, len(points))
     return {
         "cluster": cluster.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.output.console import console, print_json, print_unwrapped
+from cli.output.next_command import same_command
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.choosing.choice import Judged
@@ -114,10 +114,9 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
     own = Overrides.parse(overrides)
     stated = {override.key for override in own}
     sweep = given.value_of("sweep")
-    others = given.without_choice("sweep") if sweep else given.without({"sweep"})
-    kept = [override for override in others if override.key not in stated]
-    words = ["trisweep", *(["sweep", sweep] if sweep else ["train"]), *(each.text for each in (*kept, *own))]
-    return shlex.join(words)
+    others = given if sweep else given.without({"sweep"})
+    kept = Overrides(tuple(override for override in others if override.key not in stated))
+    return same_command("sweep" if sweep else "train", sweep, kept + own)
 
 
 def _document(answer: SearchOutput) -> dict[str, object]:

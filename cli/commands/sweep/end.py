@@ -30,7 +30,7 @@ def end_command(sweep: Sweep, place: SweepPlace) -> None:
         print_unwrapped(f"  {next_command('status', sweep)}")
         own = place.composition.overrides.without({"tracking"})
         here = [] if place.on_slurm or not slurm_answers() else ["--here"]
-        print_unwrapped(f"  {same_command('sweep', own, *here, '--retry-failed')}")
+        print_unwrapped(f"  {same_command('sweep', sweep.record.name, own, *here, '--retry-failed')}")
     if not any(state.performance for state in states):
         console.print("Nothing was measured.")
         raise typer.Exit(EXIT_FAILED)

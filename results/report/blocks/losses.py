@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,13 +48,17 @@ def _group_by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialRe
         if result.performance and result.experiment:
             groups[_data(result.experiment)].append(result)
     names = [f"global batch {batch}" for batch, *_ in groups]
-    # A trial that is alone in its group says by its label what it has of its own, such as a learning rate.
-    labels = [members[0].label if len(members) == 1 else "" for members in groups.values()]
-    distinct = [
-        name if names.count(name) == 1 else label if label and labels.count(label) == 1 else f"{name} ({number})"
-        for number, (name, label) in enumerate(zip(names, labels, strict=True), start=1)
-    ]
-    return dict(zip(distinct, groups.values(), strict=True))
+    labels = Counter(members[0].label for members in groups.values() if len(members) == 1)
+    distinct: dict[str, list[TrialReading]] = {}
+    for number, (batch, members) in enumerate(zip(names, groups.values(), strict=True), start=1):
+        label = members[0].label
+        if names.count(batch) == 1:
+            distinct[batch] = members
+        elif len(members) == 1 and labels[label] == 1:  # which says what the trial has of its own, as a learning rate
+            distinct[label] = members
+        else:
+            distinct[f"{batch} ({number})"] = members
+    return distinct
 
 
 def _data(experiment: Experiment) -> tuple[Any, ...]:

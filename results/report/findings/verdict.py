@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from conf.units import TRILLION
 from results.footprint import declared_footprint
+from results.report.findings.ranking import relations_of_points
 from results.report.findings.sought import sought_sentences
-from results.scaling import Scaling, scaling
+from results.scaling import Scaling
 from results.scaling_study import ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.reading import TrialReading
@@ -95,10 +96,10 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
         return SweepVerdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
     best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
-    baseline = next((point.middle for point in points if point.is_baseline), None)
+    relation = relations_of_points(points, results)[best.middle.trial.trial_id]
     # A trillion tokens of a small stand-in would say nothing.
     dollars = _dollars(best) if record.mode == "cluster" else None
-    figures = _figures(best, scaling(best.middle, baseline), noise, dollars)
+    figures = _figures(best, relation, noise, dollars)
     by_size = _best_by_size(points)
     if not rivals:
         return SweepVerdict(f"Fastest per device: {best.label} with {figures}.", "", by_size, _sure(best, points))

@@ -42,7 +42,7 @@ def section(subject: ReportSubject) -> Section:
     if not record.seeks_rate:
         return _objective_answer(record, results, measured)
     if points and (record.mode == "cluster" or not record.plan):
-        return _measured_answer(subject, measured, points[0], best)
+        return _measured_answer(subject, measured, points, best)
     return _unplanned_answer(record, measured) if best is None else _predicted_answer(record, measured, best)
 
 
@@ -58,12 +58,12 @@ def _objective_answer(record: SweepRecord, results: Sequence[TrialReading], meas
 
 
 def _measured_answer(
-    subject: ReportSubject, measured: SweepVerdict, fastest: MeasuredPoint, best: _PredictedBest | None
+    subject: ReportSubject, measured: SweepVerdict, points: Sequence[MeasuredPoint], best: _PredictedBest | None
 ) -> Section:
     """Return the answer that trials gave: at full size, or of a proxy if nothing was planned for the full size."""
     record, results = subject.sweep.record, subject.results
     study, is_proxy = measured_study(record, results), record.mode == "proxy"
-    figures = _study_figures(study) if study else _measured_figures(fastest, results, is_proxy=is_proxy)
+    figures = _study_figures(study) if study else _measured_figures(points, results, is_proxy=is_proxy)
     blocks = (KeyFigures(figures), *_verdict_paragraphs(measured))
     if is_proxy:
         return _answer("measured", measured.headline, *blocks)
@@ -210,10 +210,14 @@ def _devices_in_words(devices: int) -> str:
     return f"{devices:,} device{'' if devices == 1 else 's'}"
 
 
-def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, is_proxy: bool) -> tuple[KeyFigure, ...]:
+def _measured_figures(
+    points: Sequence[MeasuredPoint], results: Sequence[TrialReading], *, is_proxy: bool
+) -> tuple[KeyFigure, ...]:
+    """The figures of the first point."""
+    best = points[0]
     performance, experiment = best.performance, best.middle.experiment
     assert experiment is not None
-    relations = relations_of_points(measured_points(results), results)
+    relation = relations_of_points(points, results)[best.middle.trial.trial_id]
     low, high = map(tflops, best.rate_bounds)
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"
     beside = " measured beside it" if performance.peak_source == MEASURED_PEAK else ""
@@ -221,7 +225,7 @@ def _measured_figures(best: MeasuredPoint, results: Sequence[TrialReading], *, i
     return (
         _figure("model TFLOPS per device", tflops(best.rate), f"interval {low} to {high}", "measured"),
         _figure("MFU", mfu, f"{peak}{beside}", "measured"),
-        *_measured_relation(relations[best.middle.trial.trial_id]),
+        *_measured_relation(relation),
         # A trillion tokens of a small stand-in would say nothing.
         *([] if is_proxy else [_cost(declared_footprint(experiment, performance), "measured")]),
     )

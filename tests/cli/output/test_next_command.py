@@ -63,9 +63,9 @@ def test_the_same_command_has_all_that_the_one_before_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without values of the sweep it would measure other points, and without a person's own folders find no sweep."""
-    monkeypatch.setattr("cli.output.next_command.given_folders", lambda: [tmp_path / "mine"])
+    monkeypatch.setattr("conf.folders._given", (tmp_path / "mine",))
     given = Overrides.parse(["sweep=fit", "cluster=frontier", "sweep.max_trials=3"])
-    command = same_command("sweep", given, "--dry-run")
+    command = same_command("sweep", "fit", given, "--dry-run")
     assert command == "trisweep sweep fit cluster=frontier sweep.max_trials=3 --dry-run --config-dir mine"
 
 

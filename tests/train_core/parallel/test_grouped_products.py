@@ -31,14 +31,22 @@ def test_matrices_that_the_kernel_does_not_take_are_multiplied_apart(monkeypatch
     assert not takes_groups_of(torch.empty(2, 16, 6, dtype=torch.bfloat16)), "rows of 12 bytes"
 
 
-@pytest.mark.parametrize(("capability", "hip"), [((8, 0), None), ((8, 9), None), ((9, 4), "6.2")])
+@pytest.mark.parametrize(
+    ("capability", "hip", "dtype"),
+    [
+        ((8, 0), None, torch.bfloat16),
+        ((8, 9), None, torch.bfloat16),
+        ((9, 4), "6.2", torch.bfloat16),
+        ((9, 0), None, torch.float16),
+    ],
+)
 def test_where_the_function_would_make_the_host_wait_for_sizes_that_it_knows_each_is_multiplied_apart(
-    capability: tuple[int, int], hip: str | None, monkeypatch: pytest.MonkeyPatch
+    capability: tuple[int, int], hip: str | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is there on every device, and only Hopper and Blackwell have a kernel of their own."""
+    """It is there on every device, and only Hopper and Blackwell have a kernel of their own, for bf16."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert not expert_parallel._has_grouped_products.__wrapped__(torch.bfloat16, torch.device("cuda", 0))
+    assert not expert_parallel._has_grouped_products.__wrapped__(dtype, torch.device("cuda", 0))
 
 
 def test_a_device_without_such_a_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
