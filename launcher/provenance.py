@@ -25,6 +25,7 @@ import yaml
 from pydantic_core import to_json
 
 from conf.credentials import HIDDEN, hide_credentials, hide_variables, overrides_for_records, shown_tree
+from conf.folders import given_words
 from sweeps.trial import SweepFolder
 from train_core.process.git_sha import ROOT, git_sha
 from train_core.trial_folder import JobFolder
@@ -65,6 +66,7 @@ def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
             "time_unix_seconds": now,
             "command": [Path(sys.argv[0]).name, *(hide_credentials(hide_variables(word)) for word in sys.argv[1:])],
             "overrides": list(overrides_for_records(overrides)),
+            "config_words": given_words(),
             "user": getpass.getuser(),
             "git_sha": git_sha(),
             **_changes(place),

@@ -11,6 +11,7 @@ from statistics import fmean
 from conf.plan.experiment import Experiment
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
+from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
 from train_core.measurement import Environment, Performance
 
 
@@ -81,9 +82,9 @@ class SweepComparison:
 
 
 def compare_sweeps(before: Sequence[TrialReading], after: Sequence[TrialReading]) -> SweepComparison:
-    """Pair the measured trials of two sweeps by what sets them apart in either, in the order of the first."""
+    """Pair the measured points of two sweeps by what sets them apart in either, in the order of the first."""
     labels = joint_labels(before, after)
-    first, second = _trials_by_label(before, labels), _trials_by_label(after, labels)
+    first, second = _points_by_label(before, labels), _points_by_label(after, labels)
     points = tuple(
         ComparedPoint(label, reading, second[label], why_incomparable(reading, second[label]))
         for label, reading in first.items()
@@ -102,15 +103,16 @@ def joint_labels(before: Sequence[TrialReading], after: Sequence[TrialReading]) 
     return Labels([*sides[0], *sides[1]], dict.fromkeys(key for side in sides for key in Labels(side).names))
 
 
-def _trials_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
-    """The measured trials by their label; later namesakes, such as further runs, are numbered."""
+def _points_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
+    """The measured points by their label, each by its middle run; later namesakes, as of other code, are numbered."""
     seen: Counter[str] = Counter()
-    named = {}
-    for reading in results:
-        if reading.performance and reading.experiment:
-            label = labels.of(reading.trial.point, reading.experiment)
-            seen[label] += 1
-            named[label if seen[label] == 1 else f"{label} #{seen[label]}"] = reading
+    named, disturbed = {}, disturbances(results)
+    for runs in measured_groups(results):
+        reading = middle_of(counted_runs(runs, disturbed))
+        assert reading.experiment is not None
+        label = labels.of(reading.trial.point, reading.experiment)
+        seen[label] += 1
+        named[label if seen[label] == 1 else f"{label} #{seen[label]}"] = reading
     return named
 
 

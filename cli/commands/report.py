@@ -13,8 +13,17 @@ from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.commands.reindex import write_all_anew
 from cli.commands.ui import print_way_in
-from cli.output.console import console, count_of, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from cli.output.console import (
+    complaints,
+    console,
+    count_of,
+    leave_stdout_to_json,
+    print_json,
+    print_unwrapped,
+    shown_path,
+)
 from cli.output.next_command import folder_words, ui_command
+from conf.credentials import hide_credentials
 from conf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,6 +76,7 @@ def report(
     folder, composition = started_sweep(name, overrides)
     if as_json:
         leave_stdout_to_json()
+    _say_what_changes_nothing(folder, composition)
     if live:
         _serve_live(folder, lambda sweep: _asked_part(sweep, composition), port)
         return
@@ -75,6 +85,22 @@ def report(
     content = report_on(sweep, tracking, composition) if out is None else report_elsewhere(sweep, out, composition)
     if as_json:
         print_json("report", content)
+
+
+def _say_what_changes_nothing(folder: SweepFolder, composition: Composition) -> None:
+    """Name on stderr the overrides that a report cannot follow: what was measured stays what it is."""
+    from sweeps.later_command import restriction_of
+    from sweeps.points.plan import JOB_GROUPS
+
+    record = folder.read_record()
+    others = composition.overrides.without(JOB_GROUPS | {"cluster"})
+    given = [override for override in others if override.text not in record.overrides]
+    if not given:
+        return
+    part = restriction_of(composition, proxy=record.mode == "proxy")
+    if without := [override.text for override in given if part is None or override.key not in part.values]:
+        words = hide_credentials(", ".join(without))
+        complaints.print(f"{words}: changes nothing, as a report is of what was measured.")
 
 
 def report_elsewhere(sweep: Sweep, out: Path, composition: Composition) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from cli.output.state_table import duration, state_table
 from conf.units import TERA
 from launcher.control.workplace import ProgressDisplay
 from sweeps.points.objectives import measured_value
-from sweeps.reading import Reading
+from sweeps.reading import Reading, TrialReading
 from train_core.measurement import Outcome
 
 GOES_ON = "Ctrl-C stops; the same command continues."
@@ -98,7 +99,7 @@ class PlainProgress:
             took = (
                 f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
             )
-            summary = f"{_share_ended(states)}{_about_left(states)}"
+            summary = f"{share_ended(states)}{_about_left(states)}"
             self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
 
     def _line(self, text: str) -> None:
@@ -112,20 +113,27 @@ def progress_on(console: Console) -> ProgressDisplay:
 
 
 def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
-    """Time until the last trial ends, from the trials that this sweep has completed; None before the first has.
+    """Time until the last trial ends, from the trials that this sweep has completed.
 
-    It assumes that the others last as long as those that ended, and that as many go on running at once as do now.
+    It assumes that the others last as long as those of the same stage that ended, and that as many go on running at
+    once as do now. None where nothing is left, where no trial of a stage that is left has ended, and where all that
+    run have taken longer than those that ended.
     """
-    spans = [
-        (s.start_time, s.end_time) for s in states if s.outcome is Outcome.COMPLETED and s.start_time and s.end_time
-    ]
-    unfinished = sum(state.outcome in (Outcome.PENDING, Outcome.RUNNING) for state in states)
-    if not spans or not unfinished:
+    spans = dict[str, list[float]]()
+    for state in states:
+        if state.outcome is Outcome.COMPLETED and state.start_time and state.end_time:
+            spans.setdefault(_stage(state), []).append(state.end_time - state.start_time)
+    unfinished = [state for state in states if state.outcome in (Outcome.PENDING, Outcome.RUNNING)]
+    if any(_stage(state) not in spans for state in unfinished):
         return None
-    busy = sum(ended - started for started, ended in spans)
-    running = [state.start_time for state in states if state.outcome is Outcome.RUNNING and state.start_time]
-    spent = sum(now - started for started in running)
-    return max(0.0, (unfinished * busy / len(spans) - spent) / max(1, len(running)))
+    running = [state for state in unfinished if state.outcome is Outcome.RUNNING and state.start_time]
+    spent = {state.name: now - (state.start_time or now) for state in running}
+    left = sum(max(0.0, fmean(spans[_stage(state)]) - spent.get(state.name, 0.0)) for state in unfinished)
+    return left / max(1, len(running)) or None
+
+
+def _stage(state: Reading) -> str:
+    return state.trial.stage if isinstance(state, TrialReading) else ""
 
 
 def _about_left(states: Sequence[Reading]) -> str:
@@ -144,7 +152,7 @@ def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, 
     unseen = f"; {left_out} more are not shown" if left_out else ""
     return (
         Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(f"{_share_ended(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(f"{share_ended(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
     )
 
 
@@ -154,7 +162,7 @@ def outcome_counts(states: Sequence[Reading]) -> str:
     return ", ".join(f"{number} {name}" for name, number in counts.most_common())
 
 
-def _share_ended(states: Sequence[Reading]) -> str:
+def share_ended(states: Sequence[Reading]) -> str:
     """`5 of 20 trials ended`."""
     # Points that cannot run are no work, neither done nor to do.
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]

@@ -20,9 +20,7 @@ Point = dict[str, Value]
 Row = tuple[Value, ...]
 DERIVED = "data_parallel_size"
 MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
-"""The sizes that are between the number of devices and `DERIVED`."""
-
-"""A name that expressions may use although it is no key of the configuration."""
+"""The sizes that are between the number of devices and `DERIVED`, a name of expressions that is no key."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class AxisSpace:
             for key in dimension.keys:
                 if not has_key(self.tree, key):
                     raise ConfigError(
-                        "sweep.axes", key, "is not a key of the configuration", nearest_key(self.tree, key)
+                        "sweep.axes", key, "is not a key of the configuration", nearest_key(_varied(self.tree), key)
                     )
             self._require_names(f"sweep.axes.{dimension.name}", dimension.needs)
         for number, constraint in enumerate(self.constraints):
@@ -145,8 +143,13 @@ class AxisSpace:
     def _require_names(self, where: str, names: frozenset[str]) -> None:
         for name in sorted(names - {DERIVED}):
             if not has_key(self.tree, name) or isinstance(part_at(self.tree, name), dict):
-                remedy = nearest_key(self.tree, name, DERIVED)
+                remedy = nearest_key(_varied(self.tree), name, DERIVED)
                 raise ConfigError(where, name, "is not a key of the configuration that has a single value", remedy)
+
+
+def _varied(tree: Tree) -> Tree:
+    """The configuration without the sweep's own keys: `sweep.axes.KEY` would be nearest to each misspelt KEY."""
+    return {key: part for key, part in tree.items() if key != "sweep"}
 
 
 def value_in(name: str, point: Point, tree: Tree) -> Value:

@@ -11,11 +11,13 @@ STAGE.FIGURE what the program of a later stage measured of the trial
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
+from conf.nearest import nearest
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, PointSet, figure_of, is_of_time
 from conf.units import SECONDS_PER_HOUR, TRILLION
@@ -148,6 +150,13 @@ class Comparison:
             known = f"Seek a figure of {', '.join(with_metrics)}." if with_metrics else "Give a stage its `metrics`."
             problem = "is of no stage of this sweep that measures anything"
             raise ConfigError("search.objective", figure, problem, known)
+        stage, _, wanted = figure.partition(".")
+        # The figures of a file are known only once it is written; those of a line are its pattern's groups.
+        line = stages[stage]["metrics"].get("line")
+        if line is not None and wanted not in (named := list(re.compile(line).groupindex)):
+            problem = f"is no figure of {stage}, whose metrics.line finds {', '.join(named)}"
+            remedy = nearest(figure, [f"{stage}.{name}" for name in named])
+            raise ConfigError("search.objective", figure, problem, remedy)
 
     def _require_comparable_losses(self, keys: set[str], tokens: int | None) -> None:
         foreign = sorted(key for key in keys if key.startswith(OTHER_LOSSES))

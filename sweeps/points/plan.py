@@ -212,9 +212,13 @@ def chooses_layouts(settings: Settings, points: PointSet) -> bool:
 
 
 def _proxy_overrides(proxy: ProxySpec, overrides: Overrides) -> Overrides:
-    """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself."""
+    """The proxy's own overrides, and those of the user's that touch no group which the proxy chooses itself.
+
+    How it is trained is no matter of size: what the user says of that goes before what the proxy says.
+    """
     own = Overrides.parse(proxy.overrides)
-    return own + overrides.without({override.group for override in own} | {"slurm", "device", "mixed"})
+    sized = {override.group for override in own} - {"training"}
+    return own + overrides.without(sized | {"slurm", "device", "mixed"})
 
 
 def _with_knobs(proxy: Composition, asked: Composition) -> Composition:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conf.folders import further_folders
 from launcher.provenance import (
     keep_configuration,
     keep_job_provenance,
@@ -62,10 +63,14 @@ def test_a_patch_keeps_the_changes_and_no_secret() -> None:
 def test_each_command_leaves_what_it_was_given_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADEDMODULES", "gcc/12:rocm/6.2")
     folder = SweepFolder(tmp_path / "sweep")
-    keep_provenance(folder, ["cluster=frontier", "notify.url=https://hooks.example.org/secret"])
+    own = tmp_path / "conf" / "cluster"
+    own.mkdir(parents=True)
+    with further_folders([own.parent]):
+        keep_provenance(folder, ["cluster=frontier", "notify.url=https://hooks.example.org/secret"])
     (path,) = (folder.path / "provenance").glob("*.json")
     kept = json.loads(path.read_text())
     assert kept["overrides"] == ["cluster=frontier"]
+    assert kept["config_words"] == ["--config-dir", str(own.parent)]
     assert kept["modules"] == ["gcc/12", "rocm/6.2"]
     assert {"torch", "numpy", "pydantic"} <= kept["packages"].keys()
     assert kept["git_sha"]

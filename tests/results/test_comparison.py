@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,16 @@ def test_the_same_sweep_twice_is_refused(write_sweep: WriteSweep) -> None:
     one = side(write_sweep, "one", base=performance(100.0))
     with pytest.raises(UsageError, match="was given twice"):
         sides_of([(one.sweep, one.results), (one.sweep, one.results)])
+
+
+def test_a_point_with_two_runs_is_one_point_by_the_middle_of_them(write_sweep: WriteSweep) -> None:
+    again = BASE.model_copy(update={"trial_id": "base-2"})
+    rates = {"base": performance(100.0), "base-2": performance(400.0)}
+    before, after = side(write_sweep, "before", BASE, again, **rates), side(write_sweep, "after", BASE, again, **rates)
+    comparison = compare_sweeps(before.results, after.results)
+    assert [(point.label, point.ratio) for point in comparison.points] == [("tp1-pp1-dp1-mb1-gb8", 1.0)]
+    alone = [each.performance.tokens_per_second for each in before.results if each.performance]
+    assert comparison.points[0].performances[0].tokens_per_second == pytest.approx(math.sqrt(math.prod(alone)))
 
 
 def with_rate(learning_rate: float) -> Trial:

@@ -190,6 +190,11 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
     print_left_out(record)
     trials, arrays = count_of(len(chosen), "trial"), count_of(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
+    if place.composition.overrides.value_of("cluster") is None:
+        console.print(
+            f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}. What this"
+            " machine would measure is shown by --here --dry-run."
+        )
 
 
 def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
@@ -201,7 +206,11 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
     budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
     console.print(costs_table(chosen, budget))
     if number := num_too_long(chosen, budget):
-        console.print(f"Predicted to take longer than the time limit: {count_of(number, 'trial')}.")
+        limit = "slurm.time_limit_minutes" if place.on_slurm else "sweep.proxy.time_limit_minutes"
+        console.print(
+            f"Predicted to take longer than the time limit: {count_of(number, 'trial')}. Raise {limit}, or measure"
+            " fewer steps with training.num_steps."
+        )
     if place.settings.search.asks_later:
         further = record.spec.max_trials - len(chosen)
         console.print(
@@ -212,7 +221,7 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
 def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
     from cli.commands.report import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
-    from cli.output.progress import progress_on
+    from cli.output.progress import progress_on, share_ended
     from launcher.control.rules import time_limit_here
     from launcher.sweep import run_here
     from sweeps.sweep import Sweep
@@ -232,11 +241,8 @@ def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrd
                 command=command,
             )
     except KeyboardInterrupt:
-        stored = Sweep.stored_in(planned.folder)
-        ended = sum(reading.outcome is not None and reading.outcome.is_final for reading in stored.read())
-        console.print(
-            f"Interrupted with {ended} of {len(stored.record.trials)} points ended. The same command continues."
-        )
+        so_far = share_ended(Sweep.stored_in(planned.folder).read())
+        console.print(f"Interrupted: {so_far}. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)

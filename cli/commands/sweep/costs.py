@@ -28,10 +28,10 @@ def costs_table(trials: Sequence[Trial], budget: Budget) -> Table:
         table.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), LEAST_WIDTH))
     predicted = [_cost(trial, budget, predicted_seconds(trial)) for trial in trials]
     for trial, cost in zip(trials, predicted, strict=True):
-        table.add_row(LayoutCell(trial.trial_id), *map(_cell_text, cost))
-    table.add_row("all together, one after another", *map(_cell_text, total(predicted)), style="bold")
+        table.add_row(LayoutCell(trial.trial_id), *map(cost_text, cost))
+    table.add_row("all together, one after another", *map(cost_text, total(predicted)), style="bold")
     at_most = [_cost(trial, budget, budget.most_seconds(trial)) for trial in trials]
-    table.add_row("the same, if each runs into its time limit", *map(_cell_text, total(at_most)), style="bold")
+    table.add_row("the same, if each runs into its time limit", *map(cost_text, total(at_most)), style="bold")
     return table
 
 
@@ -67,5 +67,6 @@ def _cost(trial: Trial, budget: Budget, seconds: float) -> Cost:
     return Cost.of(trial.experiment, budget.num_devices(trial), seconds)
 
 
-def _cell_text(value: float | None) -> str:
+def cost_text(value: float | None) -> str:
+    """Three digits: the hours of a small job are not rounded to none."""
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

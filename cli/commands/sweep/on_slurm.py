@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.commands.sweep.costs import cost_text
 from cli.commands.sweep.end import end_command
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, count_of, print_unwrapped, shown_path
@@ -45,7 +46,7 @@ def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
 def hours_at_most(place: SweepPlace, hours: float) -> str:
     """The cost of a request if every job runs into its time limit."""
     unit = "GPU-hours" if place.settings.cluster.device.kind == "gpu" else "core-hours"
-    return f"{hours:,.0f} {unit} at most"
+    return f"{cost_text(hours)} {unit} at most"
 
 
 def print_next_commands(planned: Sweep, *commands: str) -> None:

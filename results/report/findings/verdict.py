@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from conf.nearest import nearest
+from conf.types.sweep_spec import figure_of
 from conf.units import TRILLION
 from results.footprint import declared_footprint
 from results.report.findings.ranking import relations_of_points
@@ -81,8 +83,20 @@ def _objective_verdict(record: SweepRecord, results: Sequence[TrialReading], whe
     headline, others, sureness = sought_sentences(record, results, where)
     if not headline:
         words = " and ".join(record.objective)
-        return SweepVerdict(f"No trial has measured {words} yet, which the sweep seeks (search.objective).")
+        return SweepVerdict(
+            f"No trial has measured {words} yet, which the sweep seeks (search.objective).",
+            advice=_other_figures(record, results),
+        )
     return SweepVerdict(headline, "", (others,) if others else (), sureness)
+
+
+def _other_figures(record: SweepRecord, results: Sequence[TrialReading]) -> str:
+    """Name the figures that later stages measured where none of them is sought, as of a name that was misspelt."""
+    known = list(dict.fromkeys(name for result in results for name in result.figures))
+    sought = [figure for figure in map(figure_of, record.objective) if figure is not None and figure not in known]
+    if not known or not sought:
+        return ""
+    return f"The stages measured {', '.join(known)}. {nearest(sought[0], known)}"
 
 
 def noise_of(results: Sequence[TrialReading]) -> float | None:

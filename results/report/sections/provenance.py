@@ -120,12 +120,18 @@ def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     """The command that plans and measures the same points, with what the last command on record overrode."""
     record = subject.sweep.record
     overrides = _overrides(given) or list(record.overrides)
-    return shlex.join(["trisweep", "sweep", record.spec.name, *overrides])
+    return shlex.join(["trisweep", "sweep", record.spec.name, *overrides, *_config_words(given)])
 
 
 def rerun_command(subject: ReportSubject, given: Sequence[GivenCommand], of: TrialReading) -> str:
     place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
-    return shlex.join(["trisweep", "rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place])
+    words = ["rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place, *_config_words(given)]
+    return shlex.join(["trisweep", *words])
+
+
+def _config_words(given: Sequence[GivenCommand]) -> list[str]:
+    """Return the `--config-dir`s of the last command, without which the next would not find a sweep of one's own."""
+    return given[-1].texts("config_words") if given else []
 
 
 def _overrides(given: Sequence[GivenCommand]) -> list[str]:

@@ -55,6 +55,16 @@ def test_one_sweep_is_reported_by_its_folder_too(finished: Path, tmp_path: Path,
 
 
 @pytest.mark.slow
+def test_an_override_that_a_report_cannot_follow_is_named(finished: Path, tmp_path: Path, trisweep: Command) -> None:
+    options = ("--out", str(tmp_path))
+    done = trisweep("report", "smoke", "training.dropout=0.1", *options, cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "training.dropout=0.1: changes nothing, as a report is of what was measured.\n"
+    part = trisweep("report", "smoke", "parallel.tensor_parallel_size=2", *options, cwd=finished)
+    assert (part.returncode, part.stderr) == (0, "")
+
+
+@pytest.mark.slow
 def test_a_sweep_whose_file_has_gone_is_read_from_its_record(tmp_path: Path, trisweep: Command) -> None:
     """Everything that only reads needs the record alone."""
     own = tmp_path / "own"

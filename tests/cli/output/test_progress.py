@@ -14,8 +14,9 @@ from cli.output.progress import LiveProgress, PlainProgress, progress_on, sweep_
 from cli.output.state_table import duration, trial_seconds_left
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import write_submission
-from sweeps.reading import Reading
+from sweeps.reading import Reading, TrialReading
 from tests.results.conftest import experiment, in_slurm, performance, step
+from tests.results.conftest import trial as made_up_trial
 from train_core.measurement import Measurement, Outcome
 from train_core.trial_folder import TrialFolder
 
@@ -132,4 +133,23 @@ def test_time_left_follows_from_what_ended(read: Read) -> None:
     assert trial_seconds_left(running) == 10
     assert sweep_seconds_left([running, waiting], now=time.time()) is None
     assert sweep_seconds_left([read("done"), running, waiting], now=1020.0) == pytest.approx(2 * 60 - 20)
+    overdue = sweep_seconds_left([read("done"), running], now=1100.0)
+    assert overdue is None  # and not 0 s
     assert [duration(seconds) for seconds in (42, 185, 7620, 500_000)] == ["42s", "3m05s", "2h07m", "5d18h"]
+
+
+def test_time_left_of_a_stage_follows_from_the_same_stage(read: Read) -> None:
+    """A training took 60 s and an evaluation 5 s; a training and two evaluations are to come."""
+
+    def of_stage(reading: Reading, stage: str, seconds: float | None = None) -> Reading:
+        if seconds is not None:
+            measured = measurement("done").model_copy(update={"started": 900.0, "ended": 900.0 + seconds})
+            reading.folder.write_measurement(measured)
+        trial = made_up_trial(reading.name).model_copy(update={"stage": stage})
+        return TrialReading(folder=reading.folder, experiment=EXPERIMENT, job=reading.job, trial=trial)
+
+    waiting = [of_stage(read("waits", name), stage) for name, stage in (("a", ""), ("b", "score"), ("c", "score"))]
+    trained = of_stage(read("done", "d"), "")
+    assert sweep_seconds_left([trained, *waiting], now=1000.0) is None
+    scored = of_stage(read("done", "e"), "score", 5.0)
+    assert sweep_seconds_left([trained, scored, *waiting], now=1000.0) == pytest.approx(60 + 2 * 5)

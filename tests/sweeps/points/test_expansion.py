@@ -16,7 +16,7 @@ from tests.composed import compose_tree
 GRID = validate(
     PointSet, {"axes": {"a.x": [1, 2], "a.y": [3, 4]}, "points": [{"a.x": 9}], "baseline": {"a.x": 1, "a.y": 3}}
 )
-TREE = {"a": {"x": 2, "y": 0, "z": 5}, "b": 0, "word": "one"}
+TREE = {"a": {"x": 2, "y": 0, "z": 5}, "b": 0, "word": "one", "sweep": {"axes": {"a.xx": [1]}}}
 
 
 def points_of(pinned: dict[str, Value] | None = None, **blocks: Any) -> list[dict[str, Value]]:
@@ -157,6 +157,7 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
             r"sweep\.axes\.b = .*`open\('x'\)`, which no expression",
         ),
         ({"axes": {"c": [1]}}, r"sweep\.axes = 'c': is not a key of the configuration"),
+        ({"axes": {"a.xx": [1]}}, r"sweep\.axes = 'a\.xx': is not a key of the configuration\. Did you mean a\.x\?"),
         ({"axes": {"b": "=a.xx"}}, r"sweep\.axes\.b = 'a\.xx': is not a key.*Did you mean a\.x\?"),
         ({"axes": {"b": "=a"}}, r"sweep\.axes\.b = 'a': is not a key of the configuration that has a single value"),
         ({"axes": {"b": "=1 / (a.y)"}}, r"sweep\.axes\.b = '1 / \(a\.y\)': divides by zero"),

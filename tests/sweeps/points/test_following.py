@@ -113,6 +113,10 @@ REFUSED: dict[str, tuple[str, ...]] = {
         SCORE,
         "search.objective=infer.rmse",
     ),
+    "'infer.skil': is no figure of infer, whose metrics.line finds skill. Did you mean infer.skill?": (
+        "infer:{after:train,command:[infer],metrics:{line:'skill (?P<skill>.*)'}}",
+        "search.objective=infer.skil",
+    ),
     "search.objective = 'skill': is nothing that a search can seek. Use one of throughput": (
         INFER,
         "search.objective=skill",

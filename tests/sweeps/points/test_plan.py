@@ -107,6 +107,14 @@ def test_a_record_says_what_was_overridden_of_the_sweep_and_not_of_its_jobs() ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["175b", "mixtral"])
+def test_how_the_user_trains_holds_for_the_proxy_too_and_how_the_full_size_does_not(name: str) -> None:
+    """The full size takes few steps, as each takes minutes; a proxy's steps are its own."""
+    for overrides, num_steps in (([], {"175b": 10, "mixtral": 5}[name]), (["training.num_steps=7"], 7)):
+        record = plan_sweep(composed([f"sweep={name}", *overrides]), proxy=True, git_sha="abc")
+        assert {trial.experiment.training.num_steps for trial in record.trials if trial.experiment} == {num_steps}
+
+
 def test_a_device_that_is_chosen_for_the_plan_is_not_the_proxys() -> None:
     for override in ("device=h100-80gb", "device@cluster.device=h100-80gb"):
         record = plan_sweep(composed(["sweep=175b", override]), proxy=True, git_sha="abc")

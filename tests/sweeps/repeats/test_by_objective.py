@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,12 @@ def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
 
 def _diverged(reading: TrialReading) -> bool:
     return reading.performance is None or not math.isfinite(reading.performance.final_loss)
+
+
+def test_a_sought_figure_that_no_stage_measured_is_told_from_those_that_they_did(sweep: Sweep) -> None:
+    """The figures of a file are known only afterwards, so that nobody could refuse the misspelt one before."""
+    record = sweep.record.model_copy(update={"objective": ("score.rmes",)})
+    readings = [replace(each, figures={"score.rmse": 1.0, "score.bias": 0.1}) for each in sweep.read()]
+    said = verdict(record, readings, ranking_of(readings))
+    assert said.headline.startswith("No trial has measured score.rmes yet")
+    assert said.advice == "The stages measured score.rmse, score.bias. Did you mean score.rmse?"

@@ -66,6 +66,17 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: C
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_a_dry_run_without_a_cluster_says_whose_jobs_it_shows_and_which_limit_is_too_short(
+    tmp_path: Path, trisweep: Command
+) -> None:
+    done = trisweep("sweep", "weak-175b", "slurm.time_limit_minutes=10", "--dry-run", cwd=tmp_path)
+    said = " ".join(done.stdout.split())
+    remedy = "Raise slurm.time_limit_minutes, or measure fewer steps with training.num_steps."
+    assert f"Predicted to take longer than the time limit: 4 trials. {remedy}" in said
+    assert "No cluster was chosen, so these are the jobs on the sweep's own, frontier." in said
+
+
 def test_a_sweep_measures_every_point_and_leaves_report_and_mlflow(finished: Path) -> None:
     folder = finished / "runs" / "smoke-local"
     measured = [json.loads(path.read_text()) for path in folder.glob("trials/*/measurement.json")]

@@ -47,6 +47,12 @@ def test_the_commands_that_make_it_again_can_be_copied(write_sweep: WriteSweep) 
     assert "`trisweep rerun made-up two cluster=frontier 'output_dir=my runs'`" in said
 
 
+def test_the_commands_name_the_folders_of_configuration_that_the_last_one_was_given(write_sweep: WriteSweep) -> None:
+    said = text_of(found_in(given(write_sweep(TRIALS, HOW), overrides=[], config_words=["--config-dir", "/my conf"])))
+    assert "`trisweep sweep made-up --config-dir '/my conf'`" in said
+    assert "`trisweep rerun made-up two --config-dir '/my conf'`" in said
+
+
 def test_software_machine_and_modules_are_named(write_sweep: WriteSweep) -> None:
     found = found_in(given(write_sweep(TRIALS, HOW)))
     (facts,) = (dict(block.items) for block in found.blocks if isinstance(block, FactList))
