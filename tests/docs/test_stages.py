@@ -58,6 +58,16 @@ def require_chains(stages: dict[tuple[str, float], TrialReading]) -> None:
         assert begun.submitted >= ended.ended - 0.01  # the two clocks are one
 
 
+def test_a_plan_on_paper_names_no_best_point_of_a_figure_that_it_cannot_know(tmp_path: Path) -> None:
+    write_example(tmp_path)
+    command = [TRISWEEP, "plan", "my-sweep-chain", "--config-dir", "config"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "The sweep seeks evaluate.rmse, which is measured and never predicted." in done.stdout
+    assert "Best:" not in done.stdout
+    assert "--search finds" not in done.stdout
+
+
 @pytest.mark.slow
 def test_the_pages_chains_run_and_the_report_and_mlflow_show_them(tmp_path: Path) -> None:
     write_example(tmp_path)

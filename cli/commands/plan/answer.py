@@ -10,6 +10,7 @@ from cli.output.next_command import same_command
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError
 from conf.overrides import for_a_shell
+from conf.types.sweep_spec import is_of_time
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -47,8 +48,9 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
     from results.report.findings.predictions import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
-    if "loss" in record.objective:
-        console.print("The sweep seeks a loss, which is measured and never predicted.")
+    if unpredicted := [objective for objective in record.objective if not is_of_time(objective)]:
+        sought = " and ".join("a loss" if each == "loss" else each.removeprefix("max:") for each in unpredicted)
+        console.print(f"The sweep seeks {sought}, which is measured and never predicted.")
         _print_next(composition, measurable=any(trial.infeasible_reason is None for trial in ranked))
         return
     best = next((trial for trial in ranked if trial.infeasible_reason is None), None)
