@@ -150,7 +150,12 @@ SITES = (
     ModelSite(
         "Llama 3.1 8B, 8 H100", ("model=llama-3.1-8b", "cluster=dgx-h100", BF16, "batch.global_batch_size=128"), "8"
     ),
-    ModelSite("GPT 175B, 1,024 GCDs", ("sweep=175b", BF16), "1024"),
+    # As many steps as the others, since the disturbances of a trial are drawn by its fingerprint.
+    ModelSite(
+        "GPT 175B, 1,024 GCDs",
+        ("sweep=175b", BF16, "training.num_steps=10", "training.num_warmup_steps=3"),
+        "1024",
+    ),
     ModelSite(
         "Llama 3.1 8B, 64 H100", ("model=llama-3.1-8b", "cluster=dgx-h100", BF16, "batch.global_batch_size=256"), "64"
     ),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.commands.sweep.costs import cost_text
 from cli.commands.sweep.end import end_command
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, count_of, print_unwrapped, shown_path
@@ -45,6 +44,8 @@ def print_why_it_ended(stored: Sweep, rules: Rules) -> None:
 
 def hours_at_most(place: SweepPlace, hours: float) -> str:
     """The cost of a request if every job runs into its time limit."""
+    from cli.commands.sweep.costs import cost_text
+
     unit = "GPU-hours" if place.settings.cluster.device.kind == "gpu" else "core-hours"
     return f"{cost_text(hours)} {unit} at most"
 
