@@ -34,6 +34,7 @@ from conf.errors import EXIT_INTERRUPTED, ConfigError
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
+    from conf.types.sweep_spec import SweepSpec
     from launcher.control.advance import Rules
     from launcher.control.orders import SweepOrders
     from launcher.where import SweepPlace
@@ -111,13 +112,17 @@ def _require_measurable(place: SweepPlace) -> None:
     ConfigError: without a cluster, nothing of the sweep can be measured: a checkout replays it instead.
     """
     sweep = place.settings.sweep
-    if place.on_slurm or sweep is None or sweep.replay is None or sweep.proxy is not None:
+    if place.on_slurm or sweep is None or _can_be_measured_here(sweep):
         return
     remedy = (
         f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
         f" paper with `make sweep-{sweep.name}`."
     )
     raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
+
+
+def _can_be_measured_here(sweep: SweepSpec) -> bool:
+    return sweep.replay is None or sweep.proxy is not None
 
 
 def _carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
@@ -191,9 +196,10 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
     trials, arrays = count_of(len(chosen), "trial"), count_of(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
     if place.composition.overrides.value_of("cluster") is None:
+        here = " What this machine would measure is shown by --here --dry-run."
         console.print(
-            f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}. What this"
-            " machine would measure is shown by --here --dry-run."
+            f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}."
+            f"{here if _can_be_measured_here(record.spec) else ''}"
         )
 
 
