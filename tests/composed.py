@@ -1,12 +1,17 @@
-"""Configurations that tests share. Hydra takes 300 ms to compose one, and tests ask for thousands."""
+"""Configurations that tests share. Hydra takes 100 to 300 ms to compose one, and tests ask for thousands."""
 
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Sequence
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import hydra
+import omegaconf
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
@@ -15,9 +20,11 @@ import conf.compose.load
 from conf.compose.load import Composition
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree
-from conf.folders import own_folders
+from conf.folders import CONF_DIR, own_folders
 from conf.overrides import Override, Overrides
 from conf.types.cluster_spec import ClusterSpec
+
+TESTS_FOLDER = Path(__file__).parent
 
 
 def composed(texts: Sequence[str] = ()) -> Composition:
@@ -47,7 +54,7 @@ compose_with_hydra = hydra.compose
 
 
 def compose_choices_once(config_name: str, overrides: list[str], *, return_hydra_config: bool = False) -> DictConfig:
-    """What `hydra.compose` returns. Each choice of files is composed once in a process, as most differ in values only.
+    """What `hydra.compose` returns. Each choice of files is composed once, as most differ in values only.
 
     Hydra sets values after it has put the chosen files together, and its own function sets them here. With folders of
     a person's own, whose files a test may change, all is composed anew.
@@ -63,4 +70,25 @@ def compose_choices_once(config_name: str, overrides: list[str], *, return_hydra
 @cache
 def _chosen(config_name: str, choices: tuple[str, ...]) -> bytes:
     """The composition of the chosen files, pickled: to load it takes a third of the time of a deep copy."""
-    return pickle.dumps(compose_with_hydra(config_name, list(choices)))
+    path = _kept() / sha256(repr((config_name, choices)).encode()).hexdigest()
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        pickled = pickle.dumps(compose_with_hydra(config_name, list(choices)))
+    with NamedTemporaryFile(dir=path.parent, delete=False) as draft:
+        draft.write(pickled)
+    Path(draft.name).replace(path)  # no other process reads half a file
+    return pickled
+
+
+@cache
+def _kept() -> Path:
+    """The folder of compositions that all processes of these tests share, as long as no file of conf/ changes."""
+    read = sha256(f"{hydra.__version__} {omegaconf.__version__}".encode())
+    for file in sorted(CONF_DIR.rglob("*.yaml")):
+        read.update(f"{file.relative_to(CONF_DIR)} ".encode() + file.read_bytes())
+    folder = TESTS_FOLDER.parent / ".pytest_cache" / "composed" / read.hexdigest()
+    if not folder.is_dir():
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder

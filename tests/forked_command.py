@@ -13,7 +13,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-NEEDED = ("conf.compose.load", "hydra", "sweeps.planner", "train_core.costs", "typer", "rich.console", "rich.table")
+import hydra
+
+from tests.composed import compose_choices_once
+
+NEEDED = ("tests.composed", "hydra", "sweeps.planner", "train_core.costs", "typer", "rich.console", "rich.table")
 """Not `cli`, whose console looks at the environment when it is imported."""
 
 PATIENCE_SECONDS = 240
@@ -125,4 +129,5 @@ def _be_the_command(
     for stream, path in zip((1, 2), said, strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
     sys.argv = ["trisweep", *arguments]
+    hydra.compose = compose_choices_once  # type: ignore[assignment]
     import_module(module).main()

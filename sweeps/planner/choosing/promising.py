@@ -18,13 +18,7 @@ from sweeps.planner.choosing.objectives import Objective, objective_value
 from sweeps.planner.plans.blocks import PlanGrid, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.search import Found, Tally, take_in
-from sweeps.planner.plans.shard_work import ShardTables
-from sweeps.planner.plans.space import (
-    Sizes,
-    Space,
-    priced_batch_sizes,
-    tensor_parallel_sizes,
-)
+from sweeps.planner.plans.space import Family, Space
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.setting import Floats, Integers
 
@@ -45,7 +39,7 @@ class Prospect:
     """
 
     number: int
-    sizes: Sizes
+    family: Family
     micro_batch_sizes: Integers
     values: Floats
 
@@ -59,8 +53,7 @@ class Prospects:
 
     def __init__(self, spaces: Sequence[Space]) -> None:
         self.spaces = spaces
-        self._tables = _shared_tables(spaces)
-        self._bounds: dict[str, Bounds] = {}
+        self._bounds = {kind: Bounds(alike) for kind, alike in _by_kind(spaces).items()}
 
     def search(
         self, numbers: Sequence[int], objective: Objective, top: int, longest_step_seconds: Sequence[float]
@@ -80,8 +73,8 @@ class Prospects:
             taken += 1
             tally = tallies[prospect.number]
             self._take_in(prospect, objective, limit, tally)
-            if prospect.sizes in tally.families:
-                seconds = tally.families[prospect.sizes][0]
+            if prospect.family in tally.families:
+                seconds = tally.families[prospect.family][0]
                 insort(best, objective_value(objective, self.spaces[prospect.number], seconds))
         return [tally.result() for tally in tallies.values()], len(prospects) - taken
 
@@ -94,8 +87,8 @@ class Prospects:
 
     def _is_likely_to_fit(self, prospect: Prospect) -> bool:
         """True if weights, gradients and an optimizer state that replicas share out take a part of the memory."""
-        space, sizes = self.spaces[prospect.number], prospect.sizes
-        held = num_parameters(space.setting.model) / (sizes.tensor * sizes.pipeline * sizes.expert)
+        space, sizes = self.spaces[prospect.number], prospect.family.sizes
+        held = num_parameters(space.setting.model) / (sizes.tensor * sizes.pipeline * prospect.family.expert)
         needed = held * (WHOLE_BYTES_PER_PARAMETER + SHARED_BYTES_PER_PARAMETER / sizes.num_replicas)
         return needed < LIKELY_SHARE * space.room_bytes
 
@@ -104,7 +97,7 @@ class Prospects:
         space = self.spaces[prospect.number]
         # A micro-batch whose bound reaches the limit has no plan below it, so that its columns are not built.
         wanted = set(prospect.micro_batch_sizes[prospect.values < limit].tolist())
-        found = blocks_of(space, prospect.sizes, wanted)
+        found = blocks_of(space, prospect.family, wanted)
         if limit < inf:
             found = self._promising_blocks(found, space, limit / objective_value(objective, space, 1.0))
         take_in(found, space.room_bytes, self._bounds[_kind(space)], tally)
@@ -115,7 +108,7 @@ class Prospects:
         for block in found:
             # The block is cut to shards, layouts and ZeRO stages with some such plan; it remains a grid of all their
             # combinations.
-            kept = block.legal & (bounds.of_plans(block.sizes, block.plans) < longest)
+            kept = block.legal & (bounds.of_plans(block) < longest)
             shards, layouts = np.flatnonzero(kept.any(axis=(0, 2))), np.flatnonzero(kept.any(axis=(0, 1)))
             stages = np.flatnonzero(bounds.bytes_of_stages(block) <= space.room_bytes)
             if shards.size and stages.size:
@@ -124,12 +117,12 @@ class Prospects:
     def _prospects(self, numbers: Sequence[int], objective: Objective) -> Iterator[Prospect]:
         for number in numbers:
             space = self.spaces[number]
-            own = self._bounds.setdefault(_kind(space), Bounds(space, self._tables[_kind(space)]))
+            own = self._bounds[_kind(space)]
             factor = objective_value(objective, space, 1.0)  # every objective is proportional to the step's seconds
-            for sizes in families(space):
-                micro_batches, seconds = own.of(space, sizes)
+            for family in families(space):
+                micro_batches, seconds = own.of(space, family)
                 if len(micro_batches):
-                    yield Prospect(number, sizes, micro_batches, np.asarray(seconds * factor))
+                    yield Prospect(number, family, micro_batches, np.asarray(seconds * factor))
 
 
 def _kind(space: Space) -> str:
@@ -137,15 +130,8 @@ def _kind(space: Space) -> str:
     return f"{space.setting.cluster.name} {space.global_batch_size}"
 
 
-def _shared_tables(spaces: Sequence[Space]) -> dict[str, ShardTables]:
+def _by_kind(spaces: Sequence[Space]) -> dict[str, list[Space]]:
     of_kind: dict[str, list[Space]] = {}
     for space in spaces:
         of_kind.setdefault(_kind(space), []).append(space)
-    return {
-        kind: ShardTables(
-            group[0].setting,
-            sorted({size for space in group for size in tensor_parallel_sizes(space)}),
-            priced_batch_sizes(group[0]),
-        )
-        for kind, group in of_kind.items()
-    }
+    return of_kind

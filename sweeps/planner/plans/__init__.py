@@ -6,11 +6,11 @@ blocks       all plans of one number of devices, as columns that numpy broadcast
 bounds       times and bytes that no plan of a family undercuts
 search       one space whole: what fits, the fastest, and the best of each family
 
-A family is all plans of the same `space.Sizes` on one number of devices of one cluster. A knob of a plan lives in one
+A family is all plans of the same `space.Family` on one number of devices of one cluster. A knob of a plan lives in one
 of four places: `space.Sizes`, `space.ShardChoice` (what a layer's price depends on) or `spreads.StageLayout`, all three
 columns of `Plans`, or `space.Placing`, which is part of the `Setting`.
 
 A further knob is a column of `Plans`, a function of its values in `space`, an axis in `blocks`, and no more than the
 least of its costs in `bounds`. If a layer's price depends on it, it is a field of
-`Shard` too, and a digit in `shard_work.ShardWork.of_shards`.
+`Shard` too, and an axis of `shard_work.ShardWork`.
 """

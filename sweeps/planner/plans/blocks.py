@@ -1,19 +1,21 @@
 """Every legal plan of one model on one number of devices, in blocks of columns that numpy broadcasts.
 
-A block holds the plans of one family (tensor-, context-, expert- and pipeline-parallel size) in one setting: all shards
-(micro-batch, sequence parallelism, recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO stages.
+A block holds the plans of one tensor-, context- and pipeline-parallel size in one setting: all shards (expert-parallel
+size, micro-batch, sequence parallelism, recomputation) x all layouts (schedule, chunks, spread of layers) x all ZeRO
+stages. The plans of one expert-parallel size are a family; their shards stand side by side.
 What depends on the ZeRO stage only has the shape (z, 1, 1), on the shard only (1, s, 1), on the layout only (1, 1, l),
 so that it is computed once. Legal is what `conf.plan.experiment` accepts; a test feeds plans from here to there and
 back.
 
-Families come in the order tensor, context, pipeline, expert size; of each, a block for every ZeRO group, offloading and
-order of ranks. Of plans that are equally fast the first one stays.
+Blocks come in the order tensor, context, pipeline size; of each, one for every ZeRO group, offloading and order of
+ranks. Of plans that are equally fast the first one stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,12 +25,14 @@ from conf.plan.trainer_limits import UNEQUAL_CHUNKS, UNEVEN_GROUPS
 from sweeps.planner.plans.runnable import runs
 from sweeps.planner.plans.space import (
     RECOMPUTE_EVERY,
+    Family,
     Placing,
     ShardChoice,
     Sizes,
     Space,
     context_parallel_sizes,
     expert_parallel_sizes,
+    keeps_order,
     layouts,
     pipeline_parallel_sizes,
     placings,
@@ -46,7 +50,7 @@ Selection: TypeAlias = Integers | slice
 
 @dataclass(frozen=True, slots=True)
 class PlanGrid:
-    """Plans of one family, crossed: ZeRO stages x shards x layouts.
+    """Plans of the same sizes, crossed: ZeRO stages x shards x layouts.
 
     Attributes:
         setting: that of the space, where optimizer states and ranks are placed as in these plans.
@@ -66,6 +70,17 @@ class PlanGrid:
     @property
     def num_strategies(self) -> int:
         return int(np.count_nonzero(self.legal)) * self.shape[0]
+
+    @property
+    def families(self) -> list[tuple[Family, slice]]:
+        """Each family that has plans here, and the places of its shards."""
+        experts = np.broadcast_to(self.plans.expert_parallel_size, self.legal.shape[:2] + (1,)).ravel()
+        starts = [0, *(np.flatnonzero(np.diff(experts)) + 1).tolist(), len(experts)]
+        return [
+            (Family(self.sizes, int(experts[start])), slice(start, stop))
+            for start, stop in pairwise(starts)
+            if start < stop
+        ]
 
     def part(self, stages: Selection, shards: Selection, layouts: Selection) -> PlanGrid:
         """The block of these ZeRO stages, shards and layouts."""
@@ -112,17 +127,23 @@ def _plain_first(entry: int | None) -> int:
 
 def blocks(space: Space) -> Iterator[PlanGrid]:
     """The whole space: every legal plan in exactly one block."""
-    for sizes in families(space):
-        yield from blocks_of(space, sizes)
+    for sizes in all_sizes(space):
+        yield from _blocks_of(space, sizes, expert_parallel_sizes(space, sizes.num_replicas))
 
 
-def blocks_of(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None = None) -> Iterator[PlanGrid]:
+def blocks_of(space: Space, family: Family, micro_batch_sizes: Collection[int] | None = None) -> Iterator[PlanGrid]:
     """The plans of one family, a block for each placing.
 
     Args:
         micro_batch_sizes: leave out all others; None leaves out none.
     """
-    crossed = _cross(space, sizes, micro_batch_sizes)
+    return _blocks_of(space, family.sizes, [family.expert], micro_batch_sizes)
+
+
+def _blocks_of(
+    space: Space, sizes: Sizes, experts: Sequence[int], micro_batch_sizes: Collection[int] | None = None
+) -> Iterator[PlanGrid]:
+    crossed = _cross(space, sizes, experts, micro_batch_sizes)
     if crossed is None:
         return
     for placing in placings(space, sizes):
@@ -131,7 +152,13 @@ def blocks_of(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | N
             yield block
 
 
-def families(space: Space) -> Iterator[Sizes]:
+def families(space: Space) -> Iterator[Family]:
+    """Every family of the space."""
+    for sizes in all_sizes(space):
+        yield from (Family(sizes, expert) for expert in expert_parallel_sizes(space, sizes.num_replicas))
+
+
+def all_sizes(space: Space) -> Iterator[Sizes]:
     """Sizes whose product is the number of devices, the fewest tensor ranks first."""
     for t in tensor_parallel_sizes(space):
         for c in context_parallel_sizes(space, t):
@@ -139,12 +166,11 @@ def families(space: Space) -> Iterator[Sizes]:
                 d = space.world_size // (t * c * p)
                 if space.global_batch_size % d or not space.allowed_values("data_parallel_size", [d]):
                     continue
-                for e in expert_parallel_sizes(space, c * d):
-                    yield Sizes(t, c, p, d, e)
+                yield Sizes(t, c, p, d)
 
 
 def _block_in(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal: Booleans) -> PlanGrid | None:
-    """The block of a family in one placing; None where no ZeRO stage goes with it."""
+    """The block of these plans in one placing; None where nothing goes with it."""
     stages = zero_stages(space, sizes.pipeline, sizes.num_replicas)
     # Groups share out what ZeRO shares out, so that without ZeRO there are none.
     if placing.zero_group_size is not None and "zero_stage" not in space.pinned:
@@ -154,15 +180,23 @@ def _block_in(space: Space, sizes: Sizes, placing: Placing, plans: Plans, legal:
     setting = space.setting
     if placing != (setting.zero_group_size, setting.offload_optimizer, setting.pipeline_before_data):
         setting = replace(setting, **placing._asdict())
-    return PlanGrid(setting, sizes, replace(plans, zero_stage=_column(stages, (-1, 1, 1))), legal)
+    block = PlanGrid(setting, sizes, replace(plans, zero_stage=_column(stages, (-1, 1, 1))), legal)
+    others = [own for family, own in block.families if not keeps_order(space, family, placing.pipeline_before_data)]
+    if others:
+        block = replace(block, legal=legal.copy())
+        for own in others:
+            block.legal[:, own] = False
+    return block if block.legal.any() else None
 
 
-def _cross(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None) -> tuple[Plans, Booleans] | None:
-    """Shards x layouts of a family, and which of them can exist; None where none can."""
+def _cross(
+    space: Space, sizes: Sizes, experts: Sequence[int], micro_batch_sizes: Collection[int] | None
+) -> tuple[Plans, Booleans] | None:
+    """Shards x layouts of these sizes, and which of them can exist; None where none can."""
     shards, arranged = shards_of(space, sizes.tensor, sizes.data, sizes.context), layouts(space, sizes.pipeline)
     if micro_batch_sizes is not None:
         shards = [shard for shard in shards if shard.micro_batch_size in micro_batch_sizes]
-    if not (shards and arranged):
+    if not (shards and arranged and experts):
         return None
     shard, layout = _shard_columns(shards), _layout_columns(arranged)
     m = space.global_batch_size // (sizes.data * shard["micro_batch_size"])
@@ -171,12 +205,27 @@ def _cross(space: Space, sizes: Sizes, micro_batch_sizes: Collection[int] | None
         "context_parallel_size": sizes.context,
         "pipeline_parallel_size": sizes.pipeline,
         "data_parallel_size": sizes.data,
-        "expert_parallel_size": sizes.expert,
     }
     columns = {name: _column([size], (1, 1, 1)) for name, size in same.items()}
     plans = Plans(**{**plain_columns((1, 1, 1)), **columns, "num_micro_batches": m, **shard, **layout})
     legal = _legal(space, plans, _column([layout.chunk_layers for layout in arranged], (1, 1, -1)))
+    plans, legal = _beside_experts(plans, legal, experts)
     return (plans, legal) if legal.any() else None
+
+
+def _beside_experts(plans: Plans, legal: Booleans, experts: Sequence[int]) -> tuple[Plans, Booleans]:
+    """The plans with each of these expert-parallel sizes, one after the other along the shards."""
+    num_shards = legal.shape[1]
+    columns = {name: getattr(plans, name) for name in Plans.__slots__}
+    if len(experts) == 1:  # a column of length 1 keeps all that is computed from it small
+        columns["expert_parallel_size"] = _column(experts, (1, 1, 1))
+    else:
+        alike = {name: np.tile(each, (1, len(experts), 1)) for name, each in columns.items() if each.shape[1] > 1}
+        columns |= {**alike, "expert_parallel_size": np.repeat(experts, num_shards).reshape(1, -1, 1)}
+    plans = Plans(**columns)
+    # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.plan.expert_axis).
+    sends_once = plans.sequence_parallel | (plans.tensor_parallel_size == 1) | (plans.expert_parallel_size == 1)
+    return plans, np.tile(legal, (1, len(experts), 1)) & sends_once
 
 
 def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
@@ -194,9 +243,6 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
         # All groups have as many micro-batches as there are stages where the latter divides the former.
         whole = plans.num_micro_batches % plans.pipeline_parallel_size == 0
         legal = legal & ((plans.schedule != INTERLEAVED) | whole)
-    # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.plan.expert_axis).
-    sends_once = plans.sequence_parallel | (plans.tensor_parallel_size == 1) | (plans.expert_parallel_size == 1)
-    legal = legal & sends_once
     if "recompute_every" in space.pinned:
         return legal
     every = plans.recompute_every

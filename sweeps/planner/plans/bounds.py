@@ -18,60 +18,67 @@ Embedding, transfers, reductions and the update come on top, and are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from conf.plan.knobs import RECOMPUTES
 from sweeps.planner.plans.blocks import PlanGrid
-from sweeps.planner.plans.shard_work import ShardTables
-from sweeps.planner.plans.space import Sizes, Space, micro_batch_sizes, recomputations
+from sweeps.planner.plans.shard_work import SHARD_SIZES, ShardWork, price_all_shards
+from sweeps.planner.plans.space import Family, Space, micro_batch_sizes, recomputations
 from train_core.costs.layer.layer_costs import LayerCosts
 from train_core.costs.layer.shard import NONE
-from train_core.costs.setting import Floats, Integers, Plans
+from train_core.costs.setting import Floats, Integers
 from train_core.costs.step.schedule import ONE_F_ONE_B, ZERO_BUBBLE
 
 SLACK = 1 - 1e-9  # a bound is lowered by this factor, so that rounding never rules out one of the best
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
-    """The cost of layers and head per micro-batch, by sequence parallelism, recomputation and size, (2, r, b).
+class Shards(NamedTuple):
+    """The cost of layers and head per micro-batch, in columns by sizes, sequence parallelism and recomputation.
 
     Attributes:
-        sizes: of the micro-batches, ascending, (b,).
         saved_seconds: by which a layer without experts is faster than `layer_seconds`; 0 where it is not.
         waiting: share of a stage's seconds that zero-bubble schedules leave as a wait.
         layer_parameters: of a rank, in the smaller kind of layers where there are two.
     """
 
-    sizes: Integers
     layer_seconds: Floats
     head_seconds: Floats
     saved_seconds: Floats
     waiting: Floats
-    layer_parameters: int
+    layer_parameters: Integers
+
+    def at(self, where: Any) -> Shards:
+        """The entries at these places of the columns."""
+        return Shards._make(column[where] for column in self)
 
 
-@dataclass
 class Bounds:
     """Bounds of the families of spaces that share model, cluster, batch and pins."""
 
-    space: Space
-    tables: ShardTables
-    _known: dict[tuple[int, int, int], Shards] = field(default_factory=dict)
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self.spaces, self.space = spaces, spaces[0]
 
-    def of(self, space: Space, sizes: Sizes) -> tuple[Integers, Floats]:
+    @cached_property
+    def table(self) -> ShardWork:
+        """The work of all shards of these spaces, priced when it is first asked for: a space may have no plan."""
+        return price_all_shards(self.spaces)
+
+    def of(self, space: Space, family: Family) -> tuple[Integers, Floats]:
         """The micro-batches of a family, and for each the seconds that no plan with it undercuts, both (b,)."""
-        shards, p = self._shards(sizes), sizes.pipeline
+        sizes, all_micro_batches = family.sizes, self.table.micro_batch_sizes
+        p = sizes.pipeline
         chosen = np.array(micro_batch_sizes(space, sizes.data), dtype=np.int64)
         splits = np.array([0, 1] if sizes.tensor > 1 else [0])
         recomputed = np.array(_cheapest_recomputations(self.space))
-        places = np.searchsorted(shards.sizes, chosen)
-        at = np.ix_(splits, recomputed, places)
-        layer, head = shards.layer_seconds[at].min(axis=(0, 1)), shards.head_seconds[at].min(axis=(0, 1))
-        layers, saved = space.setting.model.num_layers, self._num_dense * shards.saved_seconds.max(axis=(0, 1))[places]
+        own = self._own_shards(family)
+        shards = own.at(np.searchsorted(all_micro_batches, chosen))
+        at = np.ix_(np.arange(len(chosen)), splits, recomputed)
+        layer, head = shards.layer_seconds[at].min(axis=(1, 2)), shards.head_seconds[at].min(axis=(1, 2))
+        layers, saved = space.setting.model.num_layers, self._num_dense * shards.saved_seconds.max(axis=(1, 2))
         # w, the seconds of one micro-batch on all stages together: embedding and transfers are left out, so that it
         # errs low.
         whole, fullest = layers * layer - saved + head, _fullest_stage(layers, p)
@@ -82,20 +89,22 @@ class Bounds:
         found = (
             _one_f_one_b(whole, slowest, p, m),
             _interleaved_seconds(whole, slowest, p, m, chunks),
-            _zero_bubble(whole, slowest, m, shards.waiting[at].min(axis=(0, 1))),
+            _zero_bubble(whole, slowest, m, shards.waiting[at].min(axis=(1, 2))),
         )
         # A family may have plans of every schedule, so that only the least of their bounds is a bound of it.
         return chosen, np.minimum.reduce(found) * SLACK
 
-    def of_plans(self, sizes: Sizes, plans: Plans) -> Floats:
-        """The seconds that plans of a family do not undercut, in the shape in which they are crossed."""
-        shards, p, m = self._shards(sizes), sizes.pipeline, plans.num_micro_batches
+    def of_plans(self, block: PlanGrid) -> Floats:
+        """The seconds that the plans of a block do not undercut, in the shape in which they are crossed."""
+        plans, p, shards = block.plans, block.sizes.pipeline, self._shards
+        m = plans.num_micro_batches
         # Where some layers recompute nothing, all are taken to be as fast as those.
         recompute = np.where(plans.recompute_every > 1, NONE, plans.recompute)
-        at = (plans.sequence_parallel.astype(int), recompute, np.searchsorted(shards.sizes, plans.micro_batch_size))
+        sizes = self.table.places(*(getattr(plans, name) for name in SHARD_SIZES))
+        at = (*sizes, plans.sequence_parallel.astype(int), recompute)
         layer, head, layers = shards.layer_seconds[at], shards.head_seconds[at], self.space.setting.model.num_layers
         first, last = plans.first_stage_layers, plans.last_stage_layers
-        saved_by_each = np.maximum(shards.saved_seconds[at], shards.saved_seconds[(at[0], plans.recompute, at[2])])
+        saved_by_each = np.maximum(shards.saved_seconds[at], shards.saved_seconds[(*at[:-1], plans.recompute)])
         saved = np.minimum(first, self._num_dense) * saved_by_each
         whole = layers * layer - saved + head
         # The first stage has the layers without experts; the fullest of the others has no less than their mean.
@@ -117,9 +126,9 @@ class Bounds:
         The fullest pipeline stage holds them all, but for those that ZeRO shares out: from stage 2 on the gradients,
         from stage 3 on the weights.
         """
-        setting, sizes, stages = block.setting, block.sizes, block.plans.zero_stage.ravel()
-        of_layer = self._shards(sizes).layer_parameters
-        held = _fullest_stage(setting.model.num_layers, sizes.pipeline) * of_layer
+        setting, stages = block.setting, block.plans.zero_stage.ravel()
+        of_layer = min(int(self._own_shards(family).layer_parameters.min()) for family, _ in block.families)
+        held = _fullest_stage(setting.model.num_layers, block.sizes.pipeline) * of_layer
         return held * ((stages < 3) * setting.dtype_bytes + (stages < 2) * setting.gradient_bytes)
 
     @property
@@ -128,16 +137,15 @@ class Bounds:
         model = self.space.setting.model
         return 0 if model.experts is None else model.num_dense_layers
 
-    def _shards(self, sizes: Sizes) -> Shards:
-        key = (sizes.tensor, sizes.context, sizes.expert)
-        if key not in self._known:
-            self._known[key] = self._price(*key)
-        return self._known[key]
+    def _own_shards(self, family: Family) -> Shards:
+        """Those of the family, by micro-batch, sequence parallelism and recomputation, (b, 2, r)."""
+        where = self.table.places(family.sizes.context, family.expert, family.sizes.tensor)
+        return self._shards.at(where)
 
-    def _price(self, t: int, context: int, expert: int) -> Shards:
-        table = self.tables.of(context, expert)
-        splits, recomputed = np.arange(2).reshape(-1, 1, 1), np.arange(len(RECOMPUTES)).reshape(1, -1, 1)
-        work = table.of_shards(np.asarray(t), table.micro_batch_sizes, splits, recomputed)
+    @cached_property
+    def _shards(self) -> Shards:
+        """Those of all families, (c, e, t, b, 2, r)."""
+        work = self.table.work
         of_layer, layer_waits = _layer_seconds(work.layer)
         of_dense, dense_waits = _layer_seconds(work.dense_layer)
         head_waits = work.head_forward_seconds + work.head_tensor_seconds + work.head_input_gradient_seconds
@@ -145,15 +153,14 @@ class Bounds:
         # Under ZB-H1 a stage waits F + B - W of its F + B + W. It has layers and perhaps the head, so that its share is
         # no smaller than the smallest one of theirs.
         waits = np.minimum(layer_waits, (head_waits - work.head_weight_gradient_seconds) / of_head)
-        parameters = int(np.minimum(work.layer_parameters, work.dense_layer_parameters).min())
-        return Shards(
-            table.micro_batch_sizes,
+        columns = Shards(
             of_layer,
             of_head,
             np.maximum(of_layer - of_dense, 0.0),
             np.maximum(np.minimum(waits, dense_waits), 0.0),
-            parameters,
+            np.minimum(work.layer_parameters, work.dense_layer_parameters),
         )
+        return Shards._make(column.reshape(self.table.shape) for column in columns)
 
 
 def _layer_seconds(layer: LayerCosts) -> tuple[Floats, Floats]:

@@ -17,8 +17,8 @@ import numpy as np
 
 from sweeps.planner.plans.blocks import PlanGrid, blocks
 from sweeps.planner.plans.bounds import Bounds
-from sweeps.planner.plans.shard_work import ShardTables
-from sweeps.planner.plans.space import Sizes, Space, priced_batch_sizes, tensor_parallel_sizes
+from sweeps.planner.plans.shard_work import ShardWork
+from sweeps.planner.plans.space import Family, Space
 from train_core.costs.price import first_stage_bytes, peak_bytes, price_step
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 
@@ -31,7 +31,7 @@ MOST_PLANS_AT_ONCE = 40_000  # so that the columns of one part stay in the proce
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
     """The `top` fastest plans of a space, and how many there are."""
     tally = Tally(top, longest_step_seconds)
-    take_in(blocks(space), space.room_bytes, Bounds(space, tables_of(space)), tally)
+    take_in(blocks(space), space.room_bytes, Bounds([space]), tally)
     return tally.result()
 
 
@@ -42,19 +42,20 @@ def take_in(found: Iterable[PlanGrid], capacity: int, bounds: Bounds, tally: Tal
         capacity: bytes that a plan may take of a device's memory.
     """
     for _, placed in groupby(found, key=lambda block: (block.sizes, block.setting.offload_optimizer)):
-        of_family = list(placed)
-        whole, stages = _in_all_groups(of_family)
-        memories = [_memory(whole, shards, capacity, bounds.tables, tally.smallest_bytes) for shards in _parts(whole)]
-        for block, own in zip(of_family, stages, strict=True):
+        alike = list(placed)
+        whole, stages = _in_all_groups(alike)
+        memories = [_memory(whole, shards, capacity, bounds.table, tally.smallest_bytes) for shards in _parts(whole)]
+        for block, own in zip(alike, stages, strict=True):
             tally.num_strategies += block.num_strategies
             for memory in memories:
                 _rank(block, memory._replace(peak=memory.peak[own]), capacity, bounds, tally)
 
 
 def _in_all_groups(placed: Sequence[PlanGrid]) -> tuple[PlanGrid, list[slice]]:
-    """The plans of a family with the groups of ZeRO side by side, and the ZeRO stages there of each of its blocks.
+    """The plans of all blocks with the groups of ZeRO side by side, and the ZeRO stages there of each block.
 
-    The order of the ranks changes the time of plans and not their memory.
+    The order of the ranks changes the time of plans and not their memory. It is legal for some expert-parallel sizes
+    alone, and the plainer one, which comes first, for all.
     """
     first, groups = placed[0], {block.setting.zero_group_size: block for block in placed}
     stages = [block.plans.zero_stage for block in groups.values()]
@@ -67,7 +68,7 @@ def _in_all_groups(placed: Sequence[PlanGrid]) -> tuple[PlanGrid, list[slice]]:
 
 
 class Memory(NamedTuple):
-    """Bytes of those plans of a family that may fit.
+    """Bytes of those plans of the same sizes that may fit.
 
     Attributes:
         shards: places of those of which some plan may fit.
@@ -80,13 +81,13 @@ class Memory(NamedTuple):
     peak: Integers
 
 
-def _memory(whole: PlanGrid, shards: Integers, capacity: int, tables: ShardTables, smallest_bytes: int) -> Memory:
+def _memory(whole: PlanGrid, shards: Integers, capacity: int, table: ShardWork, smallest_bytes: int) -> Memory:
     """The memory of the plans of these shards, without what the first stage alone rules out.
 
     Args:
         smallest_bytes: what the smallest plan so far takes; 0 where there is none.
     """
-    block, table = whole.part(ALL, shards, ALL), tables.of(whole.sizes.context, whole.sizes.expert)
+    block = whole.part(ALL, shards, ALL)
     first = np.broadcast_to(first_stage_bytes(block.setting, block.plans, table.of(block.plans)), block.shape)
     # A plan that needs more than the device has, and more than another plan, is counted as legal and nothing else.
     may_fit = block.legal & (first <= max(capacity, smallest_bytes or NEVER_FITS - 1))
@@ -99,15 +100,15 @@ def _memory(whole: PlanGrid, shards: Integers, capacity: int, tables: ShardTable
 
 def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally: Tally) -> None:
     """Count the plans that fit, and price the time of those that may be among the best."""
-    fits = memory.peak <= capacity
-    tally.count(block.sizes, int(memory.peak.min(initial=NEVER_FITS)), int(np.count_nonzero(fits)))
+    kept = block.part(ALL, memory.shards, memory.layouts)
+    fits = (memory.peak <= capacity) & kept.legal
+    tally.count(kept, memory.peak, fits)
     if not fits.any():
         return
-    kept, limit = block.part(ALL, memory.shards, memory.layouts), tally.slowest_of_interest(block.sizes)
-    wanted = fits if limit == inf else fits & (bounds.of_plans(kept.sizes, kept.plans) < limit)
-    table = bounds.tables.of(kept.sizes.context, kept.sizes.expert)
+    limits = tally.slowest_of_interest(kept)
+    wanted = fits if np.isinf(limits).all() else fits & (bounds.of_plans(kept) < limits)
     for part, is_wanted in _blocks_of_kinds(kept, wanted):
-        prices = price_step(part.setting, part.plans, table.of(part.plans))
+        prices = price_step(part.setting, part.plans, bounds.table.of(part.plans))
         tally.rank(part, np.where(is_wanted, prices.total_seconds, inf))
 
 
@@ -115,10 +116,6 @@ def _places_of(marked: Booleans) -> tuple[Integers, Integers]:
     """The shards and the layouts of a block in which something is marked."""
     crossed: Booleans = np.any(marked, axis=0)
     return np.flatnonzero(crossed.any(axis=1)), np.flatnonzero(crossed.any(axis=0))
-
-
-def tables_of(space: Space) -> ShardTables:
-    return ShardTables(space.setting, tensor_parallel_sizes(space), priced_batch_sizes(space))
 
 
 def _parts(block: PlanGrid) -> list[Integers]:
@@ -204,25 +201,30 @@ class Tally:
         self.num_strategies = self.num_fitting = self.num_feasible = self.smallest_bytes = 0
         self.fastest_seconds = inf
         self.kept: list[tuple[Floats, Plans, Integers]] = []
-        self.families: dict[Sizes, tuple[float, Plans, Setting]] = {}
-        self.fitting_families: set[Sizes] = set()
+        self.families: dict[Family, tuple[float, Plans, Setting]] = {}
+        self.fitting_families: set[Family] = set()
         self.settings: list[Setting] = []
         self.worst_kept = inf
 
-    def slowest_of_interest(self, sizes: Sizes) -> float:
-        """Seconds from which on a plan of this family is none that `result` names."""
+    def slowest_of_interest(self, block: PlanGrid) -> Floats:
+        """Seconds from which on a plan of these shards is none that `result` names, (1, s, 1)."""
+        limits = np.full((1, block.shape[1], 1), inf)
         if self.longest_step_seconds < inf:
-            return inf  # the plans within the limit are counted by their times
+            return limits  # the plans within the limit are counted by their times
         leaders = sorted(leader[0] for leader in self.families.values())
         last = leaders[self.top - 1] if len(leaders) >= self.top else inf
-        family = max(last, REACH * leaders[0]) if leaders else inf
-        own = self.families[sizes][0] if sizes in self.families else inf
-        return max(self.worst_kept, min(own, family))
+        of_families = max(last, REACH * leaders[0]) if leaders else inf
+        for family, shards in block.families:
+            own = self.families[family][0] if family in self.families else inf
+            limits[:, shards] = max(self.worst_kept, min(own, of_families))
+        return limits
 
-    def count(self, sizes: Sizes, smallest_bytes: int, num_fitting: int) -> None:
-        self.num_fitting += num_fitting
-        if num_fitting:
-            self.fitting_families.add(sizes)
+    def count(self, block: PlanGrid, peak: Integers, fits: Booleans) -> None:
+        """Take in the memory of a block's plans, and which of them fit."""
+        self.num_fitting += int(np.count_nonzero(fits))
+        of_shards: Booleans = np.any(fits, axis=(0, 2))
+        self.fitting_families.update(family for family, shards in block.families if of_shards[shards].any())
+        smallest_bytes = int(peak.min(initial=NEVER_FITS))
         if smallest_bytes < NEVER_FITS:
             self.smallest_bytes = min(self.smallest_bytes or smallest_bytes, smallest_bytes)
 
@@ -232,7 +234,7 @@ class Tally:
         feasible = seconds <= min(self.longest_step_seconds, np.finfo(np.float64).max)
         self.num_feasible += int(np.count_nonzero(feasible))
         self.fastest_seconds = min(self.fastest_seconds, float(seconds.min()))
-        self._rank_family(block, np.where(feasible, seconds, inf))
+        self._rank_families(block, np.where(feasible, seconds, inf))
         (index,) = np.nonzero((feasible & (seconds < self.worst_kept)).ravel())
         if len(index) == 0:
             return
@@ -243,12 +245,14 @@ class Tally:
         if len(self.kept[0][0]) == self.top:
             self.worst_kept = float(self.kept[0][0][-1])
 
-    def _rank_family(self, block: PlanGrid, seconds: Floats) -> None:
-        """Keep the block's best plan if its family has no better one yet."""
-        index = int(seconds.argmin())
-        least = float(seconds.ravel()[index])
-        if least < self.families[block.sizes][0] if block.sizes in self.families else least < inf:
-            self.families[block.sizes] = (least, block.rows(np.array([index])), block.setting)
+    def _rank_families(self, block: PlanGrid, seconds: Floats) -> None:
+        """Keep the block's best plan of each family that has no better one yet."""
+        for family, shards in block.families:
+            own = block.part(ALL, shards, ALL)
+            index = int(seconds[:, shards].argmin())
+            least = float(seconds[:, shards].ravel()[index])
+            if least < self.families[family][0] if family in self.families else least < inf:
+                self.families[family] = (least, own.rows(np.array([index])), block.setting)
 
     def _number_of(self, setting: Setting) -> int:
         """The number of a setting; blocks of one setting come with the same object."""

@@ -94,17 +94,23 @@ class Placing(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes that all plans of a family have, on one number of devices of one cluster."""
+    """The sizes that share out all devices: those of a block of plans."""
 
     tensor: int
     context: int
     pipeline: int
     data: int
-    expert: int
 
     @property
     def num_replicas(self) -> int:
         return self.data * self.context
+
+
+class Family(NamedTuple):
+    """The sizes that all plans of a family have, on one number of devices of one cluster."""
+
+    sizes: Sizes
+    expert: int
 
 
 def shared_tensor_sizes(space: Space) -> list[int]:
@@ -249,6 +255,18 @@ def placings(space: Space, sizes: Sizes) -> list[Placing]:
     return [Placing(*chosen) for chosen in product(groups, offloads, _orders(space, sizes))]
 
 
+def keeps_order(space: Space, family: Family, pipeline_before_data: bool) -> bool:
+    """True if the family's ranks can stand in this order.
+
+    Stages of one replica are neighbours only where its experts are spread over just the ranks of a stage.
+    """
+    sizes, setting = family.sizes, space.setting
+    if setting.model.experts is None or sizes.pipeline == 1 or not pipeline_before_data:
+        return True
+    spread = family.expert * (setting.expert_tensor_parallel_size or sizes.tensor)
+    return spread == sizes.tensor * sizes.context
+
+
 def _may_offload(space: Space) -> bool:
     """True if the state of the optimizer is worth moving, or somebody asks for it."""
     shared = STATE_BYTES_PER_PARAMETER * num_parameters(space.setting.model) / space.world_size
@@ -257,15 +275,8 @@ def _may_offload(space: Space) -> bool:
 
 
 def _orders(space: Space, sizes: Sizes) -> list[bool]:
-    """Return the orders of ranks to try: stages as neighbours (True) or replicas; one if the order means nothing.
-
-    Stages of one replica are neighbours only where its experts are spread over just the ranks of a stage.
-    """
-    setting = space.setting
-    spread = sizes.expert * (setting.expert_tensor_parallel_size or sizes.tensor)
-    if setting.model.experts is not None and sizes.pipeline > 1 and spread != sizes.tensor * sizes.context:
-        return space.allowed_values("pipeline_before_data", [False])
-    one_node = space.world_size <= setting.cluster.devices_per_node
+    """Return the orders of ranks to try: stages as neighbours (True) or replicas; one if the order means nothing."""
+    one_node = space.world_size <= space.setting.cluster.devices_per_node
     if sizes.pipeline == 1 or sizes.num_replicas == 1 or one_node:
         return space.allowed_values("pipeline_before_data", [bool(space.pinned.get("pipeline_before_data"))])
     return space.allowed_values("pipeline_before_data", [False, True])

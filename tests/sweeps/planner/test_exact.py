@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sweeps.planner.choosing.explain import priceable
-from sweeps.planner.plans.search import tables_of
+from sweeps.planner.plans.shard_work import price_all_shards
 from tests.sweeps.planner.conftest import Case, drawn
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.price import peak_bytes, price, price_step
@@ -31,9 +31,9 @@ def test_every_term_and_every_byte_equals_the_estimate(case: Case) -> None:
 
 def test_a_block_equals_its_plans_one_after_the_other(case: Case) -> None:
     """The shapes that a search broadcasts change nothing."""
-    rng, tables = np.random.default_rng(4), tables_of(case.space)
+    rng, table = np.random.default_rng(4), price_all_shards([case.space])
     for block, index in drawn(case.space, rng, NUM_PRICED):
-        rows, setting, table = block.rows(index), block.setting, tables.of(block.sizes.context, block.sizes.expert)
+        rows, setting = block.rows(index), block.setting
         alone = price(setting, rows)
         together = price_step(setting, block.plans, table.of(block.plans))
         bytes_together = peak_bytes(setting, block.plans, table.of(block.plans))

@@ -9,8 +9,9 @@ from sweeps.planner.choosing.choice import Choice, best_of, choose
 from sweeps.planner.choosing.objectives import Objective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
-from sweeps.planner.plans.search import REACH, search_space, tables_of
-from sweeps.planner.plans.space import Sizes, Space
+from sweeps.planner.plans.search import REACH, search_space
+from sweeps.planner.plans.shard_work import price_all_shards
+from sweeps.planner.plans.space import Family, Space
 from sweeps.planner.request import request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
@@ -40,18 +41,20 @@ def test_a_first_layer_without_experts_is_faster_than_the_others_and_bounds_take
 
 def test_a_search_leaves_out_times_of_a_mixture_that_change_nothing() -> None:
     (space,) = request(composed([*MIXTURE, *PINNED]), devices="64", implementation="megatron-core").spaces
-    tables, num_fitting = tables_of(space), 0
+    table, num_fitting = price_all_shards([space]), 0
     every: list[Floats] = []
-    families_seconds: dict[Sizes, float] = {}
+    families_seconds: dict[Family, float] = {}
     for block in blocks(space):
-        work = tables.of(block.sizes.context, block.sizes.expert).of(block.plans)
+        work = table.of(block.plans)
         fits = block.legal & (peak_bytes(block.setting, block.plans, work) <= space.room_bytes)
         seconds = price_step(block.setting, block.plans, work).total_seconds
         own = np.broadcast_to(seconds, fits.shape)[fits]
         num_fitting += len(own)
         every.append(own)
-        if len(own):
-            families_seconds[block.sizes] = min(families_seconds.get(block.sizes, np.inf), float(own.min()))
+        for family, shards in block.families:
+            of_family = np.broadcast_to(seconds, fits.shape)[:, shards][fits[:, shards]]
+            if len(of_family):
+                families_seconds[family] = min(families_seconds.get(family, np.inf), float(of_family.min()))
     found = search_space(space, 5)
     assert (found.num_fitting, found.num_feasible, found.num_families) == (*[num_fitting] * 2, len(families_seconds))
     assert found.step_seconds.tolist() == np.sort(np.concatenate(every))[:5].tolist()
@@ -65,18 +68,17 @@ def test_a_search_leaves_out_times_of_a_mixture_that_change_nothing() -> None:
 
 
 def require_bounds(space: Space) -> None:
-    tables = tables_of(space)
-    bounds = Bounds(space, tables)
-    for sizes in families(space):
-        micro_batches, seconds = bounds.of(space, sizes)
-        for block in blocks_of(space, sizes):
-            work = tables.of(sizes.context, sizes.expert).of(block.plans)
+    bounds = Bounds([space])
+    for family in families(space):
+        micro_batches, seconds = bounds.of(space, family)
+        for block in blocks_of(space, family):
+            work = bounds.table.of(block.plans)
             prices = price_step(block.setting, block.plans, work)
             total = np.where(block.legal, np.broadcast_to(prices.total_seconds, block.shape), np.inf)
             least = total.min(axis=(0, 2))
             limits = seconds[np.searchsorted(micro_batches, block.plans.micro_batch_size.ravel())]
             assert np.all(least >= limits)
-            assert np.all(total >= bounds.of_plans(sizes, block.plans))
+            assert np.all(total >= bounds.of_plans(block))
             peak = np.broadcast_to(peak_bytes(block.setting, block.plans, work), block.shape)
             assert np.all(peak.min(axis=(1, 2)) >= bounds.bytes_of_stages(block))
 

@@ -193,8 +193,9 @@ def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: di
     case = Case(["model=mixtral-8x7b", "cluster=dgx-h100", "precision=bf16"], 32, 128, "megatron-core")
     for block in blocks(case.pinned(**pinned)):
         sizes, is_before = block.sizes, block.setting.pipeline_before_data
-        fills_a_stage = sizes.expert * sizes.tensor == sizes.tensor * sizes.context
-        assert fills_a_stage or sizes.pipeline == 1 or not is_before
+        for family, shards in block.families:
+            fills_a_stage = family.expert * sizes.tensor == sizes.tensor * sizes.context
+            assert fills_a_stage or sizes.pipeline == 1 or not is_before or not block.legal[:, shards].any()
         assert is_before or not pinned
         if is_before and not pinned:
             assert sizes.pipeline > 1
@@ -220,5 +221,5 @@ def test_a_search_offloads_only_a_state_that_is_a_tenth_of_the_memory_or_where_i
     job = ["model=llama-3.1-70b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=1024"]
     asked = composed([*job, f"parallel.world_size={devices}", *pins])
     (space,) = request(asked, implementation="megatron-core").spaces
-    sizes = Sizes(tensor=8, context=1, pipeline=2, data=devices // 16, expert=1)
+    sizes = Sizes(tensor=8, context=1, pipeline=2, data=devices // 16)
     assert {placing.offload_optimizer for placing in placings(space, sizes)} == offloads
