@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import hydra
 import omegaconf
@@ -23,8 +22,7 @@ from conf.compose.tree import Tree
 from conf.folders import CONF_DIR, own_folders
 from conf.overrides import Override, Overrides
 from conf.types.cluster_spec import ClusterSpec
-
-TESTS_FOLDER = Path(__file__).parent
+from train_core.whole_files import replacing
 
 
 def composed(texts: Sequence[str] = ()) -> Composition:
@@ -70,25 +68,27 @@ def compose_choices_once(config_name: str, overrides: list[str], *, return_hydra
 @cache
 def _chosen(config_name: str, choices: tuple[str, ...]) -> bytes:
     """The composition of the chosen files, pickled: to load it takes a third of the time of a deep copy."""
-    path = _kept() / sha256(repr((config_name, choices)).encode()).hexdigest()
+    path = COMPOSITIONS / sha256(repr((config_name, choices)).encode()).hexdigest()
     try:
         return path.read_bytes()
     except FileNotFoundError:
         pickled = pickle.dumps(compose_with_hydra(config_name, list(choices)))
-    with NamedTemporaryFile(dir=path.parent, delete=False) as draft:
-        draft.write(pickled)
-    Path(draft.name).replace(path)  # no other process reads half a file
+    with replacing(path, durable=False) as file:
+        file.write(pickled)
+    for other in COMPOSITIONS.parent.iterdir():
+        if other != COMPOSITIONS:  # of files that have changed since
+            shutil.rmtree(other, ignore_errors=True)
     return pickled
 
 
-@cache
-def _kept() -> Path:
-    """The folder of compositions that all processes of these tests share, as long as no file of conf/ changes."""
+def digest_of(folder: Path) -> str:
+    """Of the configuration's files there, and of what composes them."""
     read = sha256(f"{hydra.__version__} {omegaconf.__version__}".encode())
-    for file in sorted(CONF_DIR.rglob("*.yaml")):
-        read.update(f"{file.relative_to(CONF_DIR)} ".encode() + file.read_bytes())
-    folder = TESTS_FOLDER.parent / ".pytest_cache" / "composed" / read.hexdigest()
-    if not folder.is_dir():
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    for file in sorted(folder.rglob("*.yaml")):
+        read.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+    return read.hexdigest()
+
+
+COMPOSITIONS = Path(__file__).parents[1] / ".pytest_cache" / "composed" / digest_of(CONF_DIR)
+"""What all processes of these tests compose, as long as no file of conf/ changes. Commands are forked from a process
+that has imported this module, so that they do not read conf/ again."""

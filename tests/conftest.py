@@ -210,7 +210,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_compositions() -> Iterator[None]:
-    """What tests start as processes of users' own composes as users' do, and so do the tests of composing."""
+    """Tests of composing use Hydra's own function, and so does a command that is started as a user starts it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hydra, "compose", compose_choices_once)
         yield

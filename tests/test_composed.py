@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from conf.compose.load import compose
 from conf.errors import ConfigError
 from conf.overrides import Overrides
-from tests.composed import compose_choices_once, compose_with_hydra
+from tests.composed import compose_choices_once, compose_with_hydra, digest_of
 
 SAMPLES = (
     (),
@@ -50,3 +50,12 @@ def test_a_persons_own_files_are_read_each_time(tmp_path: Path, monkeypatch: pyt
     for hours in (2, 3):
         (tmp_path / "budget" / "mine.yaml").write_text(f"defaults: [unlimited, _self_]\ndeadline_hours: {hours}\n")
         assert compose(Overrides.parse(["budget=mine"])).settings.budget.deadline_hours == hours
+
+
+def test_a_changed_renamed_or_new_file_makes_other_compositions(tmp_path: Path) -> None:
+    seen = [digest_of(tmp_path)]
+    for name, text in (("a", "x: 1\n"), ("a", "x: 2\n"), ("b", "x: 2\n")):
+        (tmp_path / f"{name}.yaml").write_text(text)
+        seen.append(digest_of(tmp_path))
+    (tmp_path / "b.yaml").rename(tmp_path / "c.yaml")
+    assert len({*seen, digest_of(tmp_path)}) == 5

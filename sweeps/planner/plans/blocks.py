@@ -215,14 +215,11 @@ def _cross(
 
 def _beside_experts(plans: Plans, legal: Booleans, experts: Sequence[int]) -> tuple[Plans, Booleans]:
     """The plans with each of these expert-parallel sizes, one after the other along the shards."""
-    num_shards = legal.shape[1]
     columns = {name: getattr(plans, name) for name in Plans.__slots__}
-    if len(experts) == 1:  # a column of length 1 keeps all that is computed from it small
-        columns["expert_parallel_size"] = _column(experts, (1, 1, 1))
-    else:
-        alike = {name: np.tile(each, (1, len(experts), 1)) for name, each in columns.items() if each.shape[1] > 1}
-        columns |= {**alike, "expert_parallel_size": np.repeat(experts, num_shards).reshape(1, -1, 1)}
-    plans = Plans(**columns)
+    alike = {name: np.tile(each, (1, len(experts), 1)) for name, each in columns.items() if each.shape[1] > 1}
+    # Of a single size the column has length 1, which keeps all that is computed from it small.
+    of_shards = np.repeat(experts, legal.shape[1] if len(experts) > 1 else 1).tolist()
+    plans = replace(plans, **alike, expert_parallel_size=_column(of_shards, (1, -1, 1)))
     # Experts on other ranks would be sent every token by each of the tensor ranks that hold it (conf.plan.expert_axis).
     sends_once = plans.sequence_parallel | (plans.tensor_parallel_size == 1) | (plans.expert_parallel_size == 1)
     return plans, np.tile(legal, (1, len(experts), 1)) & sends_once

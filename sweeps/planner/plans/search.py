@@ -25,7 +25,7 @@ from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max
 REACH = 2.0  # families further behind are no rivals of the best, however wide the interval of their order is
-MOST_PLANS_AT_ONCE = 40_000  # so that the columns of one part stay in the processor's cache
+MOST_PLANS_AT_ONCE = 80_000  # so that the columns of one part stay in the processor's cache
 
 
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
@@ -248,11 +248,12 @@ class Tally:
     def _rank_families(self, block: PlanGrid, seconds: Floats) -> None:
         """Keep the block's best plan of each family that has no better one yet."""
         for family, shards in block.families:
-            own = block.part(ALL, shards, ALL)
-            index = int(seconds[:, shards].argmin())
-            least = float(seconds[:, shards].ravel()[index])
+            own = seconds[:, shards]
+            index = int(own.argmin())
+            least = float(own.ravel()[index])
             if least < self.families[family][0] if family in self.families else least < inf:
-                self.families[family] = (least, own.rows(np.array([index])), block.setting)
+                fastest = block.part(ALL, shards, ALL).rows(np.array([index]))
+                self.families[family] = (least, fastest, block.setting)
 
     def _number_of(self, setting: Setting) -> int:
         """The number of a setting; blocks of one setting come with the same object."""
