@@ -62,6 +62,11 @@ class Instant(Workplace):
         self.chance = chance
 
     def read_trials(self, sweep: Sweep) -> list[TrialReading]:
+        # Nothing runs between the steps of a command. What seems to was left by one that was killed while it measured,
+        # of which a queue would tell the end; without it the sweep would wait for ever.
+        for reading in sweep.read():
+            if reading.outcome is Outcome.RUNNING:
+                finish(sweep.folder, reading.trial, (Outcome.FAILED, "killed with its command"))
         return sweep.read()
 
     def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
