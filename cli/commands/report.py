@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
     from results.comparison import ComparedPoint
+    from sweeps.later_command import Restriction
     from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
-    from sweeps.trial import SweepFolder
+    from sweeps.trial import SweepFolder, SweepRecord
 
 PERIOD_SECONDS = 5.0
 """Between two looks at a sweep whose report is served while it runs."""
@@ -63,6 +64,7 @@ def report(
 
     With a second sweep, by its name or its folder, compare the two instead: `trisweep report A B`.
     """
+    from sweeps.later_command import restriction_of
     from sweeps.sweep import Sweep
 
     if live and (out is not None or as_json):
@@ -76,54 +78,51 @@ def report(
     folder, composition = started_sweep(name, overrides)
     if as_json:
         leave_stdout_to_json()
-    _say_what_changes_nothing(folder, composition)
+    record = folder.read_record()
+    restriction = restriction_of(composition, proxy=record.mode == "proxy")
+    _say_what_changes_nothing(record, composition, restriction)
     if live:
-        _serve_live(folder, lambda sweep: _asked_part(sweep, composition), port)
+        _serve_live(folder, restriction, port)
         return
-    sweep = Sweep.stored_in(folder)
-    tracking = composition.settings.tracking
-    content = report_on(sweep, tracking, composition) if out is None else report_elsewhere(sweep, out, composition)
+    sweep, tracking = Sweep.stored_in(folder), composition.settings.tracking
+    content = report_on(sweep, tracking, restriction) if out is None else report_elsewhere(sweep, out, restriction)
     if as_json:
         print_json("report", content)
 
 
-def _say_what_changes_nothing(folder: SweepFolder, composition: Composition) -> None:
+def _say_what_changes_nothing(record: SweepRecord, composition: Composition, restriction: Restriction | None) -> None:
     """Name on stderr the overrides that a report cannot follow: what was measured stays what it is."""
-    from sweeps.later_command import restriction_of
     from sweeps.points.plan import JOB_GROUPS
 
-    record = folder.read_record()
     others = composition.overrides.without(JOB_GROUPS | {"cluster"})
     given = [override for override in others if override.text not in record.overrides]
-    if not given:
-        return
-    part = restriction_of(composition, proxy=record.mode == "proxy")
-    if without := [override.text for override in given if part is None or override.key not in part.values]:
+    followed = restriction.values if restriction else {}
+    if without := [override.text for override in given if override.key not in followed]:
         words = hide_credentials(", ".join(without))
         complaints.print(f"{words}: changes nothing, as a report is of what was measured.")
 
 
-def report_elsewhere(sweep: Sweep, out: Path, composition: Composition) -> dict[str, Any]:
+def report_elsewhere(sweep: Sweep, out: Path, restriction: Restriction | None) -> dict[str, Any]:
     """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
     from launcher.state import reconcile
 
-    part = _asked_part(sweep, composition)
+    part = restriction.part(sweep) if restriction else sweep
     return _report_into(out, part, reconcile(part.read()))
 
 
-def report_on(sweep: Sweep, configured: TrackingSpec, composition: Composition | None = None) -> dict[str, Any]:
+def report_on(sweep: Sweep, configured: TrackingSpec, restriction: Restriction | None = None) -> dict[str, Any]:
     """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
 
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
-        composition: where it names a part of the sweep, the report is of that part, and that of the whole stays.
+        restriction: the part of the sweep that the report is about; that of the whole stays.
     """
     from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconcile
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
 
-    whole, sweep = sweep, _asked_part(sweep, composition)
+    whole, sweep = sweep, restriction.part(sweep) if restriction else sweep
     readings = reconcile(sweep.read())
     keep_job_records(readings)
     content = _report_into(None, sweep, readings)
@@ -138,14 +137,6 @@ def report_on(sweep: Sweep, configured: TrackingSpec, composition: Composition |
     console.print(f"MLflow: {count_of(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")
     return content | {"mlflow": asdict(imported)}
-
-
-def _asked_part(sweep: Sweep, composition: Composition | None) -> Sweep:
-    """The sweep, or the part of it that the overrides restrict it to."""
-    from sweeps.later_command import restriction_of
-
-    restriction = restriction_of(composition, proxy=sweep.record.mode == "proxy") if composition else None
-    return restriction.part(sweep) if restriction else sweep
 
 
 def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
@@ -166,18 +157,15 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     return report_document(sweep, readings, asdict(paths))
 
 
-def _serve_live(folder: SweepFolder, part: Callable[[Sweep], Sweep], port: int) -> None:
-    """Serve the report of a sweep until Ctrl-C; nothing is written, neither files nor MLflow.
-
-    Args:
-        part: of the sweep, the part that the report is about.
-    """
+def _serve_live(folder: SweepFolder, restriction: Restriction | None, port: int) -> None:
+    """Serve the report of a sweep, or of this part, until Ctrl-C; nothing is written, neither files nor MLflow."""
     from launcher.state import reconcile
     from results.report.live import LiveReport, serve
     from sweeps.sweep import Sweep
 
     def read() -> tuple[Sweep, Sequence[TrialReading]]:
-        sweep = part(Sweep.stored_in(folder))  # again each time, because a search adds trials
+        sweep = Sweep.stored_in(folder)  # again each time, because a search adds trials
+        sweep = restriction.part(sweep) if restriction else sweep
         return sweep, reconcile(sweep.read())
 
     def tell(line: str) -> None:

@@ -8,7 +8,8 @@ only where records that lack it are to be read. What follows from several of the
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -40,6 +41,13 @@ class Frozen(BaseModel):
 
     # A diverged loss is NaN; written as JSON null, pydantic's default, it could not be read back.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic does it, but without what `cached_property` keeps, which follows from the values before."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in copy.__dict__.keys() - type(self).model_fields.keys():
+            del copy.__dict__[name]
+        return copy
 
 
 class ParallelPlan(Frozen):

@@ -230,6 +230,7 @@ def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrd
     from cli.output.progress import progress_on, share_ended
     from launcher.control.rules import time_limit_here
     from launcher.sweep import run_here
+    from sweeps.later_command import restriction_of
     from sweeps.sweep import Sweep
 
     if place.proxy:
@@ -253,7 +254,7 @@ def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrd
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
     print_nothing_to_do(stored, before)
-    report_on(stored, place.settings.tracking, place.composition)
+    report_on(stored, place.settings.tracking, restriction_of(place.composition, proxy=place.proxy))
     end_command(stored, place)
 
 

@@ -78,6 +78,7 @@ def _go_on(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders
     from cli.commands.report import report_on
     from cli.output.progress import progress_on
     from launcher.sweep import carry_out_on_slurm
+    from sweeps.later_command import restriction_of
     from sweeps.sweep import Sweep
 
     try:
@@ -96,7 +97,7 @@ def _go_on(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders
         raise typer.Exit(EXIT_INTERRUPTED) from None
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
-    report_on(stored, place.settings.tracking, place.composition)
+    report_on(stored, place.settings.tracking, restriction_of(place.composition, proxy=place.proxy))
     end_command(stored, place)
 
 

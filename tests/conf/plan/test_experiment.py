@@ -29,3 +29,11 @@ def test_values_that_do_not_go_together_are_refused(overrides: list[str], messag
     settings = load(overrides)
     with pytest.raises(InfeasiblePlan, match=message):
         settings.experiment()
+
+
+def test_a_copy_with_other_values_has_a_fingerprint_of_its_own() -> None:
+    experiment = load().experiment()
+    known = experiment.fingerprint
+    training = experiment.training.model_copy(update={"seed": experiment.training.seed + 1})
+    assert experiment.model_copy(update={"training": training}).fingerprint != known
+    assert experiment.fingerprint == known
