@@ -104,7 +104,7 @@ bench-gpu: setup ## what the trainer reaches on one GPU of this machine; without
 gpu-check: setup ## ten minutes on one node with GPUs: does all of it work here? Writes a page to send back
 	@$(BIN)/python -m benchmarks.gpu_check $(OPTIONS)
 
-test: check ## check, then run the tests, on a real Slurm too; of large grids the cases in which all pairs meet
+test: check ## check, then run the tests, on a real Slurm too, without what is long and alike
 	$(PYTEST)
 
 test-fast: .venv/.installed-dev ## tests that need no root, no cluster, no server and no browser: two minutes
@@ -120,7 +120,7 @@ test-pythons: ## the fast tests with every Python from 3.11 to 3.14 of this mach
 	  echo "Python $$version:"; $$bin/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder --fast || exit 1; \
 	done
 
-test-all: check ## the same with every case of the grids
+test-all: check ## the same with all that is long, and every case
 	$(PYTEST) --all-cases
 
 # Somebody else's trainers, each with what it needs beside torch; constraints-trainers.txt has the versions.

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -43,7 +44,7 @@ SHARED = {
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
 SECOND_CLUSTER = "slurm-2"
-ON_SECOND_CLUSTER = {"slurm/test_allocation.py", "slurm/test_chaos.py", "slurm/test_doctor.py"}
+ON_SECOND_CLUSTER = [f"slurm/test_{of}.py" for of in ("allocation", "chaos", "doctor", "pbs", "preflight", "stages")]
 """Half of the tests on Slurm, which mostly wait, in a group that has a cluster of its own. Where the environment names
 a cluster, there is only that one."""
 
@@ -63,7 +64,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-cases", action="store_true", help="run every case of the grids marked `covering`, not few")
+    parser.addoption("--all-cases", action="store_true", help="run every test and every case, not few")
     parser.addoption("--fast", action="store_true", help="leave out what is slow or needs a cluster, server or browser")
 
 
@@ -86,7 +87,10 @@ def _lacking() -> Iterator[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before pytest-xdist reads the groups. Workers take groups in this order: the long ones first, side by side."""
+    """Before pytest-xdist reads the groups. Workers take groups in this order: the long ones first, side by side.
+
+    What comes last runs alone while the other workers have nothing left, so it should be short.
+    """
     if config.getoption("fast"):
         _deselect(config, items, [item for item in items if _is_heavy(item)])
     if not config.getoption("all_cases"):
@@ -95,7 +99,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
     order = [SECOND_CLUSTER, *SHARED.values()]
-    items.sort(key=lambda item: order.index(group) if (group := group_of[item.path]) in order else len(order))
+    num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        group = group_of[item.path]
+        return order.index(group) if group in order else len(order), -num_slow[item.path]
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
@@ -103,14 +113,22 @@ def pytest_collection_finish() -> None:
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each grid that is marked `covering` the cases that bring no new pair of values; and all that is `thorough`."""
+    """What only `make test-all` runs: of functions with many cases most of them, and all that is `thorough`."""
     _deselect(config, items, [item for item in items if item.get_closest_marker("thorough")])
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):
+        if isinstance(item, pytest.Function) and (
+            item.get_closest_marker("covering") or item.get_closest_marker("one_in")
+        ):
             grids.setdefault(item.nodeid.split("[")[0], []).append(item)
-    kept = {id(item) for grid in grids.values() for item in covering(grid, options_of)}
+    kept = {id(item) for grid in grids.values() for item in _few_of(grid)}
     _deselect(config, items, [item for grid in grids.values() for item in grid if id(item) not in kept])
+
+
+def _few_of(cases: Sequence[pytest.Function]) -> Sequence[pytest.Function]:
+    """Of a function's cases those that bring a new pair of values, or every n-th where it is marked `one_in(n)`."""
+    marker = cases[0].get_closest_marker("one_in")
+    return covering(cases, options_of) if marker is None else cases[:: marker.args[0]]
 
 
 def options_of(case: pytest.Function) -> dict[str, str]:
@@ -210,7 +228,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_compositions() -> Iterator[None]:
-    """Tests of composing use Hydra's own function, and so does a command that is started as a user starts it."""
+    """`test_composed` holds them against Hydra's own, which a command uses that is started as a user starts it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hydra, "compose", compose_choices_once)
         yield

@@ -33,6 +33,12 @@ def test_a_grid_of_one_option_is_kept_whole() -> None:
     assert covering(grid, lambda case: case) == grid
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("number", range(4))
+def test_of_a_function_that_says_so_every_second_case_is_run(number: int, pytestconfig: pytest.Config) -> None:
+    assert number % 2 == 0 or pytestconfig.getoption("all_cases")
+
+
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("word", ["few", "many"])
 def test_the_options_of_a_case_are_the_values_that_it_was_given(

@@ -75,6 +75,7 @@ def test_installed_it_has_one_name_among_other_peoples_packages(bin_folder: Path
     assert names == {"trisweep"}
 
 
+@pytest.mark.thorough  # than the training that runs there
 def test_a_sweep_runs_with_its_own_packages_and_another_program_with_its_own(bin_folder: Path, elsewhere: Path) -> None:
     """The trial imports `conf` as the trained program knows it, which is not ours and not one that refuses."""
     (elsewhere / "conf" / "__init__.py").write_text("LOSS = 2.5\n")

@@ -21,6 +21,7 @@ def test_the_plain_gpt_has_the_parameters_of_the_trainers_model() -> None:
     assert sum(parameter.numel() for parameter in plain.parameters()) == num_parameters(spec)
 
 
+@pytest.mark.thorough  # than its number of parameters
 @pytest.mark.slow
 def test_the_plain_gpt_learns() -> None:
     small = {"model.num_layers": 1, "model.hidden_size": 32, "model.ffn_hidden_size": 128, "model.seq_length": 16}
@@ -69,6 +70,7 @@ def test_all_runs_on_a_gpu_are_predicted_to_end_within_the_time_of_one_job() -> 
     assert sum(seconds) + sum(again) < gpu.BUDGET_SECONDS
 
 
+@pytest.mark.thorough  # than gpu_check/test_on_cpu
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_written(

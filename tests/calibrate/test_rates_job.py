@@ -53,6 +53,7 @@ def test_two_ranks_measure_everything_and_their_rates_compose(
     assert load_cluster("local", conf_copy).device.peak_flops_per_second["fp32"] != 0.18e12
 
 
+@pytest.mark.thorough  # than two ranks
 @pytest.mark.slow
 def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_it(
     folder: RatesFolder, tiny_rates_plan: TinyRatesPlan, conf_copy: Path
@@ -70,6 +71,7 @@ def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_i
     assert not folder.rates.exists()
 
 
+@pytest.mark.thorough  # than job/test_trial
 @pytest.mark.slow
 def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(
     folder: RatesFolder, tiny_rates_plan: TinyRatesPlan
@@ -81,6 +83,7 @@ def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(
     assert not folder.rates.exists()
 
 
+@pytest.mark.thorough  # than an interrupt
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_measurement(folder: RatesFolder, tiny_rates_plan: TinyRatesPlan) -> None:
     endless = tiny_rates_plan(2).model_copy(update={"sample_seconds": 60.0, "memory_bytes": 2**24})

@@ -91,6 +91,7 @@ def test_the_constants_that_made_the_times_are_found_again(found: Refit) -> None
     assert found.error_after < 0.01
 
 
+@pytest.mark.thorough  # than the constants that are found again
 @pytest.mark.slow
 def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
     cluster: ClusterSpec, measured: Measured
@@ -134,6 +135,7 @@ def test_no_trial_is_said_so(cluster: ClusterSpec) -> None:
         refit_cluster(cluster, [])
 
 
+@pytest.mark.thorough  # than the trial that went wrong
 @pytest.mark.slow
 def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
     cluster: ClusterSpec, measured: Measured, found: Refit
@@ -193,6 +195,7 @@ def test_measurements_that_weigh_nothing_move_nothing() -> None:
     assert found["rate"] == pytest.approx(1.5, rel=0.01)
 
 
+@pytest.mark.thorough  # than the constants that are found again
 @pytest.mark.slow
 def test_constants_of_scale_and_of_the_host_are_found_again_from_where_they_usually_are(
     cluster: ClusterSpec, experiments: list[Experiment]

@@ -25,6 +25,7 @@ main()
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("module", ["typer", "pydantic", "hydra", "sweeps.points.plan"])
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED_IMPORT.format(module=module), "plan", "smoke"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,6 @@ from tests.forked_command import run_forked
         ("cancel", "smoke"),
         ("sweep", "175b", "cluster=frontier", "--dry-run"),
         ("calibrate", "cluster=frontier", "--dry-run"),
-        ("rehearse", "model=tiny", "--json"),
     ],
     ids=" ".join,
 )
@@ -34,6 +34,15 @@ def test_commands_of_a_login_node_import_neither_torch_nor_mlflow(
     done = run_forked(arguments, finished, no_slurm, "tests.cli.loaded_modules")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == PREFIX
+
+
+@pytest.mark.slow
+def test_a_rehearsal_imports_neither_and_answers_with_its_document(tmp_path: Path, no_slurm: dict[str, str]) -> None:
+    done = run_forked(("rehearse", "model=tiny", "--json"), tmp_path, no_slurm, "tests.cli.loaded_modules")
+    assert done.returncode == 0, done.stderr
+    *document, loaded = done.stdout.splitlines()
+    assert loaded == PREFIX
+    assert json.loads("".join(document))["document"] == "rehearsal"
 
 
 def test_help_and_completion_wait_neither_for_hydra_nor_for_numpy() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.main import app
-from tests.cli.conftest import Command
+from tests.cli.conftest import SMOKE, Command
 
 TABLE = "layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,iter_time_s\n24,1024,16,1024,a100-40gb,8"
 CASES = {
@@ -23,7 +23,7 @@ CASES = {
     "doctor": ("doctor", "--no-job"),
     "rerun": ("rerun", "smoke", "tp1-pp1-dp1"),
     "calibration": ("calibrate", "cluster=frontier", "--dry-run"),
-    "sweep": ("sweep", "smoke", "--here"),
+    "sweep": ("sweep", *SMOKE, "--here"),
     "advance": ("advance", "smoke"),
     "pause": ("pause", "smoke"),
     "resume": ("resume", "smoke"),
@@ -34,6 +34,9 @@ CASES = {
     "show": ("show", "model=tiny"),
 }
 """By the name of the document. Whoever gives a command --json adds it here, and its keys to docs/json.md."""
+
+OF_SECONDS = {"rehearsal": "test_imports", "rerun": "test_rerun", "doctor": "test_doctor"}
+"""Only `make test-all` runs these here, as other tests, which are named, read the same documents."""
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "json.md"
 
@@ -47,7 +50,9 @@ def document_of(trisweep: Command, folder: Path, *arguments: str) -> dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in OF_SECONDS else name for name in CASES]
+)
 def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep: Command) -> None:
     (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
     document = document_of(trisweep, finished, *CASES[name])
@@ -65,7 +70,7 @@ def test_every_command_with_the_option_is_tried_here() -> None:
 def test_a_status_says_of_every_number_where_it_is_from(finished: Path, trisweep: Command) -> None:
     document = document_of(trisweep, finished, "status", "smoke")
     assert {"repeat", "num_runs", "is_middle_run"} <= document["trials"][0].keys()
-    assert document["counts"] == {"COMPLETED": 5, "INFEASIBLE": 1}
+    assert document["counts"] == {"COMPLETED": 3, "INFEASIBLE": 1}
     trial = document["trials"][0]
     assert trial["predicted_step_seconds"] > 0
     assert trial["measured_step_seconds"] > 0
@@ -107,7 +112,7 @@ def test_options_that_contradict_it_are_refused(
 def test_a_command_that_changes_a_sweep_says_how_it_stands_and_what_was_done(finished: Path, trisweep: Command) -> None:
     retried = document_of(trisweep, finished, "retry", "smoke", "--failed")
     assert retried["to_run_again"] == []
-    assert retried["counts"] == {"COMPLETED": 5, "INFEASIBLE": 1}
+    assert retried["counts"] == {"COMPLETED": 3, "INFEASIBLE": 1}
     assert document_of(trisweep, finished, "pause", "smoke")["is_paused"]
     assert not document_of(trisweep, finished, "resume", "smoke")["is_paused"]
     dry = document_of(trisweep, finished, "sweep", "smoke", "cluster=frontier", "--dry-run")
@@ -116,7 +121,7 @@ def test_a_command_that_changes_a_sweep_says_how_it_stands_and_what_was_done(fin
 
 @pytest.mark.slow
 def test_a_quiet_command_prints_nothing_but_errors_and_its_document(finished: Path, trisweep: Command) -> None:
-    for arguments in (("status", "smoke"), ("plan", "smoke"), ("sweep", "smoke", "--here"), ("list",)):
+    for arguments in (("status", "smoke"), ("plan", "smoke"), ("sweep", *SMOKE, "--here"), ("list",)):
         done = trisweep(*arguments, "--quiet", cwd=finished)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert document_of(trisweep, finished, "status", "smoke", "-q")["counts"]

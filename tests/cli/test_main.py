@@ -37,7 +37,11 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
         (["ui"], r"There is no MLflow store"),
         (["train", "modle=tiny"], r"modle = 'tiny': is not a key or group.*Did you mean model\?"),
         (["train", "parallel.world_size=16"], r"world_size = 16: is more than the 8 devices of cluster local"),
-        (["train", "data=megatron", "data.path=/nowhere"], r"data\.path = '/nowhere': /nowhere\.idx: No such file"),
+        pytest.param(
+            ["train", "data=megatron", "data.path=/nowhere"],
+            r"data\.path = '/nowhere': /nowhere\.idx: No such file",
+            marks=pytest.mark.thorough,  # than train_core/data/test_indexed_dataset
+        ),
         (["train", "--name", "x"], r"--name and --here apply only to a training from a sweep"),
         (["train", "--from-best", "smoke", "--here"], r"No sweep smoke has been started in .*`trisweep sweep smoke`"),
         (
@@ -91,6 +95,7 @@ def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: 
     assert done.stderr == "trisweep: What the command printed could not be written: No space left on device.\n"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["sweep.json", "trial.json", "private.json"])
 def test_a_file_server_that_fails_while_a_file_gets_its_name_is_one_message(tmp_path: Path, file: str) -> None:

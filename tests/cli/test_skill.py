@@ -31,7 +31,7 @@ def keys_of(document: object) -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "command"),
     [
-        ("## 2. Plan", ("plan", "model=llama-3.1-70b", "cluster=selene", "--devices", "512", "--search", "--top", "2")),
+        ("## 2. Plan", ("plan", "model=llama-3.1-70b", "cluster=selene", "--devices", "32", "--search", "--top", "2")),
         ("## 4. Follow", ("status", "smoke")),
         ("## 5. Results", ("report", "smoke")),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -32,9 +32,9 @@ OF_ITS_OWN_TEST = "my-sweep"
 """Begins the names of sweeps that a page has the reader write; test_my_own_trainer and test_stages run them."""
 
 
-def shown_commands() -> list[str]:
+def shown_commands(pages: Iterable[Path] = PAGES) -> list[str]:
     """Each command once, its comment left out and its continued lines joined, placeholders filled in."""
-    found = dict.fromkeys(command for page in PAGES if page.name not in GENERATED for command in _on(page))
+    found = dict.fromkeys(command for page in pages if page.name not in GENERATED for command in _on(page))
     return [command for command in found if OF_ITS_OWN_TEST not in command]
 
 

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli.main import app
+from cli.output.console import console
 from tests.docs.documented import ROOT, shown_commands
 
 RUN_HERE = ("plan", "estimate", "sweep")
@@ -39,6 +40,8 @@ RUN_ELSEWHERE = {
 """Commands that need a measured sweep, a cluster or minutes, and where a smaller one of each is run."""
 
 COMMANDS = shown_commands()
+OF_README = shown_commands([ROOT / "README.md"])
+SEARCHING = {"--search", "--devices", "--scaling", "--explain", "--mixed", "search=planner"}
 PAGE = ROOT / "docs" / "how-to" / "hyperparameter-sweep.md"
 LEARNING_RATES, FITS = (part.split("```")[0] for part in PAGE.read_text().split("```yaml\n")[1:])
 SCRIPT = PAGE.read_text().split("```python\n")[1].split("```")[0]
@@ -50,25 +53,55 @@ def words_of(program: str) -> list[list[str]]:
     return [shlex.split(command)[1:] for command in COMMANDS if command.startswith(f"{program} ")]
 
 
+def takes_seconds(words: list[str]) -> bool:
+    """Whether it searches and README does not show it."""
+    return bool(SEARCHING.intersection(words)) and shlex.join(["trisweep", *words]) not in OF_README
+
+
+SHOWN = [words for words in words_of("trisweep") if words[0] in RUN_HERE]
+
+
 def test_the_pages_show_commands() -> None:
     assert len(words_of("trisweep")) > 40
     assert len(words_of("make")) > 10
+    assert sum(not takes_seconds(words) for words in SHOWN) > 20
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [words for words in words_of("trisweep") if words[0] in RUN_HERE], ids=" ".join)
-def test_a_shown_command_runs(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the pages tell of are in the working folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "stderr", console.stderr)  # which --json changes for the rest of its process
     for name in ("in.csv", "mine.csv", "ours.csv"):
         (tmp_path / name).write_text(TABLE)
     (tmp_path / "config.json").write_text(GPT2)
     (tmp_path / "mine" / "sweep").mkdir(parents=True)
     (tmp_path / "mine" / "sweep" / "lr.yaml").write_text(LEARNING_RATES)
     (tmp_path / "mine" / "sweep" / "fit.yaml").write_text(FITS)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=" ".join(words), marks=[pytest.mark.thorough] if takes_seconds(words) else [])
+        for words in SHOWN
+    ],
+)
+def test_a_shown_command_runs(words: list[str]) -> None:
     dry = ["--dry-run"] if words[0] == "sweep" and not {"--dry-run", "--cfg"} & set(words) else []
     done = CliRunner().invoke(app, [*words, *dry])
     assert done.exit_code == 0, done.output
     assert done.output.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("words", [words for words in SHOWN if takes_seconds(words)], ids=" ".join)
+def test_a_shown_search_has_these_options_and_a_configuration_that_is_valid(words: list[str]) -> None:
+    done = CliRunner().invoke(app, [*words, "--cfg"])
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("words", [words for words in words_of("trisweep") if words[0] not in RUN_HERE], ids=" ".join)
@@ -88,6 +121,7 @@ def test_a_shown_target_exists_and_calls_what_exists(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough  # than launcher/command_trainer
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # MLflow's own
 def test_the_script_of_the_page_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.main import app
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome
@@ -23,11 +25,26 @@ def block(language: str) -> str:
     return found[1]
 
 
-@pytest.mark.slow
-def test_the_pages_trainer_is_swept_by_the_pages_sweep(tmp_path: Path) -> None:
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's files are in the working folder."""
     (tmp_path / "config" / "sweep").mkdir(parents=True)
     (tmp_path / "config" / "sweep" / "my-sweep.yaml").write_text(block("yaml"))
     (tmp_path / "train.py").write_text(block("python"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("reader")
+def test_the_pages_sweep_can_be_planned_and_its_trainer_is_python() -> None:
+    compile(block("python"), "train.py", "exec")
+    done = CliRunner().invoke(app, ["plan", "my-sweep", "--config-dir", "config"])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.thorough  # than launcher/command_trainer
+@pytest.mark.slow
+@pytest.mark.usefixtures("reader")
+def test_the_pages_trainer_is_swept_by_the_pages_sweep(tmp_path: Path) -> None:
     point = ("batch.micro_batch_size=2", "training.num_steps=4", "training.num_warmup_steps=1")
     trisweep = str(Path(sys.executable).with_name("trisweep"))
     command = [trisweep, "sweep", "my-sweep", "--config-dir", "config", "--here", *point]

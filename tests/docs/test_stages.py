@@ -68,6 +68,7 @@ def test_a_plan_on_paper_names_no_best_point_of_a_figure_that_it_cannot_know(tmp
     assert "--search finds" not in done.stdout
 
 
+@pytest.mark.thorough  # than launcher/control/test_stages
 @pytest.mark.slow
 def test_the_pages_chains_run_and_the_report_and_mlflow_show_them(tmp_path: Path) -> None:
     write_example(tmp_path)

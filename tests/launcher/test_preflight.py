@@ -94,6 +94,7 @@ def dies(kind: str, sender: Connection) -> None:
     os._exit(7)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("measure", "cause", "node"),
     [

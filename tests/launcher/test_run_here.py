@@ -165,6 +165,7 @@ def test_a_job_that_raises_or_is_killed_is_failed_with_its_own_last_words(
     assert num_runs(folder, record) == [2]
 
 
+@pytest.mark.thorough  # than job/test_trial
 @pytest.mark.slow
 def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
@@ -175,6 +176,7 @@ def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
     assert "4 s" in state.cause
 
 
+@pytest.mark.thorough  # than control/test_command_after_command
 @pytest.mark.slow
 def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
@@ -284,6 +286,7 @@ def test_a_full_disk_is_one_message(record_of: RecordOf, progress: Silent, tmp_p
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.thorough  # than sweeps/test_reading and slurm/test_queue
 @pytest.mark.slow
 def test_a_corrupt_measurement_is_put_aside_and_only_its_trial_runs_again(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
@@ -333,6 +336,7 @@ def jobs_of(folder: SweepFolder) -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["while a job starts", "while jobs run"])

@@ -37,6 +37,7 @@ def test_two_nodes_tell_that_they_share_the_folder_and_how_fast_their_link_is(tm
     assert names == {"job", "shared folder", "Python", "torch", "devices", "all-reduce"}
 
 
+@pytest.mark.thorough  # than launcher/doctor
 def test_a_python_without_our_packages_is_said_so(tmp_path: Path) -> None:
     document = doctor("slurm.python=/usr/bin/python3", cwd=tmp_path, code=1)
     (job,) = (finding for finding in document["findings"] if finding["part"] == "nodes")

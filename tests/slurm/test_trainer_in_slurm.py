@@ -58,6 +58,7 @@ def make_failing_job() -> Callable[[str], None]:
     return job
 
 
+@pytest.mark.thorough  # than test_ends, where a rank raises
 def test_the_rank_that_failed_is_the_cause_and_not_the_peers_that_lost_it(
     folder: SweepFolder, record_of: RecordOf, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:

@@ -36,6 +36,7 @@ def test_alone_it_supervises_its_ranks_and_leaves_a_trial_folder(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "it wrote outside its output folder"
 
 
+@pytest.mark.thorough  # than hydra's configuration
 @pytest.mark.slow
 def test_hydra_sweeps_over_overrides(tmp_path: Path) -> None:
     completed = run(tmp_path, "-m", "batch.micro_batch_size=1,2")
@@ -50,6 +51,7 @@ def test_hydra_prints_the_configuration(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough  # than training/test_other_layout
 @pytest.mark.slow
 def test_another_layout_goes_on_after_the_checkpoint_that_is_named(tmp_path: Path) -> None:
     assert run(tmp_path, *TENSOR_2, "checkpoint.every_steps=2").returncode == 0

@@ -89,6 +89,7 @@ def test_a_number_is_replaced_and_nothing_else() -> None:
     assert number_text(0.1) == "0.1"
 
 
+@pytest.mark.thorough  # than train_core/costs, where a price is held for one plan and for many
 @pytest.mark.slow
 def test_rows_priced_together_cost_what_each_costs_alone(priced: dict[str, PricedRow]) -> None:
     rows = measured_rows(priced)

@@ -20,6 +20,7 @@ def rows(priced: dict[str, PricedRow]) -> list[MeasuredRow]:
     return [row for row in measured_rows(priced) if row.table.startswith(("sc21", "bloom", "llm-foundry"))][::6]
 
 
+@pytest.mark.thorough  # than test_validation, whose page is made by the same fits
 @pytest.mark.slow
 def test_what_is_left_out_does_not_move_the_constants_that_predict_it(rows: list[MeasuredRow]) -> None:
     """Rows of a table that were measured twice as slow are predicted as before by a fit without them."""

@@ -51,6 +51,7 @@ def test_a_layout_takes_the_steps_of_one_device(cpu_bench: CheckWorkbench) -> No
     assert sum(stage["seconds"].values()) == pytest.approx(stage["ended"], abs=1e-5)
 
 
+@pytest.mark.thorough  # than the steps of one device above
 @pytest.mark.slow
 def test_speed_is_measured_beside_what_was_predicted(cpu_bench: CheckWorkbench) -> None:
     runner = Runner(2, time.monotonic() + 100, lambda result: None)
@@ -67,6 +68,7 @@ def test_what_a_gpu_held_when_memory_ended_is_read_from_torchs_own_words() -> No
     assert faults._allocated_bytes("DefaultCPUAllocator: can't allocate memory") is None
 
 
+@pytest.mark.thorough  # than watch/test_watchdog
 @pytest.mark.slow
 def test_a_rank_that_stops_is_named_and_ctrl_c_keeps_the_report(tmp_path: Path) -> None:
     # Where a shell runs the tests in the background, it has their processes ignore Ctrl-C.

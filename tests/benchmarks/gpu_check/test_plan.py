@@ -35,6 +35,7 @@ def test_a_device_without_bf16_is_checked_in_fp16(bench_of: GpuBench) -> None:
     assert [bench_of(device, 1).narrow for device in (H200, V100, UNKNOWN)] == ["bf16", "fp16", "bf16"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("num_devices", [1, 8])
 @pytest.mark.parametrize("shape", GPU_SHAPES, ids=lambda shape: shape.name)
 def test_every_shape_fits_an_h200_node_on_paper(bench_of: GpuBench, shape: Shape, num_devices: int) -> None:

@@ -59,6 +59,7 @@ def test_a_search_that_found_nothing_counts_as_infinitely_many_jobs() -> None:
     assert SearchStanding("some", (games[0], games[2], games[2])).median_jobs == np.inf
 
 
+@pytest.mark.thorough  # than the other grounds
 @pytest.mark.slow
 def test_a_published_sweep_is_searched_among_its_own_rows() -> None:
     ground = max(sections().values(), key=lambda some: len(some.shares))

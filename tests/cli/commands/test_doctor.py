@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ def test_a_machine_without_slurm_is_ready_and_says_so(tmp_path: Path, trisweep: 
 
 @pytest.mark.slow
 def test_a_cluster_that_cannot_be_reached_is_a_problem(tmp_path: Path, trisweep: Command) -> None:
-    done = trisweep("doctor", "cluster=frontier", cwd=tmp_path)
+    done = trisweep("doctor", "cluster=frontier", "--json", cwd=tmp_path)
     assert done.returncode == 1
-    assert "Run this on a Slurm login node" in " ".join(done.stdout.split())
-    assert "not submitted before this is solved: tools" in " ".join(done.stdout.split())
+    document = json.loads(done.stdout)
+    assert (document["document"], document["counts"]["problem"]) == ("doctor", 1)
+    assert "Run this on a Slurm login node" in done.stdout
+    assert document["findings"][-1]["says"] == "not submitted before this is solved: tools"

@@ -21,11 +21,11 @@ def test_the_log_goes_to_stdout_and_its_name_to_stderr(finished: Path, trisweep:
 
 def test_without_a_name_the_one_that_failed_is_chosen(finished: Path, tmp_path: Path, trisweep: Command) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
-    (trial,) = (tmp_path / "runs/smoke-local/trials").glob("tp1-pp2-*")
+    (trial,) = (tmp_path / "runs/smoke-local/trials").glob("tp1-pp1-dp2-*")
     measurement = trial / "measurement.json"
     measurement.write_text(measurement.read_text().replace('"COMPLETED"', '"FAILED"'))
     done = trisweep("logs", "smoke", cwd=tmp_path)
-    assert done.stderr.startswith("==> tp1-pp2-"), done.stderr
+    assert done.stderr.startswith("==> tp1-pp1-dp2-"), done.stderr
 
 
 def test_following_a_trial_that_has_ended_prints_it_and_ends(finished: Path, trisweep: Command) -> None:
@@ -38,7 +38,7 @@ def test_following_a_trial_that_has_ended_prints_it_and_ends(finished: Path, tri
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("tp2",), "2 trials have tp2 in their names"),
+        (("tp1",), "2 trials have tp1 in their names"),
         (("absent",), "No trial has absent in its name"),
         (("lr=0.01",), "No trial has lr=0.01 in its name"),
         (("tp2-pp1", "tp1-pp1"), "2 trials were named"),

@@ -41,6 +41,7 @@ def test_a_lost_store_is_made_anew_from_the_folders(finished: Path, trisweep: Co
     assert rows(tmp_path / "runs" / "mlflow.db") == before
 
 
+@pytest.mark.thorough  # than a store that is made anew
 @pytest.mark.slow
 def test_a_copied_sweep_has_runs_of_its_own(finished: Path, trisweep: Command, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
@@ -51,7 +52,7 @@ def test_a_copied_sweep_has_runs_of_its_own(finished: Path, trisweep: Command, t
     assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as store:
         (number,) = store.execute("SELECT count(*) FROM runs WHERE lifecycle_stage = 'active'").fetchone()
-    assert number == 2 * 7
+    assert number == 2 * 5
     before = (folder / "tracking_id").read_text().split()[0]
     folder.with_name("smoke-before").rename(tmp_path / "runs" / "smoke-moved")
     assert trisweep("reindex", cwd=tmp_path).returncode == 0
@@ -64,6 +65,7 @@ def test_a_folder_without_sweeps_is_named(trisweep: Command, tmp_path: Path) -> 
     assert f"There is no sweep in {tmp_path / 'runs'}" in " ".join(done.stderr.split())
 
 
+@pytest.mark.thorough  # than mlflow/test_sweep_import, where a damaged store is rebuilt
 @pytest.mark.slow
 def test_a_report_mends_a_store_that_a_full_disk_has_torn(finished: Path, trisweep: Command, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")

@@ -32,7 +32,7 @@ def test_a_corrupt_measurement_is_put_aside_and_the_rest_is_reported(
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert len(list(victim.parent.glob("measurement.corrupt-*.json"))) == 1
-    assert done.stdout.count("COMPLETED") == 4
+    assert done.stdout.count("COMPLETED") == 2
     text = (copy / "runs" / "smoke-local" / "report.md").read_text()
     assert "corrupt" in text
 
@@ -64,6 +64,7 @@ def test_an_override_that_a_report_cannot_follow_is_named(finished: Path, tmp_pa
     assert (part.returncode, part.stderr) == (0, "")
 
 
+@pytest.mark.thorough  # than sweeps/test_reading
 @pytest.mark.slow
 def test_a_sweep_whose_file_has_gone_is_read_from_its_record(tmp_path: Path, trisweep: Command) -> None:
     """Everything that only reads needs the record alone."""

@@ -25,7 +25,7 @@ def test_a_trial_runs_again_with_its_own_code_and_comes_to_the_same_losses(copy:
     done = trisweep("rerun", "smoke", "tp2-pp1", "--json", cwd=copy)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["same_losses"] is True
+    assert (document["document"], document["same_losses"]) == ("rerun", True)
     assert document["code"].startswith(str(copy / "runs/smoke-local/code"))
     seconds = document["numbers"]["step_seconds"]
     assert seconds["ratio"] == pytest.approx(seconds["measured_again"] / seconds["measured_before"])

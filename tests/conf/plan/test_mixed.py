@@ -70,6 +70,7 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
     assert experiment(MIXED, "parallel.world_size=null").parallel.world_size == 24
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [

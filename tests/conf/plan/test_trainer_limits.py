@@ -104,6 +104,7 @@ def test_every_trainer_has_one_list() -> None:
     assert all(limits_of(trainer) for trainer in get_args(CostsOf))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("trainer", ["trisweep", "megatron-lm", "torchtitan"])
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_search_leaves_out_what_a_composed_experiment_refuses(trainer: str, plan: str) -> None:

@@ -171,6 +171,7 @@ def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(swe
     conductor.workplace.interrupt_all()
 
 
+@pytest.mark.thorough  # than search/layouts/test_bayes
 @pytest.mark.slow
 def test_max_trials_ends_a_search_that_would_go_on(sweep: Sweep) -> None:
     done = carried_out(sweep, replace(adaptive(), max_trials=2))
@@ -224,6 +225,7 @@ def test_what_is_paused_ends_what_runs_and_starts_nothing_until_it_is_resumed(sw
     to_the_end(conductor)
 
 
+@pytest.mark.thorough  # than what is paused
 @pytest.mark.slow
 def test_a_cancelled_sweep_ends_its_jobs_and_starts_nothing_until_the_command_is_given_again(sweep: Sweep) -> None:
     conductor = conductor_of(sweep, adaptive(), make_job(seconds=60))

@@ -92,6 +92,7 @@ def test_what_failed_is_followed_by_nothing(sweep: Sweep) -> None:
     assert readings(sweep.folder, "again") == []
 
 
+@pytest.mark.thorough  # than each stage that starts once
 @pytest.mark.slow
 def test_the_best_alone_have_their_stage_once_all_others_have_ended(
     folder: SweepFolder, record_of: RecordOf, tmp_path: Path
@@ -115,6 +116,7 @@ def test_the_best_alone_have_their_stage_once_all_others_have_ended(
     assert all(written.index((each.name, True)) < written.index((second.name, False)) for each in others)
 
 
+@pytest.mark.thorough  # than each stage that starts once
 @pytest.mark.slow
 def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: Sweep, folder: SweepFolder) -> None:
     shutil.copytree(chained.folder.path, folder.path)
@@ -135,6 +137,7 @@ def test_the_same_command_given_again_keeps_the_stages(chained: Sweep) -> None:
     assert [trial.stage for trial in record.trials if trial.role == "asked"] == ["", "again", "longer"]
 
 
+@pytest.mark.thorough  # than each stage that starts once
 @pytest.mark.slow
 def test_a_part_of_a_sweep_has_the_stages_of_its_points_alone(sweep: Sweep) -> None:
     wanted = replace(rules(AGAIN), wants=lambda trial: trial.point == {"training.seed": 1})
@@ -170,6 +173,7 @@ class Watching(Search):
         return []
 
 
+@pytest.mark.thorough  # than each stage that starts once
 @pytest.mark.slow
 def test_a_search_for_a_figure_waits_for_the_evaluation_of_each_trial(
     folder: SweepFolder, record_of: RecordOf, tmp_path: Path

@@ -94,6 +94,7 @@ connect(TrackingSpec(kind="sqlite", uri=None, experiment="made-up"), Path(sys.ar
 """Ends as a follower does whose sweep has ended, in the middle of one of the steps in which MLflow makes its tables."""
 
 
+@pytest.mark.thorough  # than a damaged store
 def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     write_sweep: WriteSweep, output_dir: Path
 ) -> None:

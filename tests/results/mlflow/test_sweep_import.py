@@ -355,6 +355,7 @@ def test_a_password_in_the_address_is_not_in_the_message(store: Store) -> None:
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
 
 
+@pytest.mark.thorough  # than the settings of results/mlflow/store
 @pytest.mark.slow
 def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None:
     """In a process of its own: no output, telemetry off, and a fresh store."""

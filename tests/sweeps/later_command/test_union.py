@@ -70,6 +70,7 @@ def test_what_was_measured_stays_whatever_the_later_command_plans(folder: SweepF
     assert sum(trial.is_baseline for trial in Sweep.stored_in(folder).record.trials) == 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("search", ["bayes", "random", "pareto", "planner"])
 def test_a_search_after_the_grid_keeps_its_points_with_their_names_and_roles(folder: SweepFolder, search: str) -> None:
     grid = command(folder)

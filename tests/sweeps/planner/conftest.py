@@ -16,7 +16,12 @@ from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.setting import Setting
 
 CASES = {
-    "GPT-3 on Selene": (["model=gpt-175b", "cluster=selene", "precision=bf16"], 1024, 1536, "trisweep"),
+    "24 layers of GPT-3 on Selene": (
+        ["model=gpt-175b", "model.num_layers=24", "cluster=selene", "precision=bf16"],
+        64,
+        96,
+        "trisweep",
+    ),
     "GPT 22B on Frontier, Megatron-DeepSpeed": (
         ["model=gpt-22b", "cluster=frontier", "precision=fp16"],
         96,
@@ -25,10 +30,10 @@ CASES = {
     ),
     "Llama 3.1 8B on H100": (["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"], 16, 64, "trisweep"),
     "Llama 2 70B under FSDP": (["model=llama-2-70b", "cluster=jean-zay", "precision=bf16"], 64, 128, "fsdp"),
-    "BLOOM on Jean Zay, Megatron-Core": (
-        ["model=bloom-176b", "cluster=jean-zay", "precision=bf16"],
-        384,
-        2048,
+    "28 layers of BLOOM on Jean Zay, Megatron-Core": (
+        ["model=bloom-176b", "model.num_layers=28", "cluster=jean-zay", "precision=bf16"],
+        96,
+        256,
         "megatron-core",
     ),
     "the 175B's proxy on a CPU": (["model=gpt-175b-proxy", "cluster=local", "precision=fp32"], 8, 24, "trisweep"),

@@ -11,8 +11,8 @@ from tests.sweeps.planner.conftest import Case, drawn
 from train_core.costs import STEP_TERMS, estimate
 from train_core.costs.price import peak_bytes, price, price_step
 
-NUM_COMPARED = 200  # of each case with `estimate`; benchmarks/search.py compares 10,000
-NUM_PRICED = 2000
+NUM_COMPARED = 50  # of each case with `estimate`; benchmarks/search.py compares 10,000
+NUM_PRICED = 500
 
 
 @pytest.mark.slow

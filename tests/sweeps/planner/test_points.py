@@ -13,7 +13,7 @@ from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load
 
-ON_FRONTIER = ["sweep=175b", "search=planner"]
+ON_FRONTIER = ["sweep=175b", "search=planner", "parallel.context_parallel_size=1"]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,7 @@ def test_no_probe_changes_what_is_pinned() -> None:
     assert {tuple(point[key] for key in pins) for point in found} == {tuple(pins.values())}
 
 
+@pytest.mark.thorough  # than the layers of every plan below
 @pytest.mark.slow
 def test_listed_layers_pin_the_number_of_stages_of_what_is_planned_and_the_baseline_stays() -> None:
     listed = "parallel.layers_per_stage=[12,12,12,12,12,12,12,12]"
@@ -159,6 +160,7 @@ def test_what_goes_with_no_plan_is_its_own_reason(overrides: list[str], message:
         plan_sweep(composed([*ON_FRONTIER, *overrides]), proxy=False, git_sha="abc")
 
 
+@pytest.mark.thorough  # than the plans that are taken best first
 @pytest.mark.slow
 def test_plans_that_fit_and_are_all_refused_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """97 layers are not even on any number of stages but 1, which has too little memory without ZeRO-2."""

@@ -61,6 +61,6 @@ class Replay:
         return replayed_reading(trial, measured if changed is None else changed(measured))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def replay() -> Replay:
     return Replay()

@@ -22,7 +22,7 @@ from train_core.parallel.flat_parameters import Box
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
-MODEL = {"model.num_layers": 8, "batch.global_batch_size": 16, "batch.micro_batch_size": 2}
+MODEL = {"model.num_layers": 4, "batch.global_batch_size": 8, "batch.micro_batch_size": 2}
 
 
 def layout(tensor: int, pipeline: int, data: int, zero_stage: int = 0, **more: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ WRITERS = {
 READERS = [
     layout(1, 1, 1),
     layout(1, 2, 1, schedule="interleaved", virtual_pipeline_size=2),
-    layout(1, 2, 1, schedule="zero-bubble", layers_per_stage=[5, 3]),
+    layout(1, 2, 1, schedule="zero-bubble", layers_per_stage=[3, 1]),
     layout(4, 1, 1),
     layout(1, 1, 4, zero_stage=3),
     layout(1, 2, 1, zero_stage=1, context_parallel_size=2),
@@ -96,6 +96,7 @@ READERS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_any_layout_reads_what_any_other_wrote(
@@ -121,10 +122,11 @@ SPREAD_EXPERTS = layout(2, 2, 2, 2, sequence_parallel=True, expert_parallel_size
 EXPERT_READERS = [
     layout(1, 1, 1),
     layout(1, 1, 2, zero_stage=1, expert_parallel_size=2),
-    layout(1, 2, 2, schedule="zero-bubble", layers_per_stage=[5, 3], expert_parallel_size=2),
+    layout(1, 2, 2, schedule="zero-bubble", layers_per_stage=[3, 1], expert_parallel_size=2),
 ]
 
 
+@pytest.mark.thorough  # than any layout that reads what any other wrote
 def test_experts_are_read_by_any_number_of_ranks_that_share_them_out(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
@@ -133,7 +135,7 @@ def test_experts_are_read_by_any_number_of_ranks_that_share_them_out(
     saved = whole(worlds(8).run(save_after, wrote, tmp_path, 2))
     assert not any(np.isnan(tensor).any() for tensor in saved.values())
     biases = [tensor for (kind, _), tensor in saved.items() if kind == "biases"]
-    assert len(biases) == 7, "the first of eight layers is dense"
+    assert len(biases) == 3, "the first of four layers is dense"
     assert all(np.any(bias != 0) for bias in biases)
     load = {"checkpoint.load": str(tmp_path / "checkpoints")}
     for read in EXPERT_READERS:

@@ -116,6 +116,7 @@ def test_memory_that_is_pinned_is_kept_for_the_next_save(trainer: Trainer, said:
     assert same(second, state_of(trainer))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 3])
 def test_no_host_waits_for_copies_of_a_gpu(zero_stage: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def stage_of(experiment: Experiment, rank: int) -> Stage:
     return parallelize(experiment, mesh, cpu, loaded_weights(experiment, mesh.world, cpu))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @FAMILIES
 def test_imported_weights_give_the_logits_of_transformers(
@@ -223,6 +224,7 @@ def train_and_save(world: World, experiment: Experiment, folder: Path) -> Tensor
     return logits_of(trainer.stage.chunks[0])
 
 
+@pytest.mark.one_in(2)
 @FAMILIES
 def test_an_exported_checkpoint_gives_the_same_logits_in_transformers(
     values: dict[str, Value], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

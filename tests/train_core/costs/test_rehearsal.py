@@ -29,7 +29,7 @@ def assert_equal(experiment: Experiment, stage: int) -> None:
     ("sweep", "batch", "stages"),
     [
         pytest.param("22b", 6, (0, 4, 7), marks=pytest.mark.thorough),
-        ("175b", 48, (0, 7, 15)),
+        pytest.param("175b", 48, (0, 7, 15), marks=pytest.mark.thorough),
         ("1t", 12, (0, 31, 63)),
     ],
 )
@@ -45,16 +45,17 @@ def test_collectives_equal_the_trainers_and_memory_is_within_2_percent(
 @pytest.mark.slow
 def test_sequence_parallelism_without_recomputation_on_the_last_stage() -> None:
     overrides = ["parallel.sequence_parallel=true", "parallel.recompute=none", "batch.global_batch_size=32"]
-    assert_equal(load(["sweep=175b", *overrides]).experiment(), 15)
+    assert_equal(load(["sweep=175b", "model.num_layers=16", *overrides]).experiment(), 15)
 
 
+@pytest.mark.thorough  # than the uneven chunks above
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_last_stage_of_an_interleaved_pipeline_keeps_the_outputs_of_all_chunks_but_the_last(recompute: str) -> None:
     """Four of them, without sequence parallelism: 3 % of what the stage holds."""
     overrides = [
         *("parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", f"parallel.recompute={recompute}"),
-        *("model.num_layers=16", "parallel.world_size=32", "parallel.pipeline_parallel_size=4"),
+        *("model.num_layers=8", "parallel.world_size=32", "parallel.pipeline_parallel_size=4"),
         *("parallel.tensor_parallel_size=8", "batch.global_batch_size=16", "batch.micro_batch_size=2"),
     ]
     assert_equal(load(["sweep=22b", *overrides]).experiment(), 3)
@@ -71,13 +72,14 @@ FOUR_STAGES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.thorough), 3])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.thorough) for stage in (1, 3))])
 @pytest.mark.parametrize(
     ("chunks", "layers", "num_micro_batches", "recompute"),
     [
         (2, "[1,2,2,1]", 8, "pointwise"),  # the embedding alone, and the head alone
         (2, "[3,3,3,3]", 8, "none"),
-        (3, "[5,5,5,5]", 9, "full"),  # groups of 5 and 4, whose losses wait
+        # Groups of 5 and 4, whose losses wait.
+        pytest.param(3, "[5,5,5,5]", 9, "full", marks=pytest.mark.thorough),
     ],
 )
 def test_uneven_chunks_hold_what_is_in_flight_of_the_heavier_ones(
@@ -99,10 +101,10 @@ def test_uneven_chunks_hold_what_is_in_flight_of_the_heavier_ones(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("stage", [0, pytest.param(3, marks=pytest.mark.thorough)])
 def test_pointwise_recomputation_holds_one_output_that_it_makes_again(sequence: bool, stage: int) -> None:
     overrides = [
-        "model.num_layers=8",
+        "model.num_layers=4",
         "parallel.recompute=pointwise",
         f"parallel.sequence_parallel={str(sequence).lower()}",
         "batch.global_batch_size=16",
@@ -114,10 +116,9 @@ def test_pointwise_recomputation_holds_one_output_that_it_makes_again(sequence: 
 
 
 @pytest.mark.slow
-@pytest.mark.covering
-@pytest.mark.parametrize("recompute", ["none", "full"])
-@pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize(
+    ("recompute", "sequence", "stage"), [("none", False, 0), ("full", True, 1), ("none", True, 2), ("full", False, 3)]
+)
 def test_a_zero_bubble_schedule_holds_what_weight_gradients_wait_for(
     recompute: str, sequence: bool, stage: int
 ) -> None:
@@ -126,7 +127,7 @@ def test_a_zero_bubble_schedule_holds_what_weight_gradients_wait_for(
         "parallel.schedule=zero-bubble",
         f"parallel.recompute={recompute}",
         f"parallel.sequence_parallel={str(sequence).lower()}",
-        "model.num_layers=12",
+        "model.num_layers=8",
         "parallel.world_size=32",
         "parallel.pipeline_parallel_size=4",
         "parallel.tensor_parallel_size=8",
@@ -157,21 +158,18 @@ def test_gpipes_last_stage_keeps_every_loss_until_the_first_backward_pass() -> N
     assert held.total_bytes == pytest.approx(predicted.allocated_bytes, rel=0.02)
 
 
+@pytest.mark.thorough  # than rehearsal/test_rehearse
 @pytest.mark.slow
 def test_all_micro_batches_of_a_stage_are_counted_though_few_are_taken() -> None:
-    """320 of them on the last stage of the 22B, which holds one at a time."""
-    experiment = load(["sweep=22b"]).experiment()
+    """320 of them through eight stages of one layer of the 22B. Inner stages are alike, and the last holds one at a
+    time.
+    """
+    experiment = load(["sweep=22b", "model.num_layers=8"]).experiment()
     assert experiment.num_micro_batches == 320
-    assert_equal(experiment, 7)
-
-
-@pytest.mark.slow
-def test_flops_of_all_stages_add_up_to_the_formula_at_full_size() -> None:
-    """Inner stages of the 22B are alike; of two ends and one of them, all 640 sequences."""
-    experiment = load(["sweep=22b"]).experiment()
-    first, inner, last = (rehearse_stage(experiment, stage).flops for stage in (0, 6, 7))
-    replicas = experiment.data_parallel_size
-    assert replicas * (first + 6 * inner + last) == hardware_flops(experiment.model, 640, "full")
+    first, inner, last = (rehearse_stage(experiment, stage) for stage in (0, 6, 7))
+    assert last.traffic == stage_traffic(experiment, 7)
+    flops = experiment.data_parallel_size * (first.flops + 6 * inner.flops + last.flops)
+    assert flops == hardware_flops(experiment.model, 640, "full")
 
 
 @pytest.mark.slow
@@ -185,11 +183,13 @@ def test_flops_of_fp32_have_the_weight_gradients() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 3, 7])
-def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: int) -> None:
+@pytest.mark.parametrize(
+    ("num_layers", "stage"), [(16, 0), *(pytest.param(48, stage, marks=pytest.mark.thorough) for stage in (0, 3, 7))]
+)
+def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(num_layers: int, stage: int) -> None:
     """One whose sum is on its way and one that is added to."""
     overrides = ["parallel.zero_stage=2", "parallel.world_size=64", "batch.global_batch_size=16"]
-    experiment = load(["sweep=22b", *overrides]).experiment()
+    experiment = load(["sweep=22b", f"model.num_layers={num_layers}", *overrides]).experiment()
     counted, predicted = rehearse_stage(experiment, stage), estimate(experiment).stages[stage]
     assert counted.traffic == stage_traffic(experiment, stage)
     assert predicted.gradients_bytes == pytest.approx(counted.memory.gradients_bytes, rel=0.07)
@@ -197,39 +197,43 @@ def test_zero_2_reduces_every_backward_pass_and_holds_two_buckets_whole(stage: i
     assert everything == pytest.approx(counted.memory.total_bytes, rel=0.02)
 
 
-LONG = ["model=llama-3.1-8b", "model.num_layers=4", "model.seq_length=32768", "cluster=frontier", "precision=bf16"]
+LONG = ["model=llama-3.1-8b", "model.num_layers=2", "model.seq_length=32768", "cluster=frontier", "precision=bf16"]
 CONTEXT_RANKS = [
     (
         "ring",
         ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
     ),
     ("gather", ["parallel.context_parallel_size=4", "parallel.recompute=selective", "parallel.zero_stage=1"]),
-    (
+    pytest.param(
         "ring",
         ["model=gpt-22b", "model.num_layers=12", "model.seq_length=4096", "parallel.world_size=64"]
         + ["parallel.context_parallel_size=2", "parallel.zero_stage=1", "parallel.tensor_parallel_size=4"]
         + ["parallel.pipeline_parallel_size=4", "parallel.schedule=zero-bubble", "batch.global_batch_size=20"],
+        marks=pytest.mark.thorough,
     ),
     (
         "gather",
-        ["parallel.context_parallel_size=2", "parallel.recompute=full", "parallel.recompute_every=2"]
-        + ["parallel.pipeline_parallel_size=2", "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
+        ["model.num_layers=4", "parallel.recompute=full", "parallel.recompute_every=2"]
+        + ["parallel.context_parallel_size=2", "parallel.pipeline_parallel_size=2"]
+        + ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"],
     ),
     (
         "ring",
-        ["model.num_layers=8", "model.seq_length=16384", "parallel.world_size=64", "parallel.zero_stage=3"]
+        ["model.seq_length=16384", "parallel.world_size=64", "parallel.zero_stage=3"]
         + ["parallel.context_parallel_size=2", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
     ),
     # Whole heads of keys, beside which the feed-forward layer is no longer the fullest moment.
-    (
+    pytest.param(
         "gather",
         ["parallel.context_parallel_size=16", "model.num_query_groups=32", "model.ffn_hidden_size=4096"]
         + ["model.vocab_size=512"],
+        marks=pytest.mark.thorough,
     ),
-    (
+    pytest.param(
         "ring",
         ["parallel.context_parallel_size=16", "model.num_query_groups=32", "model.ffn_hidden_size=4096"]
         + ["model.vocab_size=512", "parallel.recompute=pointwise"],
+        marks=pytest.mark.thorough,
     ),
 ]
 
@@ -248,13 +252,17 @@ def test_context_ranks_exchange_and_hold_what_the_cost_model_says(exchange: str,
         assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
 
 
-LONG_LATENT = ["model=deepseek-v2", "model.experts=null", "model.num_layers=2", "model.seq_length=32768"]
+LONG_LATENT = ["model=deepseek-v2", "model.experts=null", "model.num_layers=1", "model.seq_length=32768"]
 LATENT_CONTEXT_RANKS = [
     (
         "ring",
         ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
     ),
-    ("gather", ["parallel.context_parallel_size=16", "parallel.recompute=full", "model.ffn_hidden_size=1024"]),
+    pytest.param(
+        "gather",
+        ["parallel.context_parallel_size=16", "parallel.recompute=full", "model.ffn_hidden_size=1024"],
+        marks=pytest.mark.thorough,
+    ),
 ]
 
 
@@ -270,33 +278,44 @@ def test_values_narrower_than_keys_go_between_context_ranks_as_they_are(exchange
     assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
 
 
-SPARSE = ["cluster=frontier", "precision=bf16", "batch.micro_batch_size=1", "model.num_layers=4"]
+SPARSE = ["cluster=frontier", "precision=bf16", "batch.micro_batch_size=1", "model.num_layers=2"]
 MIXTRAL, DEEPSEEK = "model=mixtral-8x7b", ["model=deepseek-v2", "model.latent_attention=null", "model.head_size=128"]
 LATENT = ["model=deepseek-v2", "model.experts.balance_bias=0.001", "model.experts.scores=sigmoid"]
 EXPERT_RANKS = [
     [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "batch.global_batch_size=32"],
-    [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=4", "parallel.recompute=full"]
-    + ["batch.global_batch_size=32"],
-    [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "parallel.context_parallel_size=8"]
+    pytest.param(
+        [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=4", "parallel.recompute=full"]
+        + ["batch.global_batch_size=32"],
+        marks=pytest.mark.thorough,
+    ),
+    [MIXTRAL, "parallel.world_size=16", "parallel.expert_parallel_size=8", "parallel.context_parallel_size=4"]
     + ["model.seq_length=32768", "batch.global_batch_size=8", "model.experts.balance_loss=0.01"]
     + ["model.experts.balance_bias=0.001", "model.experts.scores=sigmoid", "model.experts.capacity_factor=1.25"],
     ["model=mixtral-8x22b", "parallel.world_size=64", "parallel.tensor_parallel_size=4", "parallel.zero_stage=1"]
     + ["parallel.pipeline_parallel_size=2", "parallel.sequence_parallel=true", "parallel.expert_parallel_size=8"]
     + ["parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=64", "model.experts.balance_loss=0.01"],
     # A shared expert, and a first layer without experts.
-    [*DEEPSEEK, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
-    + ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", "parallel.recompute=full"]
-    + ["batch.global_batch_size=128"],
-    [*DEEPSEEK, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
-    + ["parallel.schedule=zero-bubble", "batch.global_batch_size=128"],
-    [*DEEPSEEK, "parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
-    + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"]
-    + ["model.experts.capacity_factor=1.0"],
+    *(
+        pytest.param([*DEEPSEEK, *plan], marks=pytest.mark.thorough)
+        for plan in (
+            ["parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
+            + ["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2", "parallel.recompute=full"]
+            + ["batch.global_batch_size=128", "model.num_layers=4"],
+            ["parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
+            + ["parallel.schedule=zero-bubble", "batch.global_batch_size=128", "model.num_layers=4"],
+            ["parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
+            + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1"]
+            + ["batch.global_batch_size=32", "model.experts.capacity_factor=1.0"],
+        )
+    ),
     # With its latent attention.
     [*LATENT, "parallel.world_size=32", "parallel.tensor_parallel_size=4", "parallel.sequence_parallel=true"]
     + ["parallel.expert_parallel_size=16", "parallel.expert_tensor_parallel_size=1", "batch.global_batch_size=32"],
-    [*LATENT, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
-    + ["parallel.recompute=full", "batch.global_batch_size=128"],
+    pytest.param(
+        [*LATENT, "parallel.world_size=64", "parallel.pipeline_parallel_size=2", "parallel.expert_parallel_size=32"]
+        + ["parallel.recompute=full", "batch.global_batch_size=128"],
+        marks=pytest.mark.thorough,
+    ),
 ]
 
 
@@ -304,7 +323,7 @@ EXPERT_RANKS = [
 @pytest.mark.parametrize("overrides", EXPERT_RANKS)
 def test_ranks_that_share_out_experts_exchange_and_hold_what_the_cost_model_says(overrides: list[str]) -> None:
     """On all stages, with as many tokens for each expert as for any other."""
-    experiment = load([*overrides, *SPARSE]).experiment()
+    experiment = load([*SPARSE, *overrides]).experiment()
     predicted = estimate(experiment)
     for stage in range(experiment.parallel.pipeline_parallel_size):
         counted = rehearse_stage(experiment, stage)
@@ -328,31 +347,38 @@ def test_tensor_ranks_that_each_make_the_short_vectors_do_as_many_flops_as_the_e
     assert predicted.hardware_flops > estimate(experiment, IMPLEMENTATIONS["megatron-core"]).hardware_flops
 
 
-ZERO_3 = [
-    ("a layer's gradients", ["model=gpt-22b", "parallel.world_size=16", "batch.global_batch_size=32"]),
-    (
-        "a layer that recomputes",
-        ["model=gpt-22b", "parallel.world_size=48", "parallel.recompute=full", "batch.micro_batch_size=4"]
-        + ["parallel.tensor_parallel_size=2", "batch.global_batch_size=192", "precision.gradient_dtype=bf16"],
-    ),
-    (
-        "the loss, once",
-        ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.recompute=full", "batch.global_batch_size=64"],
-    ),
-    (
-        "sequence parallelism",
-        ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.tensor_parallel_size=2"]
-        + ["parallel.sequence_parallel=true", "batch.global_batch_size=128"],
-    ),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [overrides for _, overrides in ZERO_3], ids=[name for name, _ in ZERO_3])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param(
+            ["model=gpt-22b", "parallel.world_size=16", "batch.global_batch_size=32"],
+            marks=pytest.mark.thorough,
+            id="a layer's gradients",
+        ),
+        pytest.param(
+            ["model=gpt-22b", "parallel.world_size=48", "parallel.recompute=full", "batch.micro_batch_size=4"]
+            + ["parallel.tensor_parallel_size=2", "batch.global_batch_size=192", "precision.gradient_dtype=bf16"]
+            + ["model.num_layers=4"],
+            id="a layer that recomputes",
+        ),
+        pytest.param(
+            ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.recompute=full", "batch.global_batch_size=64"],
+            marks=pytest.mark.thorough,
+            id="the loss, once",
+        ),
+        pytest.param(
+            ["model=llama-3.1-8b", "parallel.world_size=64", "parallel.tensor_parallel_size=2"]
+            + ["parallel.sequence_parallel=true", "batch.global_batch_size=128"],
+            marks=pytest.mark.thorough,
+            id="sequence parallelism",
+        ),
+    ],
+)
 def test_zero_3_gathers_and_reduces_layer_by_layer(overrides: list[str]) -> None:
-    """Of eight layers. Ids name the fullest moment; among the rows are some that replicas do not share out evenly."""
+    """Of up to eight layers. Ids name the fullest moment; some rows are such as replicas do not share out evenly."""
     shared = ["cluster=frontier", "precision=bf16", "parallel.zero_stage=3", "model.num_layers=8"]
-    experiment = load([*overrides, *shared]).experiment()
+    experiment = load([*shared, *overrides]).experiment()
     counted, predicted = rehearse_stage(experiment, 0), estimate(experiment)
     assert counted.traffic == stage_traffic(experiment, 0)
     assert predicted.stages[0].allocated_bytes == pytest.approx(counted.memory.total_bytes, rel=0.02)

@@ -37,6 +37,7 @@ except UsageError as error:
 """
 
 
+@pytest.mark.thorough  # than job/test_trial
 @pytest.mark.slow
 def test_the_cause_is_said_though_no_file_takes_it_and_the_same_trial_goes_on_later(trial_of: TrialOf) -> None:
     values = {"parallel.world_size": 2, "training.num_steps": 6, "checkpoint.every_steps": 2}

@@ -164,6 +164,7 @@ def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     assert 2.4 < time.monotonic() - started < 60
 
 
+@pytest.mark.thorough  # than watch/test_nonfinite
 @pytest.mark.slow
 def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
     values = TENSOR_2 | {"training.learning_rate": 1e30, "training.min_learning_rate": 1e30, "training.num_steps": 20}
@@ -241,6 +242,7 @@ def test_a_file_system_that_knows_no_locks_keeps_nobody_out(trial_of: TrialOf, m
         assert not trial.is_running_here()
 
 
+@pytest.mark.thorough  # than slurm/test_chaos
 @pytest.mark.slow
 def test_an_earlier_attempt_leaves_no_trace(trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     on_rank(0, lambda: os._exit(3))
@@ -287,6 +289,7 @@ def is_free(trial: TrialFolder) -> bool:
         return False
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_cancelled_supervisor_ends_its_ranks_and_writes_nothing(trial_of: TrialOf, number: signal.Signals) -> None:
@@ -315,6 +318,7 @@ def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
         assert left == [Path(meeting).name], "the next start deletes what the killed one left in the temporary folder"
 
 
+@pytest.mark.thorough  # than test_main, which starts torchrun, and the rank that raises
 @pytest.mark.slow
 def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: TrialOf) -> None:
     trial = trial_of(TENSOR_2 | {"data.path": "/nowhere"})
@@ -348,6 +352,7 @@ train_core.job.rank.train = train_core.rates.device.RatesFolder.read_plan = fail
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "code", "cause"),

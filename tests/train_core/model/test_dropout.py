@@ -64,6 +64,7 @@ def losses_of(
     return [[trainer.step(step).loss for step in range(1, NUM_STEPS + 1)] for trainer in trainers]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [{}, LLAMA], ids=["gpt", "llama"])
 def test_a_layout_drops_what_one_rank_drops(

@@ -119,6 +119,7 @@ CONTEXT = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",

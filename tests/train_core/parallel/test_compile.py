@@ -33,6 +33,7 @@ ALONE = World(0, 1, torch.device("cpu"), "gloo")
 LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torch's compiler warns of itself
 @pytest.mark.parametrize(
@@ -77,11 +78,13 @@ def test_a_llamas_layer_is_one_graph_to_the_compiler(experiment_of: ExperimentOf
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_a_trainers_layer_breaks_at_its_matrix_products_alone(
+def test_a_trainers_layers_share_their_code_which_breaks_at_matrix_products_alone(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Torch compiles a function eight times at most, and then runs it as it is."""
     monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
-    assert num_graphs(experiment_of(LLAMA | {"training.compile_layers": True}), tmp_path) == 5
+    ten_layers = LLAMA | {"training.compile_layers": True, "model.num_layers": 10}
+    assert num_graphs(experiment_of(ten_layers), tmp_path) == 5
     breaks = torch._dynamo.utils.counters["graph_break"]
     assert all("ParallelLinear.forward" in reason for reason in breaks)
 
@@ -95,15 +98,14 @@ def num_graphs(experiment: Experiment, cache_dir: Path) -> int:
     return graphs
 
 
+@pytest.mark.thorough  # than ten layers that share their code
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_layers_share_their_code_however_many_there_are(
-    recompute: str, experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_layers_that_repeat_attention_share_their_code_however_many_there_are(
+    experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch compiles a function eight times at most, and then runs it as it is."""
     monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
-    compiled = SMALL | {"training.compile_layers": True, "parallel.recompute": recompute}
+    compiled = SMALL | {"training.compile_layers": True, "parallel.recompute": "selective"}
     few, many = (experiment_of(compiled | {"model.num_layers": layers}) for layers in (1, 10))
     assert num_graphs(few, tmp_path) == num_graphs(many, tmp_path) > 0
 

@@ -45,6 +45,7 @@ def losses_of(world: World, experiment: Experiment, cache_dir: Path, late: bool)
     return losses
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("zero_stage", [1, 2])
 def test_weights_that_travel_beside_the_next_forward_pass_are_there_when_it_needs_them(
     zero_stage: int, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

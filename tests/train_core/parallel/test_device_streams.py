@@ -78,6 +78,7 @@ def test_the_recorded_launches_are_those_of_the_schedule() -> None:
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_wait_for_an_idle_device_hangs(schedule: str) -> None:
     """Such as freeing memory, loading a kernel or making a communicator, between any two launches of any device."""
@@ -125,6 +126,7 @@ FEW_CASES: dict[Schedule, list[Case]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("with_compute", [False, True], ids=["communicators", "and computation"])
 @pytest.mark.parametrize("name", OF_COMMUNICATORS)

@@ -110,32 +110,31 @@ def test_tensor_ranks_cast_their_parts_as_one_rank_casts_the_whole(worlds: World
 FP8 = {"losses": 4e-3, "norms": 4e-2, "gradients": 1.5e-1, "weights": 1e-2}
 """Twice what layouts in bf16 are allowed, and thrice for gradients: where sums differ in a last bit, a number may be
 rounded the other way in fp8, by a sixteenth of it."""
-LAYOUTS = {
-    2: [
-        Layout(2, 1, 1, sequence_parallel=True),
-        Layout(2, 1, 1, recompute=("pointwise", 1), family="llama"),
-        Layout(1, 1, 2, family="mixture"),
-        Layout(1, 1, 2, family="mixture", expert=2),
-        Layout(2, 1, 1, family="latent"),
-    ],
-    4: [Layout(2, 2, 1, "zero-bubble", family="llama"), Layout(2, 1, 2, zero_stage=3), Layout(1, 2, 2, zero_stage=2)],
-}
+LAYOUTS = [
+    Layout(2, 1, 1, sequence_parallel=True),
+    Layout(2, 1, 1, recompute=("pointwise", 1), family="llama"),
+    Layout(1, 1, 2, family="mixture"),
+    Layout(1, 1, 2, family="mixture", expert=2),
+    Layout(2, 1, 1, family="latent"),
+    Layout(2, 2, 1, "zero-bubble", family="llama"),
+    Layout(2, 1, 2, zero_stage=3),
+    Layout(1, 2, 2, zero_stage=2),
+]
 """Experts that one rank of the axis holds: on several, other tokens would share a scale."""
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: f"{'-'.join(map(str, one[:6]))}-{one.family}")
 def test_layouts_agree_with_one_rank_where_tensors_have_one_scale(
-    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+    layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     """The scale of activations is that of a micro-batch, which is of one size in all of them."""
-    micro_batches = {"batch.micro_batch_size": 2}
-    for num_ranks, layouts in LAYOUTS.items():
-        experiments = [experiment_of(one.values("bf16") | EMULATED | micro_batches) for one in layouts]
-        alone = [experiment_of(one.values_on_one_rank("bf16") | EMULATED | micro_batches) for one in layouts]
-        answers = worlds(num_ranks).run(train_and_tell, experiments, tmp_path)
-        (expected,) = worlds(1).run(train_and_tell, alone, tmp_path)
-        for of_ranks, of_one in zip(zip(*answers, strict=True), expected, strict=True):
-            assert_alike(assembled(of_ranks), assembled([of_one]), **FP8)
+    more = EMULATED | {"batch.micro_batch_size": 2}
+    answers = worlds(layout.num_ranks).run(train_and_tell, [experiment_of(layout.values("bf16") | more)], tmp_path)
+    alone = worlds(1).run(train_and_tell, [experiment_of(layout.values_on_one_rank("bf16") | more)], tmp_path)
+    of_ranks, of_one = (assembled([run for (run,) in told]) for told in (answers, alone))
+    assert_alike(of_ranks, of_one, **FP8)
 
 
 def losses(world: World, experiment: Experiment, cache_dir: Path) -> list[float]:
@@ -143,6 +142,7 @@ def losses(world: World, experiment: Experiment, cache_dir: Path) -> list[float]
     return [trainer.step(step).loss for step in range(1, NUM_STEPS + 1)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "family"),

@@ -51,6 +51,7 @@ def bits_of(world: World, experiments: tuple[Experiment, Experiment], cache_dir:
     return losses == others and all(map(torch.equal, weights, other_weights))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_training_comes_to_the_same_bits_as_without(
     case: str, experiment_of: ExperimentOf, worlds: Worlds, tmp_path: Path

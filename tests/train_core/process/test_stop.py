@@ -57,6 +57,7 @@ def losses_in(folder: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in lines]
 
 
+@pytest.mark.thorough  # than training/test_resume and the ranks that stop together
 @pytest.mark.slow
 def test_a_training_that_gets_sigterm_saves_and_goes_on_to_the_same_losses_bit_for_bit(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole", tmp_path / "halved"

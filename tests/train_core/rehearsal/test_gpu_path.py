@@ -134,6 +134,16 @@ def cases() -> list[Case]:
     return covering(possible, lambda case: case._asdict())
 
 
+EACH_VALUE = (
+    Case("gpipe", "first", "whole", 0, "gpt", "bf16", "none", 0.0),
+    Case("1f1b", "middle", "split", 1, "llama", "fp16", "selective", 0.1),
+    Case("1f1b", "alone", "sequence", 3, "llama", "bf16", "pointwise", 0.1),
+    Case("interleaved", "last", "sequence", 2, "gpt", "fp32", "full", 0.1),
+    Case("zero-bubble", "middle", "whole", 1, "llama", "bf16", "none", 0.0),
+)
+"""Cases in which each value of each option is in one; those of `cases` have each pair of values."""
+
+
 def is_possible(case: Case) -> bool:
     """True if the layout can exist. Every worker of pytest asks this of thousands, so that no layout is validated."""
     return case.schedule == "1f1b" if case.place == "alone" else case.zero_stage < 3
@@ -179,7 +189,11 @@ def test_what_is_left_out_of_the_cases_cannot_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    [*EACH_VALUE, *(pytest.param(case, marks=pytest.mark.thorough) for case in cases() if case not in EACH_VALUE)],
+    ids=lambda case: "-".join(map(str, case)),
+)
 def test_a_step_asks_nothing_of_a_gpu_that_it_lacks_or_that_the_host_waits_for(case: Case, tmp_path: Path) -> None:
     with trainer_on_gpu(case.experiment(), case.stage, tmp_path) as (trainer, seen):
         for step in (1, 2):  # weights that travel beside a forward pass do so from the second step on
@@ -233,6 +247,7 @@ def test_separate_documents_go_through_one_kernel(precision: str, kernel: str, t
     assert seen.waits == READ_OF_A_STEP
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shares_out_sequences", [True, False])
 def test_kernels_of_attention_that_do_not_pad_get_heads_of_a_multiple_of_eight(
     shares_out_sequences: bool, tmp_path: Path

@@ -26,6 +26,7 @@ def two_stages(*more: str) -> Experiment:
     return load([*SMALL, *sizes, *more]).experiment()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 def test_flops_of_all_stages_add_up_to_the_formula(every: int) -> None:
@@ -37,6 +38,7 @@ def test_flops_of_all_stages_add_up_to_the_formula(every: int) -> None:
     assert estimate(experiment).hardware_flops == formula
 
 
+@pytest.mark.thorough  # than the flops of all stages
 @pytest.mark.slow
 def test_stages_that_do_exactly_the_same_are_rehearsed_once_in_processes_of_their_own() -> None:
     """Under GPipe every stage between the first and the last makes the same passes in the same order."""
@@ -50,6 +52,7 @@ def test_stages_that_do_exactly_the_same_are_rehearsed_once_in_processes_of_thei
     assert found.flops == hardware_flops(experiment.model, 4, experiment.parallel.recompute, 4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
 def test_what_is_left_out_of_a_step_is_what_a_further_micro_batch_would_do(schedule: str) -> None:
@@ -77,6 +80,7 @@ def test_nothing_is_compiled_or_read_though_a_training_would(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
 
 
+@pytest.mark.thorough  # than costs/test_exact
 @pytest.mark.slow
 def test_dropout_keeps_a_byte_of_mask_for_each_value_that_it_may_drop() -> None:
     """After attention and after the feed-forward layer; scores are dropped in the kernel, which keeps none of them."""
@@ -95,6 +99,7 @@ def test_what_the_trainer_cannot_run_is_not_rehearsed() -> None:
     assert refused.value.key == "model.hidden_size"
 
 
+@pytest.mark.thorough  # than costs/test_rehearsal, layer by layer
 @pytest.mark.slow
 def test_under_zero_3_a_rank_keeps_its_rows_in_fp32_and_layers_only_pass() -> None:
     """Eight replicas of four layers: what wraps a shard is no memory of its own."""

@@ -29,6 +29,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["ring", "gather"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(map(str, layout[:7])))

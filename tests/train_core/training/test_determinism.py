@@ -39,6 +39,7 @@ def losses_and_settings(
     return losses, [*settings, settings_of_torch()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_every_step_has_deterministic_kernels_and_what_follows_has_not(

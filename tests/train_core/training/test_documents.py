@@ -92,6 +92,7 @@ def separate(folder: Path) -> dict[str, object]:
     return {"model.seq_length": 48, "data.path": str(folder), "data.separate_documents": True}
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(map(str, layout)))
 def test_each_document_trains_as_if_alone(

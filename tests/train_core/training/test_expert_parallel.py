@@ -49,6 +49,7 @@ BALANCED = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("layout", BALANCED, ids=lambda layout: f"{layout.num_ranks} ranks")
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
 def test_biases_of_routers_move_against_the_load_in_every_layout(
@@ -70,6 +71,7 @@ GROUPED = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", GROUPED, ids=lambda layout: f"{layout.num_ranks} ranks, context {layout.context}")
 def test_groups_of_experts_and_their_scale_are_the_same_in_every_layout(
     layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
@@ -89,6 +91,7 @@ LIMITED = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", LIMITED, ids=lambda layout: f"{layout.num_ranks} ranks, context {layout.context}")
 def test_a_capacity_drops_the_same_tokens_in_every_layout(
     layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
@@ -98,6 +101,7 @@ def test_a_capacity_drops_the_same_tokens_in_every_layout(
     require_oracle(assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path)), experiment)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "layout", LAYOUTS, ids=lambda layout: f"{'-'.join(map(str, layout[:7]))}-{layout.context}-{layout.expert}"
 )

@@ -12,7 +12,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from tests.train_core.checkpoints.test_checkpoint import MODEL, layout
+from tests.train_core.checkpoints.test_checkpoint import layout
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints.checkpoint_folder import path_of
 from train_core.job.trial import run_trial_here
@@ -22,7 +22,10 @@ from train_core.process.world import World
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
-CURVE = MODEL | {
+CURVE = {
+    "model.num_layers": 4,
+    "batch.global_batch_size": 8,
+    "batch.micro_batch_size": 2,
     "training.num_steps": 6,
     "training.learning_rate": 1e-2,
     "training.learning_rate_warmup_steps": 2,
@@ -59,6 +62,7 @@ def resumed(folder: Path, values: Any = None) -> dict[str, Any]:
     return CURVE | load | (values or {})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("after", AFTER, ids=["pp2", "dp4-zero3", "pp2-dp2-zero2"])
 def test_a_training_goes_on_in_another_layout_with_the_curve_of_an_unbroken_one(
@@ -77,6 +81,7 @@ def test_a_training_goes_on_in_another_layout_with_the_curve_of_an_unbroken_one(
     assert (performance.recorded_steps, performance.num_timed_steps) == ([4, 5, 6], 2)
 
 
+@pytest.mark.thorough  # than test_resume
 @pytest.mark.slow
 def test_it_goes_on_from_its_own_checkpoints_once_it_has_some(
     unbroken: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
@@ -136,10 +141,10 @@ ELSE = r"or use checkpoint\.resume=false to begin with step 1\.$"
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"model.num_layers": 4}, r"^model\.num_layers = 4: is not the 8 of the model in the checkpoint "),
+        ({"model.num_layers": 5}, r"^model\.num_layers = 5: is not the 4 of the model in the checkpoint "),
         (
             {"batch.global_batch_size": 32},
-            rf"^batch\.global_batch_size = 32: is not the 16 of {AT}\. Use batch\.global_batch_size=16, {ELSE}",
+            rf"^batch\.global_batch_size = 32: is not the 8 of {AT}\. Use batch\.global_batch_size=8, {ELSE}",
         ),
         ({"training.seed": 7}, rf"^training\.seed = 7: is not the 1234 of {AT}\. Use training\.seed=1234, {ELSE}"),
         (

@@ -30,13 +30,15 @@ BF16_GRADIENTS = {"precision.dtype": "bf16", "precision.gradient_dtype": "bf16"}
 NUM_STEPS = 9
 SMALL = {"model.num_layers": 2, "batch.global_batch_size": 4, "batch.micro_batch_size": 2}
 LAYOUTS = {
-    1: [Layout(1, 1, 1, recompute=("selective", 1))],
     2: [Layout(2, 1, 1, sequence_parallel=True), Layout(1, 2, 1, "zero-bubble"), Layout(1, 1, 2, zero_stage=2)],
+    1: [Layout(1, 1, 1, recompute=("selective", 1))],
     4: [Layout(2, 1, 2, zero_stage=3), Layout(1, 2, 2, "interleaved", zero_stage=2)],
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", LAYOUTS)
 @pytest.mark.parametrize(
     ("precision", "tolerances"),
     [
@@ -48,19 +50,19 @@ LAYOUTS = {
     ids=["fp16", "bf16 gradients"],
 )
 def test_layouts_agree_within_the_precision(
-    precision: Any, tolerances: Any, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+    precision: Any, tolerances: Any, num_ranks: int, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    for num_ranks, layouts in LAYOUTS.items():
-        experiments = [experiment_of(one.values() | precision) for one in layouts]
-        answers = worlds(num_ranks).run(train_and_tell, experiments, tmp_path)
-        alone = [experiment_of(one.values_on_one_rank() | precision) for one in layouts]
-        (expected,) = worlds(1).run(train_and_tell, alone, tmp_path)
-        for of_ranks, of_one, layout in zip(zip(*answers, strict=True), expected, layouts, strict=True):
-            try:
-                assert_alike(assembled(of_ranks), assembled([of_one]), **tolerances)
-            except AssertionError as error:
-                error.add_note(f"in {layout}")
-                raise
+    layouts = LAYOUTS[num_ranks]
+    experiments = [experiment_of(one.values() | precision) for one in layouts]
+    answers = worlds(num_ranks).run(train_and_tell, experiments, tmp_path)
+    alone = [experiment_of(one.values_on_one_rank() | precision) for one in layouts]
+    (expected,) = worlds(1).run(train_and_tell, alone, tmp_path)
+    for of_ranks, of_one, layout in zip(zip(*answers, strict=True), expected, layouts, strict=True):
+        try:
+            assert_alike(assembled(of_ranks), assembled([of_one]), **tolerances)
+        except AssertionError as error:
+            error.add_note(f"in {layout}")
+            raise
 
 
 def step_and_tell(world: World, experiment: Experiment, cache_dir: Path) -> list[tuple[bool, float, float, float]]:

@@ -32,6 +32,7 @@ from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 
 TWO_REPLICAS = {
+    "model.num_layers": 2,
     "parallel.world_size": 2,
     "parallel.zero_stage": 1,
     "training.num_steps": 7,
@@ -80,6 +81,7 @@ def test_a_killed_training_goes_on_bit_for_bit(trial_of: TrialOf, killed_after: 
     assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000006", "step-000007"]
 
 
+@pytest.mark.thorough  # than the training that was killed
 @pytest.mark.slow
 def test_a_training_that_had_ended_measures_nothing_anew(trial_of: TrialOf) -> None:
     trial = trial_of(
@@ -112,6 +114,7 @@ def test_a_training_that_goes_on_keeps_its_traces_and_one_that_starts_anew_does_
     assert list(trial.traces.iterdir()) == []
 
 
+@pytest.mark.thorough  # than test_other_layout, where a damaged one is passed over
 @pytest.mark.slow
 def test_a_training_whose_last_checkpoint_is_damaged_goes_on_bit_for_bit_from_the_one_before_and_says_so(
     trial_of: TrialOf, capsys: pytest.CaptureFixture[str]

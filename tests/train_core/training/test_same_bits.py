@@ -84,6 +84,7 @@ def _both(world: World, experiment: Experiment, folder: Path) -> tuple[Digests, 
     return digests_of(trainer), digests_of(resumed)
 
 
+@pytest.mark.thorough  # than watch/test_agreement and test_resume
 @pytest.mark.slow
 def test_what_several_of_six_ranks_hold_has_the_same_bits_and_a_resumed_training_comes_to_them_again(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

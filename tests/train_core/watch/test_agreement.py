@@ -137,6 +137,7 @@ def trained_with_a_flipped_bit(
         return verdict_of(lambda: train(experiment, world, cache))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 2])
 @pytest.mark.parametrize("element", [0, -1], ids=["another's shard", "its own shard"])

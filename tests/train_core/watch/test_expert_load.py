@@ -32,6 +32,7 @@ SPREAD: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough  # than the share of dropped choices below
 @pytest.mark.slow
 def test_loads_of_experts_do_not_depend_on_where_they_are(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path

@@ -99,6 +99,7 @@ def trained_in(world: World, experiment: Experiment, folder: Path) -> None:
     train(experiment, world, folder, trial=TrialFolder(folder))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_stage_of_a_real_pipeline_leaves_its_passes_in_the_order_of_the_schedule(

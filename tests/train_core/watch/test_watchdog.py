@@ -98,6 +98,7 @@ run_trial_as_rank(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.thorough  # than the rank that sleeps
 @pytest.mark.slow
 def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialOf) -> None:
     # Each rank imports torch anew, so that there are no more than it takes.

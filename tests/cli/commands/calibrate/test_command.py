@@ -112,6 +112,7 @@ def test_a_dry_run_for_a_cluster_elsewhere_shows_the_job_and_the_tiers_it_reache
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough  # than calibrate/test_rates_job
 @pytest.mark.slow
 def test_ctrl_c_ends_the_ranks_and_leaves_the_file_as_it_was(own: Path, tmp_path: Path, local_file: Path) -> None:
     before = local_file.read_text()

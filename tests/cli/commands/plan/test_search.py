@@ -23,7 +23,8 @@ from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
 
-GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+JOB = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+GPT_22B = (*JOB, "parallel.context_parallel_size=1", "parallel.recompute_every=1")
 Plan = Callable[..., str]
 
 
@@ -63,7 +64,8 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_json_is_the_whole_search_and_nothing_else(plan: Plan) -> None:
     document = json.loads(plan(*GPT_22B, "--json"))
     settings = load(GPT_22B)
-    space = Space(Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"]), 16, 64)
+    setting = Setting(settings.model, settings.cluster, "bf16", IMPLEMENTATIONS["trisweep"])
+    space = Space(setting, 16, 64, pinned={"context_parallel_size": 1, "recompute_every": 1})
     found = search_space(space, top=10)
     assert document["strategies"] == found.num_strategies
     assert document["feasible"] == found.num_feasible
@@ -196,6 +198,7 @@ def test_a_named_plan_is_explained_on_as_many_devices_as_were_searched(plan: Pla
     assert explained["layout"].startswith("tp8-pp1-dp4-")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["--format=table", "--json", "--format=csv"])
 def test_a_named_plan_is_explained_where_no_plan_fits(
@@ -227,6 +230,7 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
     assert len(front) > 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("unfit", "reason", "overrides", "number"),
@@ -260,6 +264,7 @@ def test_scaling_doubles_up_to_the_devices(plan: Plan) -> None:
     assert "weak scaling" in plan(*GPT_22B, "--scaling", "weak")
 
 
+@pytest.mark.thorough  # than the doubling below
 @pytest.mark.slow
 def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
     on_dgx_h100 = ("--devices", "16", "--scaling", "strong", "--json")
@@ -270,11 +275,11 @@ def test_scaling_is_of_the_cluster_that_was_searched(plan: Plan) -> None:
 
 @pytest.mark.slow
 def test_one_job_over_two_types(plan: Plan) -> None:
-    document = json.loads(plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--json"))
+    document = json.loads(plan(*JOB, "--mixed", "selene:16,dgx-h100:16", "--json"))
     best = document["best"][0]
     assert [block["num_devices"] for block in best["blocks"]] == [16, 16]
     assert sum(sum(block["layers_per_stage"]) for block in best["blocks"]) == 48
-    shown = plan(*GPT_22B, "--mixed", "selene:16,dgx-h100:16")
+    shown = plan(*JOB, "--mixed", "selene:16,dgx-h100:16")
     assert "One job over all of them" in shown
     command = shlex.split(shown[shown.index("trisweep train") :])
     assert estimate(load(command[2:]).experiment()).step_seconds == best["predicted_step_seconds"]

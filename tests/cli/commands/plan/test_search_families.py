@@ -15,7 +15,10 @@ from conf.units import GIBIBYTE
 from tests.composed import load
 from train_core.costs import estimate
 
-GPT_22B = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
+GPT_22B = (
+    *("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16"),
+    *("parallel.context_parallel_size=1", "parallel.recompute_every=1"),
+)
 AXES = ("tensor", "pipeline", "context")
 Plan = Callable[..., str]
 

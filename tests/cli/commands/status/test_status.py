@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import SMOKE, Command
 
 
 def test_status_shows_every_trial_within_80_columns(finished: Path, trisweep: Command) -> None:
     done = trisweep("status", "smoke", cwd=finished, COLUMNS="80")
     assert done.returncode == 0
-    assert "5 COMPLETED, 1 INFEASIBLE" in done.stdout
+    assert "3 COMPLETED, 1 INFEASIBLE" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
@@ -28,12 +28,11 @@ def test_a_damaged_sweep_record_is_said_so(finished: Path, tmp_path: Path, trisw
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [("status",), ("sweep", "--here"), ("cancel",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("status", "smoke"), ("sweep", *SMOKE, "--here"), ("cancel", "smoke")])
 def test_a_path_with_brackets_is_printed_as_it_is(
     command: tuple[str, ...], finished: Path, tmp_path: Path, trisweep: Command
 ) -> None:
     shutil.copytree(finished / "runs", tmp_path / "[" / "x]" / "runs")
-    name, *options = command
-    done = trisweep(name, "smoke", "output_dir='[/x]/runs'", *options, cwd=tmp_path)
+    done = trisweep(*command, "output_dir='[/x]/runs'", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "[/x]/runs/smoke-local" in done.stdout

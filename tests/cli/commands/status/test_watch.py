@@ -53,7 +53,7 @@ def test_a_pipe_gets_a_line_and_the_command_ends_with_the_sweep(finished: Path) 
     stream = io.StringIO()
     watch(SweepFolder(finished / "runs" / "smoke-local"), "smoke", Console(file=stream, width=80))
     (line,) = stream.getvalue().splitlines()
-    assert line.endswith("5 COMPLETED, 1 INFEASIBLE")
+    assert line.endswith("3 COMPLETED, 1 INFEASIBLE")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_ctrl_c_leaves_without_a_word_of_error(finished: Path, tmp_path: Path) -
             said += os.read(ours, 65536).decode(errors="replace")
         watching.send_signal(signal.SIGINT)
         assert watching.wait(90) == 0
-        assert "5 COMPLETED, 1 INFEASIBLE" in said
+        assert "3 COMPLETED, 1 INFEASIBLE" in said
         assert "Traceback" not in said
     finally:
         for process in (watching, holder):

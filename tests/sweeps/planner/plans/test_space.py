@@ -26,7 +26,7 @@ from sweeps.planner.request import request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case, drawn
 
-NUM_PLANS = 1000
+NUM_PLANS = 200
 
 
 def exists(strategy: Strategy, case: Case) -> bool:

@@ -28,6 +28,12 @@ def run_to_the_end(replay: Replay, at_once: int = 1) -> tuple[list[ReplayedReadi
         ended.append(replay.ended(flying.pop(0)))
 
 
+@pytest.fixture(scope="module")
+def searched(replay: Replay) -> tuple[list[ReplayedReading], str]:
+    """A whole search that asked for one trial after the other."""
+    return run_to_the_end(replay)
+
+
 @pytest.mark.slow
 def test_the_sweep_is_planned_with_its_baseline_alone(replay: Replay) -> None:
     assert [trial.is_baseline for trial in replay.record.trials] == [True]
@@ -56,25 +62,28 @@ def test_it_can_ask_before_anything_was_measured(replay: Replay) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_no_plan_is_asked_twice_and_the_end_says_what_would_come_next(replay: Replay, at_once: int) -> None:
-    readings, ending = run_to_the_end(replay, at_once)
-    fingerprints = [reading.experiment.fingerprint for reading in readings if reading.experiment]
-    assert len(set(fingerprints)) == len(fingerprints) <= replay.record.spec.max_trials
-    assert "search.min_gain" in ending
-    assert "next would come tp" in ending
+def test_no_plan_is_asked_twice_and_the_end_says_what_would_come_next(
+    replay: Replay, searched: tuple[list[ReplayedReading], str]
+) -> None:
+    for readings, ending in (searched, run_to_the_end(replay, at_once=3)):
+        fingerprints = [reading.experiment.fingerprint for reading in readings if reading.experiment]
+        assert len(set(fingerprints)) == len(fingerprints) <= replay.record.spec.max_trials
+        assert "search.min_gain" in ending
+        assert "next would come tp" in ending
 
 
 @pytest.mark.slow
-def test_what_it_finds_is_better_than_the_baseline(replay: Replay) -> None:
-    readings, _ = run_to_the_end(replay)
+def test_what_it_finds_is_better_than_the_baseline(searched: tuple[list[ReplayedReading], str]) -> None:
+    readings, _ = searched
     rates = [one.performance.model_flops_per_second_per_device for one in readings if one.performance]
     assert max(rates) > 1.1 * rates[0]
 
 
 @pytest.mark.slow
-def test_another_process_that_knows_only_the_trials_asks_for_the_same(replay: Replay) -> None:
-    readings, _ = run_to_the_end(replay)
+def test_another_process_that_knows_only_the_trials_asks_for_the_same(
+    replay: Replay, searched: tuple[list[ReplayedReading], str]
+) -> None:
+    readings, _ = searched
     assert Replay().search.ask(readings[:3], 2) == replay.search.ask(readings[:3], 2)
 
 
@@ -89,8 +98,10 @@ def test_trials_in_flight_count_as_if_they_had_ended_as_expected(replay: Replay)
 
 
 @pytest.mark.slow
-def test_while_trials_run_the_search_waits_instead_of_ending(replay: Replay) -> None:
-    readings, _ = run_to_the_end(replay)
+def test_while_trials_run_the_search_waits_instead_of_ending(
+    replay: Replay, searched: tuple[list[ReplayedReading], str]
+) -> None:
+    readings, _ = searched
     last = replay.running(readings[-1].trial)
     answer = replay.search.ask([*readings[:-1], last], 1)
     assert not answer.finished
@@ -116,6 +127,7 @@ def test_where_every_trial_failed_it_goes_on_with_other_plans(replay: Replay) ->
     assert len(set(labels)) == 4
 
 
+@pytest.mark.thorough  # than no plan that is asked twice
 @pytest.mark.slow
 def test_max_trials_ends_it() -> None:
     replay = Replay([*SWEEP, "sweep.max_trials=2", "search.min_gain=0"])
@@ -124,6 +136,7 @@ def test_max_trials_ends_it() -> None:
     assert "sweep.max_trials = 2" in ending
 
 
+@pytest.mark.thorough  # than planner/test_pins
 @pytest.mark.slow
 def test_a_pinned_knob_stays_as_it_is() -> None:
     replay = Replay([*SWEEP, "parallel.recompute=full"])

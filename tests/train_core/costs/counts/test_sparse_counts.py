@@ -14,6 +14,7 @@ def model(name: str) -> ModelSpec:
     return load([f"model={name}"]).model
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "published", "rel"),
     [
