@@ -117,9 +117,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     _deselect(config, items, [item for item in items if item.get_closest_marker("thorough")])
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and (
-            item.get_closest_marker("covering") or item.get_closest_marker("one_in")
-        ):
+        if isinstance(item, pytest.Function) and any(map(item.get_closest_marker, ("covering", "one_in"))):
             grids.setdefault(item.nodeid.split("[")[0], []).append(item)
     kept = {id(item) for grid in grids.values() for item in _few_of(grid)}
     _deselect(config, items, [item for grid in grids.values() for item in grid if id(item) not in kept])

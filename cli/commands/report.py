@@ -106,7 +106,7 @@ def report_elsewhere(sweep: Sweep, out: Path, restriction: Restriction | None) -
     """Write the report into that folder, print the ranked table, and leave the sweep and MLflow as they are."""
     from launcher.state import reconcile
 
-    part = restriction.part(sweep) if restriction else sweep
+    part = _part(sweep, restriction)
     return _report_into(out, part, reconcile(part.read()))
 
 
@@ -122,7 +122,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec, restriction: Restriction |
     from results.mlflow.reachable import DamagedStore
     from results.mlflow.sweep_import import import_sweep
 
-    whole, sweep = sweep, restriction.part(sweep) if restriction else sweep
+    whole, sweep = sweep, _part(sweep, restriction)
     readings = reconcile(sweep.read())
     keep_job_records(readings)
     content = _report_into(None, sweep, readings)
@@ -137,6 +137,10 @@ def report_on(sweep: Sweep, configured: TrackingSpec, restriction: Restriction |
     console.print(f"MLflow: {count_of(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
     print_unwrapped(f"  {ui_command(root)}")
     return content | {"mlflow": asdict(imported)}
+
+
+def _part(sweep: Sweep, restriction: Restriction | None) -> Sweep:
+    return restriction.part(sweep) if restriction else sweep
 
 
 def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, Any]:
@@ -164,8 +168,7 @@ def _serve_live(folder: SweepFolder, restriction: Restriction | None, port: int)
     from sweeps.sweep import Sweep
 
     def read() -> tuple[Sweep, Sequence[TrialReading]]:
-        sweep = Sweep.stored_in(folder)  # again each time, because a search adds trials
-        sweep = restriction.part(sweep) if restriction else sweep
+        sweep = _part(Sweep.stored_in(folder), restriction)  # again each time, because a search adds trials
         return sweep, reconcile(sweep.read())
 
     def tell(line: str) -> None:

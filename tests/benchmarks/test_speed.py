@@ -21,7 +21,6 @@ def test_the_plain_gpt_has_the_parameters_of_the_trainers_model() -> None:
     assert sum(parameter.numel() for parameter in plain.parameters()) == num_parameters(spec)
 
 
-@pytest.mark.thorough  # than its number of parameters
 @pytest.mark.slow
 def test_the_plain_gpt_learns() -> None:
     small = {"model.num_layers": 1, "model.hidden_size": 32, "model.ffn_hidden_size": 128, "model.seq_length": 16}

@@ -94,7 +94,6 @@ def dies(kind: str, sender: Connection) -> None:
     os._exit(7)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("measure", "cause", "node"),
     [

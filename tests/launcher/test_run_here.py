@@ -176,7 +176,7 @@ def test_a_trial_over_its_time_limit_is_timed_out_by_the_trainer(
     assert "4 s" in state.cause
 
 
-@pytest.mark.thorough  # than control/test_command_after_command
+@pytest.mark.thorough  # than control/test_retries and slurm/test_time_limit
 @pytest.mark.slow
 def test_finished_points_are_kept_and_those_that_a_machine_ended_run_again(
     folder: SweepFolder, record_of: RecordOf, progress: Silent
@@ -336,10 +336,10 @@ def jobs_of(folder: SweepFolder) -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["while a job starts", "while jobs run"])
+@pytest.mark.parametrize(
+    ("number", "moment"), [(signal.SIGINT, "while a job starts"), (signal.SIGTERM, "while jobs run")]
+)
 def test_a_sweep_that_is_interrupted_ends_its_jobs_and_the_same_call_continues(
     folder: SweepFolder, record_of: RecordOf, progress: Silent, number: signal.Signals, moment: str
 ) -> None:

@@ -219,7 +219,6 @@ def test_after_the_loss_of_a_node_every_trial_ends_elsewhere(
     assert sorted(attempts) == [1, 1, 1, 1, 2]
 
 
-@pytest.mark.thorough  # than the death of its controller
 @pytest.mark.usefixtures("mended")
 def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_trial(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil, slurm_cluster: Path
@@ -258,7 +257,6 @@ def let_all_go(states: list[TrialReading]) -> bool:
     return all(each.outcome is Outcome.COMPLETED for each in states)
 
 
-@pytest.mark.thorough  # than the death of its controller below
 def test_after_scancel_of_an_allocation_only_a_further_command_goes_on(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
@@ -275,7 +273,6 @@ def test_after_scancel_of_an_allocation_only_a_further_command_goes_on(
     assert [each.submission.attempt for each in both if each.submission] == [2, 1]
 
 
-@pytest.mark.thorough  # than the death of its controller
 def test_an_allocation_that_meets_another_command_is_run_again_and_goes_on(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:

@@ -41,7 +41,6 @@ def test_two_ranks_on_two_nodes_measure_what_the_plan_says(
     assert any(line.startswith("job ") for line in told)
 
 
-@pytest.mark.thorough  # than calibrate/test_rates_job
 def test_a_failing_rank_a_refusal_and_an_interrupt_are_messages_and_leave_no_job(
     folder: RatesFolder, slurm: SlurmSpec, tiny_rates_plan: TinyRatesPlan
 ) -> None:

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slurm
 SHORT = ("answer-of-sbatch-lost", "memory-of-a-device-met", "files-torn", "commands-race", "no-hard-links")
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SHORT)
 def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> None:
     link, path = os.link, os.environ["PATH"]

@@ -117,7 +117,6 @@ def _output_is_where_the_submission_says(folder: SweepFolder, record: SweepRecor
     assert "#SBATCH hetjob" in script.read_text()
 
 
-@pytest.mark.thorough  # than test_trainer_in_slurm
 def test_a_rank_of_a_later_component_that_is_killed_is_named_and_the_job_is_cancelled_as_one(
     folder: SweepFolder, slurm_of_kinds: SlurmSpec, wait_until: WaitUntil
 ) -> None:

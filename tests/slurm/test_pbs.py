@@ -99,7 +99,6 @@ def test_a_job_that_waits_is_cancelled_with_its_sweep(
     assert ended.outcome is Outcome.CANCELLED, ended.cause
 
 
-@pytest.mark.thorough  # than the trial on two nodes
 def test_other_programs_are_measured_however_they_are_started(
     tmp_path: Path, folder: SweepFolder, record_of: RecordOf, pbs: SlurmSpec, wait_until: WaitUntil
 ) -> None:
@@ -118,7 +117,6 @@ def test_other_programs_are_measured_however_they_are_started(
     assert (states[3].cause, states[3].failing_rank) == ("ValueError: the data of rank 3 is bad", 3)
 
 
-@pytest.mark.thorough  # than slurm/test_controller
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("pbs")

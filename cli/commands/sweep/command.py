@@ -104,7 +104,7 @@ def sweep(
     texts = place.composition.overrides.without({"tracking"}).texts
     command = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     with _state_at_the_end(place.folder, as_json=as_json):
-        _carry_out(place, planned, rules, command)
+        _carry_out(place, planned, rules, command, restriction)
 
 
 def _require_measurable(place: SweepPlace) -> None:
@@ -125,15 +125,17 @@ def _can_be_measured_here(sweep: SweepSpec) -> bool:
     return sweep.replay is None or sweep.proxy is not None
 
 
-def _carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
+def _carry_out(
+    place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders, restriction: Restriction | None
+) -> None:
     if place.on_slurm and place.settings.launcher.kind == "allocation":
         sweep_in_allocation(place, planned, rules, command)
     elif place.on_slurm:
         from cli.commands.sweep.on_slurm import carry_out
 
-        carry_out(place, planned, rules, command)
+        carry_out(place, planned, rules, command, restriction)
     else:
-        _run_here(place, planned, rules, command)
+        _run_here(place, planned, rules, command, restriction)
 
 
 @contextmanager
@@ -224,13 +226,14 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
         )
 
 
-def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
+def _run_here(
+    place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders, restriction: Restriction | None
+) -> None:
     from cli.commands.report import report_on
     from cli.commands.sweep.on_slurm import print_why_it_ended
     from cli.output.progress import progress_on, share_ended
     from launcher.control.rules import time_limit_here
     from launcher.sweep import run_here
-    from sweeps.later_command import restriction_of
     from sweeps.sweep import Sweep
 
     if place.proxy:
@@ -254,7 +257,7 @@ def _run_here(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrd
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
     print_nothing_to_do(stored, before)
-    report_on(stored, place.settings.tracking, restriction_of(place.composition, proxy=place.proxy))
+    report_on(stored, place.settings.tracking, restriction)
     end_command(stored, place)
 
 

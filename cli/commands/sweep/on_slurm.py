@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from launcher.control.advance import Rules
     from launcher.control.orders import SweepOrders
     from launcher.where import SweepPlace
+    from sweeps.later_command import Restriction
     from sweeps.sweep import Sweep
 
 
-def carry_out(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
+def carry_out(
+    place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders, restriction: Restriction | None
+) -> None:
     """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
     from launcher.control.rules import goes_on_by_steps
 
     if place.settings.controller.kind == "slurm":
         _hand_over(place, planned, rules, command)
     elif goes_on_by_steps(place.settings):
-        _go_on(place, planned, rules, command)
+        _go_on(place, planned, rules, command, restriction)
     else:
         _submit(place, planned, rules, command)
 
@@ -74,11 +77,12 @@ def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrder
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))
 
 
-def _go_on(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
+def _go_on(
+    place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders, restriction: Restriction | None
+) -> None:
     from cli.commands.report import report_on
     from cli.output.progress import progress_on
     from launcher.sweep import carry_out_on_slurm
-    from sweeps.later_command import restriction_of
     from sweeps.sweep import Sweep
 
     try:
@@ -97,7 +101,7 @@ def _go_on(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders
         raise typer.Exit(EXIT_INTERRUPTED) from None
     stored = Sweep.stored_in(planned.folder)
     print_why_it_ended(stored, rules)
-    report_on(stored, place.settings.tracking, restriction_of(place.composition, proxy=place.proxy))
+    report_on(stored, place.settings.tracking, restriction)
     end_command(stored, place)
 
 

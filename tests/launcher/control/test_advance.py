@@ -1,4 +1,4 @@
-"""One step after another, on this machine, with jobs that take no time and a search that a test can foresee."""
+"""One step after another, with jobs that take no time and a search that a test can foresee."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from sweeps.trial import SweepFolder, Trial
 from tests.composed import compose_tree
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
+from tests.launcher.control.at_once import AtOnce
 from tests.launcher.test_run_here import jobs_of, make_job, num_runs, seeds, until
 from train_core.measurement import Outcome
 
@@ -94,6 +95,14 @@ def conductor_of(sweep: Sweep, rules: Rules, job: LocalJobFunction | None = None
 
 
 def carried_out(sweep: Sweep, rules: Rules, job: LocalJobFunction | None = None) -> Conductor:
+    """With jobs that have ended once they are started."""
+    conductor = Conductor(sweep, AtOnce(job or make_job()), rules)
+    with lock_folder(sweep.folder):
+        go_on(conductor, Silent(), POLL_SECONDS)
+    return conductor
+
+
+def carried_out_in_processes(sweep: Sweep, rules: Rules, job: LocalJobFunction) -> Conductor:
     conductor = conductor_of(sweep, rules, job)
     with lock_folder(sweep.folder):
         to_the_end(conductor)
@@ -122,7 +131,6 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
     return planned
 
 
-@pytest.mark.slow
 def test_a_search_gets_slot_after_slot_until_it_has_finished_and_every_reader_sees_its_trials(sweep: Sweep) -> None:
     done = carried_out(sweep, adaptive())
     stored = Sweep.stored_in(sweep.folder)
@@ -171,15 +179,12 @@ def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(swe
     conductor.workplace.interrupt_all()
 
 
-@pytest.mark.thorough  # than search/layouts/test_bayes
-@pytest.mark.slow
 def test_max_trials_ends_a_search_that_would_go_on(sweep: Sweep) -> None:
     done = carried_out(sweep, replace(adaptive(), max_trials=2))
     assert len(done.sweep.record.trials) == 2
     assert done.history.finished == "sweep.max_trials = 2 points were taken"
 
 
-@pytest.mark.slow
 def test_a_point_that_cannot_exist_is_a_row_and_the_search_goes_on(sweep: Sweep) -> None:
     class WithOneImpossible(Seeds):
         def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
@@ -192,7 +197,6 @@ def test_a_point_that_cannot_exist_is_a_row_and_the_search_goes_on(sweep: Sweep)
     assert [each.outcome for each in done.sweep.read()] == [Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.COMPLETED]
 
 
-@pytest.mark.slow
 def test_a_search_that_proposes_what_was_tried_ends_the_sweep_instead_of_going_round(sweep: Sweep) -> None:
     class Stubborn(Seeds):
         def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
@@ -205,24 +209,23 @@ def test_a_search_that_proposes_what_was_tried_ends_the_sweep_instead_of_going_r
 def test_a_trial_that_the_search_gives_up_ends_early_is_kept_and_does_not_run_again(sweep: Sweep) -> None:
     rules = adaptive(Seeds(2, frozenset({1})))
 
-    done = carried_out(sweep, rules, by_seed())
+    done = carried_out_in_processes(sweep, rules, by_seed())
     _, slow = done.sweep.read()
     assert (slow.outcome, slow.cause) == (Outcome.PRUNED, "it is slow")
     assert jobs_of(sweep.folder) == []
-    carried_out(Sweep.stored_in(sweep.folder), rules, by_seed())
+    carried_out_in_processes(Sweep.stored_in(sweep.folder), rules, by_seed())
     assert history(sweep).course_of(slow.name).num_attempts == 1
 
 
-@pytest.mark.slow
 def test_what_is_paused_ends_what_runs_and_starts_nothing_until_it_is_resumed(sweep: Sweep) -> None:
     journal = Journal(sweep.folder.journal)
     journal.append(Paused())
-    conductor = conductor_of(sweep, adaptive())
+    conductor = Conductor(sweep, AtOnce(make_job()), adaptive())
     held = conductor.advance()
     assert (held.started, held.held, held.finished) == ((), "it is paused", "")
     journal.append(Resumed())
     assert len(conductor.advance().started) == 2
-    to_the_end(conductor)
+    go_on(conductor, Silent(), POLL_SECONDS)
 
 
 @pytest.mark.thorough  # than what is paused
@@ -249,7 +252,6 @@ def test_the_sweep_stops_once_so_many_trials_have_failed(sweep: Sweep) -> None:
     assert len(done.sweep.record.trials) == 1
 
 
-@pytest.mark.slow
 def test_what_failed_runs_again_when_a_person_wants_it_to_and_only_once(sweep: Sweep) -> None:
     rules = adaptive(Seeds(1))
     done = carried_out(sweep, rules, make_job("raise"))
@@ -278,7 +280,6 @@ def test_the_budget_counts_what_is_in_flight_at_its_limit_and_says_what_would_ha
     assert len(conductor.sweep.record.trials) == NUM_POINTS
 
 
-@pytest.mark.slow
 def test_the_budget_is_not_forgotten_between_commands_nor_by_what_is_tried_again(sweep: Sweep) -> None:
     limits = UNLIMITED_BUDGET.model_copy(update={"device_hours": 0.0101})
     rules = adaptive(Seeds(3), limits)
@@ -303,7 +304,6 @@ def test_a_deadline_that_has_passed_ends_what_runs(sweep: Sweep) -> None:
     until(lambda: not jobs_of(sweep.folder))  # they are told to end; on a busy machine that takes a moment
 
 
-@pytest.mark.slow
 def test_torn_and_damaged_lines_of_the_journal_are_passed_over_and_told(sweep: Sweep) -> None:
     done = carried_out(sweep, adaptive(Seeds(2)))
     text = sweep.folder.journal.read_text()
@@ -332,13 +332,13 @@ def test_a_controller_that_is_killed_at_any_instant_loses_nothing_and_runs_nothi
         child = os.fork()
         if child == 0:
             try:
-                carried_out(Sweep(sweep.folder, sweep.record), adaptive(), make_job(seconds=0.3))
+                carried_out_in_processes(Sweep(sweep.folder, sweep.record), adaptive(), make_job(seconds=0.3))
             finally:
                 os._exit(0)
         time.sleep(instants.uniform(0.0, 0.6))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    done = carried_out(sweep, adaptive(), make_job(seconds=0.3))
+    done = carried_out_in_processes(sweep, adaptive(), make_job(seconds=0.3))
     assert {each.outcome for each in done.sweep.read()} == {Outcome.COMPLETED}
     assert len(done.sweep.record.trials) == NUM_POINTS
     ends = [len((each.folder.path / "ended").read_text().splitlines()) for each in done.sweep.read()]

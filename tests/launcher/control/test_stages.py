@@ -1,22 +1,19 @@
-"""Stages that follow trials, step after step, on this machine, with jobs that take no time."""
+"""Stages that follow trials, step after step, with jobs that take no time."""
 
 from __future__ import annotations
 
 import shutil
-import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from conf.compose.settings import UNLIMITED_BUDGET
-from conf.types.schema import Value
 from conf.types.stage_spec import StageSpec
 from conf.types.trainer_spec import MetricsSpec
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
-from launcher.executor import RUN_ON_THIS_MACHINE
 from launcher.sweep import union_for
 from sweeps.chains import in_chains
 from sweeps.folder.journal import Ended, Journal, Submitted
@@ -31,7 +28,10 @@ from tests.composed import composed
 from tests.conftest import RecordOf
 from tests.launcher.control.test_advance import LIMIT_SECONDS, TREE, carried_out
 from tests.launcher.test_run_here import make_job, seeds
+from tests.results.conftest import performance
+from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
+from train_core.trial_folder import TrialFolder
 
 NUM_SEEDS = 3
 AGAIN = {"again": StageSpec(after="train"), "longer": StageSpec(after="again", overrides=("training.num_steps=5",))}
@@ -72,7 +72,6 @@ def order(folder: SweepFolder) -> list[tuple[str, bool]]:
     return [(each.trial_id, isinstance(each, Ended)) for each in entries if isinstance(each, Submitted | Ended)]
 
 
-@pytest.mark.slow
 def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(chained: Sweep) -> None:
     for stage in ("again", "longer"):
         found = readings(chained.folder, stage)
@@ -85,29 +84,30 @@ def test_each_stage_starts_once_the_one_before_it_has_ended_and_never_twice(chai
     assert chained.folder.journal.read_bytes() == before
 
 
-@pytest.mark.slow
 def test_what_failed_is_followed_by_nothing(sweep: Sweep) -> None:
     carried_out(sweep, rules(AGAIN), make_job("raise"))
     assert [each.outcome for each in readings(sweep.folder, "")] == [Outcome.FAILED] * NUM_SEEDS
     assert readings(sweep.folder, "again") == []
 
 
-@pytest.mark.thorough  # than each stage that starts once
-@pytest.mark.slow
-def test_the_best_alone_have_their_stage_once_all_others_have_ended(
-    folder: SweepFolder, record_of: RecordOf, tmp_path: Path
-) -> None:
-    """The program's steps take as many seconds as its seed says, so that the least seed is the best."""
-    (tmp_path / "train.py").write_text("import sys\nfor i in (1, 2, 3): print(f'step {i} loss 4 time {sys.argv[1]} s')")
-    command = f"trainer.command=[{sys.executable},{tmp_path / 'train.py'},'{{training.seed}}']"
-    program = ("trainer=command", command, "trainer.start=once", "training.num_warmup_steps=1")
-    points: list[dict[str, Value]] = [{"training.seed": seed} for seed in (3, 1, 2)]
-    sweep = Sweep(folder, record_of(points, *program))
+def measured(folder: str, rate: float, **figures: float) -> None:
+    """As the trial's program would leave it: so many tokens in a second, or what an evaluation prints."""
+    trial, now = TrialFolder(folder), time.time()
+    is_program = trial.read_experiment().trainer.metrics is not None
+    found = without_numbers(trial.read_experiment().fingerprint, Outcome.COMPLETED, "", now)
+    changes = {"metrics": figures} if is_program else {"performance": performance(rate)}
+    trial.write_measurement(found.model_copy(update=changes))
+
+
+def test_the_best_alone_have_their_stage_once_all_others_have_ended(folder: SweepFolder, record_of: RecordOf) -> None:
+    """The least seed is the best."""
+    sweep = Sweep(folder, record_of([{"training.seed": seed} for seed in (3, 1, 2)]))
     folder.write_record(sweep.record)
-    score = StageSpec(after="train", command=(sys.executable, "-c", "print(1)"))
+    score = StageSpec(after="train", command=("score",))
     best = {"second": StageSpec(after="train", best=1), "third": score.model_copy(update={"after": "second"})}
-    stages = Stages({"score": score} | best, composed([*TREE, *program]))
-    carried_out(sweep, replace(rules({}), stages=stages), RUN_ON_THIS_MACHINE)
+    by_seed = lambda path, *_: measured(path, 100 / TrialFolder(path).read_experiment().training.seed)  # noqa: E731
+    # One after another, so that some have ended while others still wait.
+    carried_out(sweep, replace(rules({"score": score} | best), max_concurrent_trials=1), by_seed)
     (second,), (third,) = readings(folder, "second"), readings(folder, "third")
     assert (second.trial.point, third.trial.after) == ({"training.seed": 1}, second.name)
     written = order(folder)
@@ -116,8 +116,6 @@ def test_the_best_alone_have_their_stage_once_all_others_have_ended(
     assert all(written.index((each.name, True)) < written.index((second.name, False)) for each in others)
 
 
-@pytest.mark.thorough  # than each stage that starts once
-@pytest.mark.slow
 def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: Sweep, folder: SweepFolder) -> None:
     shutil.copytree(chained.folder.path, folder.path)
     changed = AGAIN | {"longer": StageSpec(after="again", overrides=("training.num_steps=6",))}
@@ -127,7 +125,6 @@ def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: 
     assert len(events(folder, Submitted)) == 4 * NUM_SEEDS
 
 
-@pytest.mark.slow
 def test_the_same_command_given_again_keeps_the_stages(chained: Sweep) -> None:
     record = union_for(chained, rules(AGAIN))
     assert {trial.role for trial in record.trials} == {"asked"}
@@ -137,15 +134,13 @@ def test_the_same_command_given_again_keeps_the_stages(chained: Sweep) -> None:
     assert [trial.stage for trial in record.trials if trial.role == "asked"] == ["", "again", "longer"]
 
 
-@pytest.mark.thorough  # than each stage that starts once
-@pytest.mark.slow
 def test_a_part_of_a_sweep_has_the_stages_of_its_points_alone(sweep: Sweep) -> None:
+    carried_out(sweep, rules({}))
     wanted = replace(rules(AGAIN), wants=lambda trial: trial.point == {"training.seed": 1})
-    carried_out(sweep, wanted)
+    carried_out(Sweep.stored_in(sweep.folder), wanted)
     assert [each.trial.point["training.seed"] for each in readings(sweep.folder, "longer")] == [1]
 
 
-@pytest.mark.slow
 def test_a_status_lists_each_stage_below_the_trial_that_it_follows(chained: Sweep) -> None:
     shown: Sequence[Trial] = [each.trial for each in in_chains(Sweep.stored_in(chained.folder).read())]
     assert [trial.stage for trial in shown] == ["", "again", "longer"] * NUM_SEEDS
@@ -173,21 +168,17 @@ class Watching(Search):
         return []
 
 
-@pytest.mark.thorough  # than each stage that starts once
-@pytest.mark.slow
-def test_a_search_for_a_figure_waits_for_the_evaluation_of_each_trial(
-    folder: SweepFolder, record_of: RecordOf, tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text("for i in (1, 2, 3): print(f'step {i} loss 4 time 0.1 s')")
-    command = f"trainer.command=[{sys.executable},{tmp_path / 'train.py'}]"
-    program = ("trainer=command", command, "trainer.start=once", "training.num_warmup_steps=1")
-    sweep = Sweep(folder, record_of([{"batch.micro_batch_size": 1}], *program))
+def test_a_search_for_a_figure_waits_for_the_evaluation_of_each_trial(folder: SweepFolder, record_of: RecordOf) -> None:
+    sweep = Sweep(folder, record_of([{"batch.micro_batch_size": 1}]))
     folder.write_record(sweep.record)
-    words = (sys.executable, "-c", "print('skill {batch.micro_batch_size}')")
-    score = StageSpec(after="train", command=words, metrics=MetricsSpec(line=r"skill (?P<skill>\d)"))
-    tree, search = composed([*TREE, *program]), Watching()
-    stages = Stages({"score": score}, tree)
-    draft = lambda proposal: trial_of(tree.tree, proposal.point, proposal.because)  # noqa: E731
-    carried_out(sweep, replace(rules({}), search=search, stages=stages, draft=draft, max_trials=9), RUN_ON_THIS_MACHINE)
+    score = StageSpec(after="train", command=("score",), metrics=MetricsSpec(line=r"skill (?P<skill>\d)"))
+    stages, search = rules({"score": score}), Watching()
+    draft = lambda proposal: trial_of(composed(TREE).tree, proposal.point, proposal.because)  # noqa: E731
+
+    def job(path: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
+        size = TrialFolder(path).read_experiment().batch.micro_batch_size
+        measured(path, 100.0, skill=float(size))
+
+    carried_out(sweep, replace(stages, search=search, draft=draft, max_trials=9), job)
     assert search.known[-1] == [(-1.0,), (-2.0,), (-4.0,)]
     assert all(cost is not None for known in search.known for cost in known)

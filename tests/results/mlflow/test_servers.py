@@ -78,7 +78,6 @@ def as_owner_of(home: Path) -> dict[str, Any]:
     return {"user": other.pw_uid, "group": other.pw_gid}
 
 
-@pytest.mark.thorough  # than the server that dies
 @pytest.mark.slow
 def test_postgresql_holds_the_same_as_sqlite_and_takes_it_once(
     postgresql: str, write_sweep: WriteSweep, output_dir: Path

@@ -17,7 +17,7 @@ import pytest
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow import artifacts, sweep_import
-from results.mlflow.store import connect, database_path
+from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
@@ -355,7 +355,19 @@ def test_a_password_in_the_address_is_not_in_the_message(store: Store) -> None:
         import_sweep(Sweep(store.folder, store.record), nowhere, store.output_dir)
 
 
-@pytest.mark.thorough  # than the settings of results/mlflow/store
+def test_telemetry_is_off_once_a_store_is_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where MLflow sees no test around it."""
+    from mlflow.telemetry import utils
+
+    monkeypatch.setattr(utils, "_IS_IN_CI_ENV_OR_TESTING", False)
+    for name in QUIET_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    assert not utils.is_telemetry_disabled()
+    store.client()
+    assert utils.is_telemetry_disabled()
+
+
+@pytest.mark.thorough  # than telemetry that is off; it is quiet too, in a process of its own
 @pytest.mark.slow
 def test_it_is_quiet_and_never_phones_home(store: Store, tmp_path: Path) -> None:
     """In a process of its own: no output, telemetry off, and a fresh store."""

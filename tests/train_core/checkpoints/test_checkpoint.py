@@ -126,7 +126,6 @@ EXPERT_READERS = [
 ]
 
 
-@pytest.mark.thorough  # than any layout that reads what any other wrote
 def test_experts_are_read_by_any_number_of_ranks_that_share_them_out(
     worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:

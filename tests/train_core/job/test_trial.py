@@ -352,7 +352,6 @@ train_core.job.rank.train = train_core.rates.device.RatesFolder.read_plan = fail
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "code", "cause"),

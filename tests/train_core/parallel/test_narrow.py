@@ -35,7 +35,7 @@ from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
 EMULATED = {"precision.dtype": "bf16", "precision.matmul_recipe": "fp8-tensorwise", "precision.emulate": True}
-NUM_STEPS = 60
+NUM_STEPS = 40
 DIGITS = {E4M3: (3, -6), E5M2: (2, -14)}
 """Bits behind the point, and the exponent below which numbers are evenly spaced."""
 
@@ -160,13 +160,13 @@ def test_a_training_in_fp8_follows_that_in_bf16(
         "batch.global_batch_size": 16,
         "batch.micro_batch_size": 8,
         "training.num_steps": NUM_STEPS,
-        "training.learning_rate": 1e-3,
+        "training.learning_rate": 1.5e-3,
     }
     narrow = EMULATED | {"precision.matmul_recipe": recipe}
     wide, fp8 = (worlds(1).run(losses, experiment_of(values | each), tmp_path)[0] for each in ({}, narrow))
     assert fp8 != wide
     assert wide[-1] < 0.7 * wide[0]
-    # Seen: 0.09 % and 0.03 %.
+    # Seen: 0.15 % and 0.05 % at most.
     assert fp8 == pytest.approx(wide, rel=0.005)
     assert np.mean(fp8[-10:]) == pytest.approx(np.mean(wide[-10:]), rel=0.002)
 

@@ -44,6 +44,7 @@ SMALL = {
         "megatron-deepspeed",
     ),
 }
+*QUICK, LONG = SMALL
 
 
 def small(name: str) -> tuple[Settings, Space]:
@@ -144,7 +145,7 @@ def num_replicas(strategy: Strategy) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*SMALL][:2] + [pytest.param([*SMALL][2], marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", [*QUICK, pytest.param(LONG, marks=pytest.mark.thorough)])
 def test_the_best_plan_and_every_count_are_those_of_trying_everything(name: str) -> None:
     _, space = small(name)
     # All stages of a single replica are one plan.
