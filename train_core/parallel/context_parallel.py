@@ -219,6 +219,8 @@ class _BlockwiseAttention(Function):
                     out, log_sum_exp = of_block.float(), its_log_sum_exp
                 else:
                     out[rows, :, queries], log_sum_exp[rows, :, queries] = of_block, its_log_sum_exp
+                # Else it would still be there while the next block is computed.
+                del of_block, its_log_sum_exp
         out = out.to(query.dtype)
         ctx.axis, ctx.exchange, ctx.documents = axis, exchange, documents
         # Keys and values of other ranks are not kept, whose memory is what the axis is for: they come by again in
@@ -238,11 +240,13 @@ class _BlockwiseAttention(Function):
             for queries, keys, is_causal, rows in Block.all_of(owner, ctx.axis.rank, query.size(2), ctx.documents):
                 seen = [tensor[rows, :, queries] for tensor in (grad_out, query, out, log_sum_exp)]
                 others = (heads[rows, :, keys] for heads in pairs)
-                of_query, *of_pairs = block_gradients(*seen, *others, is_causal=is_causal)
+                of_query, of_key, of_value = block_gradients(*seen, *others, is_causal=is_causal)
                 grad_query[rows, :, queries] += of_query
                 sums = own.apart(gradient.wait()) if sums is None else sums
-                for sum_so_far, of_block in zip(sums, of_pairs, strict=True):
-                    sum_so_far[rows, :, keys] += of_block
+                sums.key[rows, :, keys] += of_key
+                sums.value[rows, :, keys] += of_value
+                # Else they would still be there beside those of the next block.
+                del of_query, of_key, of_value
             if sums is None:  # no document has tokens on both sides, and the sum goes on as it came
                 gradient.wait()
         assert complete is not None

@@ -258,23 +258,25 @@ LATENT_CONTEXT_RANKS = [
         "ring",
         ["parallel.context_parallel_size=8", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true"],
     ),
-    pytest.param(
-        "gather",
-        ["parallel.context_parallel_size=16", "parallel.recompute=full", "model.ffn_hidden_size=1024"],
-        marks=pytest.mark.thorough,
-    ),
+    ("ring", ["parallel.context_parallel_size=2"]),
+    ("ring", ["parallel.context_parallel_size=3", "model.seq_length=24576", "parallel.world_size=3"]),
+    ("gather", ["parallel.context_parallel_size=4"]),
+    ("gather", ["parallel.context_parallel_size=16", "parallel.recompute=full"]),
 ]
+"""The core is the fullest moment of all of them, with a feed-forward layer and a head that are small beside it."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("exchange", "overrides"), LATENT_CONTEXT_RANKS)
 def test_values_narrower_than_keys_go_between_context_ranks_as_they_are(exchange: str, overrides: list[str]) -> None:
+    """Nothing of a block is there any more beside the next one."""
     shared = ["parallel.world_size=16", "batch.micro_batch_size=1", "batch.global_batch_size=16"]
     shared += ["cluster=frontier", "precision=bf16", f"parallel.context_exchange={exchange}"]
+    shared += ["model.ffn_hidden_size=1024", "model.vocab_size=512"]
     experiment = load([*LONG_LATENT, *shared, *overrides]).experiment()
     counted, predicted = rehearse_stage(experiment, 0), estimate(experiment)
     assert counted.traffic == stage_traffic(experiment, 0)
-    assert counted.memory.total_bytes == pytest.approx(predicted.stages[0].allocated_bytes, rel=0.02)
+    assert counted.memory.total_bytes == pytest.approx(predicted.stages[0].allocated_bytes, rel=2e-3)
     assert counted.flops * experiment.parallel.world_size == predicted.hardware_flops
 
 

@@ -99,22 +99,41 @@ def buffer_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def core_bytes(setting: Setting, shard: Shard) -> Integers:
-    """Bytes that this trainer's core holds backward beside the layer's activations, less what is gone of these by then.
+    """Bytes that this trainer's core holds at its fullest moment backward, less what the layer has let go by then.
 
-    Keys and values: those of this rank, those of all ranks and their gradients where they are gathered, else two of
-    each that come and go, and the gradients of a block. Queries: gradients of the output and of a block, and in fp32
-    their sum. The feed-forward layer has let go what it kept, and its norm's input and output.
+    All along: gradients of the output, those of queries summed in fp32, this rank's keys and values in one piece, and
+    what comes and goes. With the own block, its gradients of queries, keys and values; other blocks leave out half of
+    the queries or half of the keys.
     """
-    model, c, exchanged = setting.model, shard.context_parallel_size, exchanged_bytes(setting, shard)
+    model, c, pairs = setting.model, shard.context_parallel_size, exchanged_bytes(setting, shard)
     tokens, t, width = tokens_of(setting, shard), shard.tensor_parallel_size, setting.dtype_bytes
-    buffers = 2 * c if setting.context_exchange == "gather" else np.minimum(c, 3) + 1
-    # The output is as wide as the values of all heads.
-    queries = tokens * (model.query_size // t) * (width + FLOAT32_BYTES) + tokens * (model.attended_size // t) * width
-    around = (buffers + 2) * exchanged + queries
-    units = (3 if model.gated_mlp else 2) * model.ffn_hidden_size // t
-    gone = np.where(shard.recompute == POINTWISE, 0, 2 * held_tokens_of(setting, shard) * model.hidden_size * width)
-    held: Integers = np.where(c > 1, around + hidden_bytes_of(setting, shard) - gone - tokens * units * width, 0)
+    queries = tokens * (model.query_size // t) * width
+    own_block, other_block = pairs + queries, np.maximum(pairs + queries // 2, pairs // 2 + queries)
+    if setting.context_exchange == "gather":
+        moment = 2 * c * pairs + own_block  # what was gathered, and its gradients
+    else:
+        # The sums of this rank's gradients and of those that go round; the pairs at work and those that come. Between
+        # two blocks these are twice, on their way out and in, from four ranks on: with fewer, the last ones are here.
+        moment = np.where(c == 2, 3 * pairs + own_block, 4 * pairs + other_block)
+        moment = np.where(c > 3, np.maximum(moment, 6 * pairs), moment)
+    all_along = pairs + tokens * (model.query_size * FLOAT32_BYTES + model.attended_size * width) // t
+    held: Integers = np.where(c > 1, all_along + moment - _let_go_before_core(setting, shard), 0)
     return held
+
+
+def _let_go_before_core(setting: Setting, shard: Shard) -> Integers:
+    """Bytes of a layer's activations that are gone when its core runs backward: the feed-forward layer's.
+
+    These are its norm's input and output and both sides of the activation, less what recomputation did not keep.
+    """
+    model, width, is_pointwise = setting.model, setting.dtype_bytes, shard.recompute == POINTWISE
+    vectors = np.where(is_pointwise, 1, 2) * model.hidden_size
+    units = np.where(is_pointwise, 0, 1) + (2 if model.gated_mlp else 1)
+    of_units = tokens_of(setting, shard) * (units * model.ffn_hidden_size // shard.tensor_parallel_size)
+    # What sequence parallelism gathered for a product is gone as well, which is counted beside every moment.
+    gathered = np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0)
+    gone: Integers = (held_tokens_of(setting, shard) * vectors + of_units) * width + gathered
+    return gone
 
 
 def block_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:
