@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.replay.cbo import CboPlayer, is_installed
 from benchmarks.replay.game import Game, play
 from benchmarks.replay.knobs import KnobSpace
-from benchmarks.replay.machine import InventedMachine
+from benchmarks.replay.machine import InventedMachine, SurprisingMachine
 from benchmarks.replay.players import Player, RandomPlayer, TpePlayer, TpeSpace
 from benchmarks.replay.published import measured_grounds, sections
 from benchmarks.replay.sites import SITES, ModelSite, SiteGround
@@ -28,6 +28,7 @@ from sweeps.search.layouts.bayes import Bayes
 
 SEEDS = range(20)
 MIN_GAIN = 0.02  # of conf/search/bayes.yaml
+SURPRISING_SEEDS = range(18)
 MOST_JOBS = 60
 MOST_JOBS_OF_CBO = 25  # each takes it about a second
 NUM_FINISHED = 1000
@@ -48,6 +49,7 @@ def main(*, long: bool = False) -> list[Target]:
         _cbo(slow),
         *_on_published_rows(),
         *_early_ends(),
+        *_early_ends_where_surprised(),
         *_times_to_ask(),
     ]
 
@@ -125,6 +127,17 @@ def _early_ends() -> list[Target]:
     what = f"search=bayes ends itself before 98 % of the best, min_gain={MIN_GAIN:g}, {len(games)} published jobs"
     jobs = sum(game.num_jobs for game in games) / len(games)
     return [at_most(what, 5, 100 * wrong / len(games), " %", f"{jobs:.1f} jobs each until it has it, or ends")]
+
+
+def _early_ends_where_surprised() -> list[Target]:
+    """The same on machines with effects that the search's model of the error has no place for."""
+    machines = [SurprisingMachine(seed) for seed in SURPRISING_SEEDS]
+    grounds = [SiteGround.of(site, machine) for site in SITES[:2] for machine in machines]
+    games = [play(ground.bayes(MIN_GAIN), ground, MOST_JOBS) for ground in grounds]
+    wrong = sum(game.jobs_to_best is None for game in games)
+    what = f"the same on {len(games)} made-up machines that surprise it"
+    remark = f"median {_median_jobs(games):g} jobs to 98 %, lowest share {min(game.share for game in games):.1%}"
+    return [at_most(what, 10, 100 * wrong / len(games), " %", remark)]
 
 
 def _times_to_ask() -> list[Target]:

@@ -35,9 +35,10 @@ CONSTANT_SPREAD = 0.25
 WHOLE_SPREAD = 0.20  # of what all plans have in common
 SMOOTH_SPREAD = 0.05  # of the part of the remainder that varies slowly with the sizes
 SHARD_SPREAD = 0.08  # of the part that each pair of tensor size and micro-batch has of its own
+PIPELINE_SPREAD = 0.04  # of the part that each pipeline size has of its own, as stages lie on nodes or share out layers
 KIND_SPREAD = 0.04  # of what each schedule, recomputation, ZeRO stage and form of tensor parallelism does
 REMAINDER_SCALES = {1.0: 0.7, 2.5: 0.3}
-"""Factors on the three spreads above, with the probability of each before the first trial. Where the trials go on to
+"""Factors on the four spreads above, with the probability of each before the first trial. Where the trials go on to
 surprise the cost model, they speak for the larger one, and the search looks for longer."""
 LENGTHS = {
     "tensor_parallel_size": 2.0,
@@ -209,7 +210,7 @@ class _Parts:
         return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
 
 
-_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + len(KINDS) * KIND_SPREAD**2
+_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + PIPELINE_SPREAD**2 + len(KINDS) * KIND_SPREAD**2
 
 
 def _linearise(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
@@ -235,6 +236,8 @@ def _remainder(left: Plans, right: Plans) -> Floats:
     squares = (sizes**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * sizes @ others.T
     covariance: Floats = SMOOTH_SPREAD**2 * np.exp(-0.5 * np.maximum(squares, 0.0))
     covariance += SHARD_SPREAD**2 * (_shards(left)[:, None] == _shards(right)[None, :])
+    stages = left.pipeline_parallel_size[:, None] == right.pipeline_parallel_size[None, :]
+    covariance += PIPELINE_SPREAD**2 * stages
     covariance += KIND_SPREAD**2 * (_kinds(left) @ _kinds(right).T)
     return covariance
 

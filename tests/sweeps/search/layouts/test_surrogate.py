@@ -68,6 +68,17 @@ def test_plans_that_err_each_in_their_own_way_surprise_it_and_widen_what_it_expe
     assert surprised.belief(plans).spread.mean() > 1.5 * calm.belief(plans).spread.mean()
 
 
+def test_a_pipeline_size_that_is_slow_in_ways_of_its_own_is_slow_in_plans_unlike_those_measured(plans: Priced) -> None:
+    """Its neighbours are not, so that neither a term nor what varies slowly explains it."""
+    sizes = plans.plans.pipeline_parallel_size
+    slow = np.sort(np.unique(sizes))[1]
+    logs = np.log(plans.step_seconds) + np.where(sizes == slow, 0.15, 0.0)
+    belief = Surrogate.fit(seen_of(plans, logs, spread_over(plans, 40))).belief(plans)
+    off = belief.mean - logs
+    assert np.abs(off[sizes == slow]).mean() < 0.02
+    assert np.abs(off[sizes != slow]).mean() < 0.02
+
+
 def test_a_term_that_costs_more_is_told_apart_from_the_others(plans: Priced) -> None:
     tensor = STEP_TERMS.index("tensor_seconds")
     dearer = plans.terms.copy()
