@@ -156,7 +156,7 @@ test-trainers: trainers .venv/.installed-dev ## sweep those trainers on two rank
 check: .venv/.installed-dev ## lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/.installed-dev ## format the code
