@@ -18,8 +18,8 @@ OPTION_GROUPS := search budget controller launcher trainer
 CHOICE := $(if $(CLUSTER),cluster=$(CLUSTER)) $(foreach group,$(OPTION_GROUPS),$(if $($(group)),$(group)=$($(group)))) $(OVERRIDES)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A worker for each core, and two for the test clusters, on which they mostly wait. Each worker imports everything: of
-# tests/sweeps, three on two cores took 67 and 61 s, six 80 and 98 s.
-WORKERS := $(shell expr 2 + $$(nproc 2>/dev/null || echo 2))
+# tests/sweeps, three on two cores took 67 and 61 s, six 80 and 98 s. On a shared machine with many cores eight do.
+WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 6 ? cores + 2 : 8)))
 # Tests start thousands of processes. Where the environment forbids bytecode, each would compile the package anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 TORCH_CONSTRAINT := $(if $(filter site,$(TORCH)),,-c constraints-torch.txt)

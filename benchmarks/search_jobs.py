@@ -1,6 +1,6 @@
 """The number of jobs that a search needs until one of them is within 2 % of the best, beside other searches.
 
-python -m benchmarks search_jobs          about a minute on a quiet machine
+python -m benchmarks search_jobs          nine minutes were seen, on two cores with other work beside it
 python -m benchmarks.search_jobs --long   more machines for the slow competitors
 
 Every machine here is made up (`replay`): these are replays, no measurements of a cluster. The search was developed on

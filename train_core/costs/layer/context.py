@@ -12,16 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.units import FLOAT32_BYTES
-from train_core.costs.layer.shard import (
-    FULL,
-    POINTWISE,
-    SELECTIVE,
-    Shard,
-    held_tokens_of,
-    hidden_bytes_of,
-    scores_of,
-    tokens_of,
-)
+from train_core.costs.layer.layer_bytes import activated_bytes, norm_output_bytes
+from train_core.costs.layer.shard import FULL, POINTWISE, SELECTIVE, Shard, hidden_bytes_of, scores_of, tokens_of
 from train_core.costs.primitives.collectives import gather_seconds, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import Number, attention_seconds, matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
@@ -112,10 +104,12 @@ def core_bytes(setting: Setting, shard: Shard) -> Integers:
     if setting.context_exchange == "gather":
         moment = 2 * c * pairs + own_block  # what was gathered, and its gradients
     else:
-        # The sums of this rank's gradients and of those that go round; the pairs at work and those that come. Between
-        # two blocks these are twice, on their way out and in, from four ranks on: with fewer, the last ones are here.
-        moment = np.where(c == 2, 3 * pairs + own_block, 4 * pairs + other_block)
-        moment = np.where(c > 3, np.maximum(moment, 6 * pairs), moment)
+        # The sums of this rank's gradients and of those that go round, the pairs at work and those that come. With two
+        # ranks the first block is the fullest. From four on it may be the time between two blocks, when what goes round
+        # is there twice, on its way out and in.
+        with_block = 4 * pairs + other_block
+        most = np.maximum(with_block, 6 * pairs)
+        moment = np.select([c == 2, c == 3], [3 * pairs + own_block, with_block], most)
     all_along = pairs + tokens * (model.query_size * FLOAT32_BYTES + model.attended_size * width) // t
     held: Integers = np.where(c > 1, all_along + moment - _let_go_before_core(setting, shard), 0)
     return held
@@ -126,13 +120,12 @@ def _let_go_before_core(setting: Setting, shard: Shard) -> Integers:
 
     These are its norm's input and output and both sides of the activation, less what recomputation did not keep.
     """
-    model, width, is_pointwise = setting.model, setting.dtype_bytes, shard.recompute == POINTWISE
-    vectors = np.where(is_pointwise, 1, 2) * model.hidden_size
-    units = np.where(is_pointwise, 0, 1) + (2 if model.gated_mlp else 1)
-    of_units = tokens_of(setting, shard) * (units * model.ffn_hidden_size // shard.tensor_parallel_size)
+    vector, side = norm_output_bytes(setting, shard), activated_bytes(setting, shard)
+    kept = 2 * vector + (3 if setting.model.gated_mlp else 2) * side
+    dropped = np.where(shard.recompute == POINTWISE, vector + side, 0)
     # What sequence parallelism gathered for a product is gone as well, which is counted beside every moment.
     gathered = np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0)
-    gone: Integers = (held_tokens_of(setting, shard) * vectors + of_units) * width + gathered
+    gone: Integers = kept - dropped + gathered
     return gone
 
 
