@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"gpu-check: {given.out} cannot be written ({error.strerror}). Choose another --out.", file=sys.stderr)
         return EXIT_USAGE
-    machine = machine_of(probe, given.ranks if on_cpu else None)
+    machine = machine_of(probe, given.ranks)
     session = CheckSession(machine, node_of(machine), given.out, jobs, time.monotonic() + 60 * given.minutes)
     return session.run(given.parts)
 
@@ -50,8 +50,9 @@ def _folder_of_jobs(out: Path) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__)
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu tries the script itself out")
-    ranks = "1 to 16, with --device cpu (default: 4)"
-    parser.add_argument("--ranks", type=int, choices=range(1, 17), default=4, metavar="N", help=ranks)
+    ranks = "1 to 16 (default: one for each GPU; 4 with --device cpu). More than there are GPUs share them, which says"
+    ranks += " whether layouts compute the same, but not how fast"
+    parser.add_argument("--ranks", type=int, choices=range(1, 17), metavar="N", help=ranks)
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="for all checks (default: 10)")
     parts = f"some of {', '.join(PARTS)} (default: all)"
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=parts)

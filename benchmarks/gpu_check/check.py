@@ -46,7 +46,7 @@ class Result(Frozen):
 
     name: str
     part: str
-    num_devices: int
+    num_ranks: int
     verdict: Verdict
     seen: str
     seconds: float
@@ -59,24 +59,24 @@ class CheckLeftOut(Exception):  # no error: it says in one sentence why a check 
 
 @dataclass(frozen=True)
 class Check:
-    """Something to find out on a few devices.
+    """Something to find out on a few ranks.
 
     Attributes:
-        num_devices: how many it holds while it runs.
+        num_ranks: the places that it holds while it runs: as many as all ranks where nothing may run beside it.
         seconds: what it takes on a healthy machine; it is not begun when the budget has less left.
-        run: is called with the numbers of its devices.
+        run: is called with the numbers of its places, each of which is a device, or a share of one.
     """
 
     name: str
     part: str
-    num_devices: int
+    num_ranks: int
     seconds: float
     run: Callable[[tuple[int, ...]], CheckFinding]
 
 
 @dataclass
-class Devices:
-    """The devices that no check holds, and how many checks have been given theirs."""
+class Places:
+    """The places of ranks that no check holds, and how many checks have been given theirs."""
 
     free: list[int]
     num_served: int = 0
@@ -103,56 +103,57 @@ class Runner:
     """Runs checks.
 
     Attributes:
+        num_ranks: the ranks that may run at once.
         deadline: in monotonic seconds; no check begins that would end later.
         tell: is called with each result as soon as it is there, by one thread at a time.
         stopped: nothing more is begun once it is set.
     """
 
-    num_devices: int
+    num_ranks: int
     deadline: float
     tell: Callable[[Result], None]
     stopped: threading.Event = field(default_factory=threading.Event)
     results: list[Result] = field(default_factory=list)
 
     def run(self, checks: Sequence[Check]) -> None:
-        """Run checks beside each other, as far as devices reach, and return when all have ended."""
-        devices, telling = Devices(list(range(self.num_devices))), threading.Lock()
+        """Run checks beside each other, as far as places reach, and return when all have ended."""
+        places, telling = Places(list(range(self.num_ranks))), threading.Lock()
 
         def make(position: int, check: Check) -> None:
-            with devices.take(position, min(check.num_devices, self.num_devices)) as mine:
+            with places.take(position, min(check.num_ranks, self.num_ranks)) as mine:
                 result = self._result(check, mine)
             with telling:
                 self.results.append(result)
                 self.tell(result)
 
-        with ThreadPoolExecutor(max_workers=self.num_devices) as threads:  # more would only wait for devices
+        with ThreadPoolExecutor(max_workers=self.num_ranks) as threads:  # more would only wait for places
             waited_for = [threads.submit(make, position, check) for position, check in enumerate(checks)]
             for done in waited_for:
                 done.result()
 
-    def _result(self, check: Check, devices: tuple[int, ...]) -> Result:
+    def _result(self, check: Check, places: tuple[int, ...]) -> Result:
         start = time.monotonic()
-        verdict, seen, figures = self._outcome(check, devices)
+        verdict, seen, figures = self._outcome(check, places)
         seconds = time.monotonic() - start
         return Result(
             name=check.name,
             part=check.part,
-            num_devices=check.num_devices,
+            num_ranks=check.num_ranks,
             verdict=verdict,
             seen=seen,
             seconds=seconds,
             figures=dict(figures),
         )
 
-    def _outcome(self, check: Check, devices: tuple[int, ...]) -> tuple[Verdict, str, Mapping[str, Any]]:
-        if check.num_devices > self.num_devices:
-            return Verdict.LEFT_OUT, f"needs {check.num_devices} devices; this machine has {self.num_devices}", {}
+    def _outcome(self, check: Check, places: tuple[int, ...]) -> tuple[Verdict, str, Mapping[str, Any]]:
+        if check.num_ranks > self.num_ranks:
+            return Verdict.LEFT_OUT, f"needs {check.num_ranks} ranks; there are {self.num_ranks}", {}
         if self.stopped.is_set():
             return Verdict.LEFT_OUT, "interrupted", {}
         if time.monotonic() + check.seconds > self.deadline:
             return Verdict.LEFT_OUT, f"takes about {check.seconds:.0f} s, and less was left of the time", {}
         try:
-            finding = check.run(devices)
+            finding = check.run(places)
         except CheckLeftOut as reason:
             return Verdict.LEFT_OUT, str(reason), {}
         except TrisweepError as error:

@@ -30,9 +30,10 @@ ALLOCATED = re.compile(r"([\d.]+) ([GM]iB) is allocated by PyTorch")
 def faults(bench: CheckWorkbench) -> Iterator[Check]:
     """Each fault, with the verdict that is due."""
     start, hang = bench.scale.start_seconds, bench.scale.hang_seconds
-    num_ranks = 4 if bench.num_devices >= 4 else 2
+    num_ranks = 4 if bench.num_ranks >= 4 else 2
     yield Check("a rank that stops is named", PART, num_ranks, start + 2 * hang, partial(_hang, bench))
-    yield Check("too large a batch is out of memory", PART, 1, start, partial(_out_of_memory, bench))
+    alone = bench.num_ranks if bench.shares_devices else 1  # what shares its GPU would run out of memory too
+    yield Check("too large a batch is out of memory", PART, alone, start, partial(_out_of_memory, bench))
     yield Check("killed, it goes on where it was saved", PART, 1, 3 * start, partial(_resume, bench))
     yield Check("saved in one layout, loaded in another", PART, num_ranks, 3 * start, partial(_reshard, bench))
 
@@ -45,7 +46,7 @@ def _hang(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
     if not job.wait_until(lambda: len(job.trial.read_metrics()) >= STEPS_BEFORE_FAULT):
         ran = bench.wait_for(job)
         return CheckFinding(passed=False, seen=f"it ended before the fault: {ran.why}", figures=figures_of(ran))
-    stopped = layout.num_devices - 1
+    stopped = layout.num_ranks - 1
     pid = job.pid_of_rank(stopped)
     if pid is None:
         job.kill()

@@ -24,7 +24,7 @@ MOST_SECONDS = 150.0
 def hardware(bench: CheckWorkbench) -> Iterator[Check]:
     """One check, on all devices at once."""
     name = "matrix products, memory and collectives"
-    yield Check(name, PART, bench.num_devices, SECONDS[bench.kind], partial(_rates, bench))
+    yield Check(name, PART, bench.num_ranks, SECONDS[bench.kind], partial(_rates, bench))
 
 
 def _rates(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:

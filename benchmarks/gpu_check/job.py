@@ -1,17 +1,28 @@
 """One job of the check, as a process of its own: `python -m benchmarks.gpu_check.job FOLDER`.
 
 A job that runs in its own process can be killed, stopped or limited from outside as a user's job would be.
+
+NCCL refuses two ranks of one host on one GPU, because their kernels wait for each other. It cannot know that a GPU takes
+turns with its processes. So each rank that shares a GPU says that it is a host of its own, and sends over a socket.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 from pathlib import Path
 
 import psutil
 
 from train_core.job.trial import run_trial_here
+
+SHARES = "TRISWEEP_CHECK_SHARES_GPUS"
+SHARING = {SHARES: "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+"""The variables of a job whose ranks share GPUs."""
+
+if SHARES in os.environ:  # a rank is a process of its own, which imports this module when it starts
+    os.environ["NCCL_HOSTID"] = f"rank-{os.getpid()}"
 
 
 def main() -> None:

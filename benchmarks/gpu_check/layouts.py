@@ -1,4 +1,4 @@
-"""Every axis, on two, four and eight devices, against one device: the same steps to the precision's rounding."""
+"""Every axis, on two, four and eight ranks, against one rank: the same steps to the precision's rounding."""
 
 from __future__ import annotations
 
@@ -18,25 +18,36 @@ PART = "layouts"
 
 
 class CheckLayout(NamedTuple):
-    """A way over the axes."""
+    """A way over the axes.
+
+    Attributes:
+        data: replicas, which share out the experts where `expert` says so.
+        family: the model that has this axis; empty where all have it.
+    """
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
+    context: int = 1
+    expert: int = 1
     schedule: str = "1f1b"
     sequence_parallel: bool = False
     zero_stage: int = 0
     recompute: str = "none"
+    exchange: str = "ring"
+    family: str = ""
 
     @property
-    def num_devices(self) -> int:
-        return self.tensor * self.pipeline * self.data
+    def num_ranks(self) -> int:
+        return self.tensor * self.pipeline * self.data * self.context
 
     def __str__(self) -> str:
         parts = [
             f"tp{self.tensor}{' sp' if self.sequence_parallel else ''}" if self.tensor > 1 else "",
             f"pp{self.pipeline} {self.schedule}" if self.pipeline > 1 else "",
+            f"cp{self.context} {self.exchange}" if self.context > 1 else "",
             f"dp{self.data} zero{self.zero_stage}" if self.data > 1 else "",
+            f"ep{self.expert}" if self.expert > 1 else "",
             f"recompute {self.recompute}" if self.recompute != "none" else "",
         ]
         return " ".join(part for part in parts if part)
@@ -46,13 +57,16 @@ class CheckLayout(NamedTuple):
         global_batch_size = TRAINING["batch.global_batch_size"]
         assert isinstance(global_batch_size, int)
         return {
-            "parallel.world_size": self.num_devices,
+            "parallel.world_size": self.num_ranks,
             "parallel.tensor_parallel_size": self.tensor,
             "parallel.pipeline_parallel_size": self.pipeline,
             "parallel.virtual_pipeline_size": 2 if self.schedule == "interleaved" else 1,
             "parallel.schedule": self.schedule,
             "parallel.sequence_parallel": self.sequence_parallel,
             "parallel.zero_stage": self.zero_stage,
+            "parallel.context_parallel_size": self.context,
+            "parallel.context_exchange": self.exchange,
+            "parallel.expert_parallel_size": self.expert,
             "parallel.recompute": self.recompute,
             "batch.micro_batch_size": global_batch_size // (self.data * num_micro_batches),
         }
@@ -70,6 +84,12 @@ LAYOUTS = {
         CheckLayout(data=2, zero_stage=1),
         CheckLayout(data=2, zero_stage=2),
         CheckLayout(data=2, zero_stage=3),
+        CheckLayout(context=2),
+        CheckLayout(context=2, exchange="gather"),
+        CheckLayout(context=2, family="latent"),
+        CheckLayout(data=2, expert=2, family="mixture"),
+        CheckLayout(data=2, expert=2, zero_stage=1, family="mixture"),
+        CheckLayout(tensor=2, sequence_parallel=True, family="latent"),
     ),
     4: (
         CheckLayout(tensor=4, sequence_parallel=True),
@@ -80,6 +100,9 @@ LAYOUTS = {
         CheckLayout(tensor=2, data=2, sequence_parallel=True, zero_stage=3, recompute="selective"),
         CheckLayout(pipeline=2, data=2, schedule="interleaved", zero_stage=1),
         CheckLayout(pipeline=2, data=2, schedule="gpipe", zero_stage=0),
+        CheckLayout(context=2, tensor=2, sequence_parallel=True),
+        CheckLayout(context=4, exchange="gather"),
+        CheckLayout(pipeline=2, data=2, expert=2, zero_stage=1, family="mixture"),
     ),
     8: (
         CheckLayout(tensor=8, sequence_parallel=True),
@@ -92,24 +115,25 @@ LAYOUTS = {
         CheckLayout(tensor=2, pipeline=4, schedule="interleaved", sequence_parallel=True, recompute="selective"),
     ),
 }
-"""Two devices: each axis alone. Four and eight: each two axes meet."""
+"""Two ranks: each axis alone. Four and eight: each two axes meet."""
 
 Kind = tuple[str, Dtype]
 """A family of models and the precision in which it is trained."""
 
 References = dict[Kind, list[StepMetrics]]
-"""The steps on one device."""
+"""The steps on one rank."""
 
 
-def layouts(bench: CheckWorkbench, known: References, num_devices: int) -> Iterator[Check]:
-    """Every layout on that many devices. Families and precisions take turns."""
-    if num_devices > bench.num_devices:
-        yield Check(f"{len(LAYOUTS[num_devices])} layouts on {num_devices} devices", PART, num_devices, 0, _impossible)
+def layouts(bench: CheckWorkbench, known: References, num_ranks: int) -> Iterator[Check]:
+    """Every layout on that many ranks. Families and precisions take turns."""
+    if num_ranks > bench.num_ranks:
+        yield Check(f"{len(LAYOUTS[num_ranks])} layouts on {num_ranks} ranks", PART, num_ranks, 0, _impossible)
         return
-    for layout, (family, dtype) in zip(LAYOUTS[num_devices], kinds(bench), strict=False):
+    for layout, (usual, dtype) in zip(LAYOUTS[num_ranks], kinds(bench), strict=False):
+        family = layout.family or usual
         name = f"{layout}, {family} {dtype}"
         run = partial(as_reference, bench, known, (family, dtype), layout.values(), name)
-        yield Check(name, PART, num_devices, bench.scale.start_seconds, run)
+        yield Check(name, PART, num_ranks, bench.scale.start_seconds, run)
 
 
 def kinds(bench: CheckWorkbench) -> Iterator[Kind]:
@@ -135,4 +159,4 @@ def as_reference(
 
 
 def _impossible(devices: tuple[int, ...]) -> CheckFinding:
-    raise CheckLeftOut(f"this machine has {len(devices)} devices")
+    raise CheckLeftOut(f"there are {len(devices)} ranks")

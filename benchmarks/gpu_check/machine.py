@@ -28,13 +28,14 @@ RELEVANT = re.compile(
 DRIVER_FILES = (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version"))
 TOPOLOGY_COMMANDS = (("nvidia-smi", "topo", "-m"), ("rocm-smi", "--showtopotype"))
 CPU_INFO = Path("/proc/cpuinfo")
+CPU_RANKS = 4
 
 
 class CheckedMachine(Frozen):
     """The machine.
 
     Attributes:
-        num_ranks: GPUs; on a CPU the ranks that are to be used.
+        num_ranks: the ranks that run at once: one for each GPU, or more, which then share GPUs.
         versions: of torch, driver and so on, by name.
         processor: the host's, with its number of usable cores.
         topology: what the vendor's tool says of the links between GPUs; empty without such a tool.
@@ -51,24 +52,31 @@ class CheckedMachine(Frozen):
     variables: dict[str, str]
 
     @property
+    def num_devices(self) -> int:
+        """GPUs, or CPU ranks."""
+        return len(self.devices) or self.num_ranks
+
+    @property
     def device_text(self) -> str:
         """`8 x NVIDIA H200`, and other names where the GPUs differ."""
         names = Counter(device.name for device in self.devices)
-        return ", ".join(f"{count} x {name}" for name, count in names.items()) or f"{self.num_ranks} CPU ranks"
+        gpus = ", ".join(f"{count} x {name}" for name, count in names.items())
+        shared = f", shared by {self.num_ranks} ranks" if self.num_ranks > self.num_devices else ""
+        return f"{gpus}{shared}" if gpus else f"{self.num_ranks} CPU ranks"
 
     @property
     def link_text(self) -> str:
         return links_in(self.topology) if len(self.devices) > 1 else ""
 
 
-def machine_of(probe: Probe, num_cpu_ranks: int | None) -> CheckedMachine:
-    """This machine, with its GPUs, or with as many ranks on its cores."""
+def machine_of(probe: Probe, num_ranks: int | None) -> CheckedMachine:
+    """This machine, with the GPUs of the probe, or with ranks on its cores where that has none."""
     host = this_machine()
-    on_cpu = num_cpu_ranks is not None
+    on_cpu = not probe.devices
     return CheckedMachine(
         kind="cpu" if on_cpu else "gpu",
-        devices=() if on_cpu else probe.devices,
-        num_ranks=num_cpu_ranks if num_cpu_ranks is not None else len(probe.devices),
+        devices=probe.devices,
+        num_ranks=num_ranks or len(probe.devices) or CPU_RANKS,
         versions=_versions(probe),
         processor=f"{_processor()}, {host.num_cores} usable cores",
         host_memory_bytes=host.memory_bytes,

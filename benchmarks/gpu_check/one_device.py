@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from benchmarks.gpu_check.agreement import figures_of, finding_on_steps
 from benchmarks.gpu_check.check import Check, CheckFinding
@@ -20,6 +21,41 @@ WAYS: dict[str, dict[str, Value]] = {
     "recompute pointwise": {**WHOLE, "parallel.recompute": "pointwise"},
 }
 """Other ways in which one device can train, which must not change what it computes."""
+
+class AgainstCpu(NamedTuple):
+    """A model that a GPU and its host's CPU train alike.
+
+    Attributes:
+        narrow: in the 16-bit precision of the device; else in fp32.
+        on_cpu: what else the CPU is told, where it lacks what a GPU has.
+    """
+
+    name: str
+    family: str
+    narrow: bool = True
+    values: dict[str, Value] = {}  # noqa: RUF012  (a NamedTuple's default, which nobody changes)
+    on_cpu: dict[str, Value] = {}  # noqa: RUF012
+
+
+EMULATED: dict[str, Value] = {"precision.emulate": True}
+AGAINST_CPU = (
+    AgainstCpu("GPT", "GPT", narrow=False),
+    AgainstCpu("Llama", "Llama"),
+    AgainstCpu("mixture", "mixture"),
+    AgainstCpu("mixture", "mixture", narrow=False),
+    AgainstCpu("latent attention", "latent"),
+    AgainstCpu("separate documents, Llama", "Llama", values={"data.separate_documents": True}),
+    AgainstCpu("separate documents, Llama", "Llama", narrow=False, values={"data.separate_documents": True}),
+)
+FP8_AGAINST_CPU = (
+    AgainstCpu("fp8 tensors, Llama", "Llama", values={"precision.matmul_recipe": "fp8-tensorwise"}, on_cpu=EMULATED),
+    AgainstCpu("fp8 rows, Llama", "Llama", values={"precision.matmul_recipe": "fp8-rowwise"}, on_cpu=EMULATED),
+    AgainstCpu("fp8 rows, mixture", "mixture", values={"precision.matmul_recipe": "fp8-rowwise"}, on_cpu=EMULATED),
+)
+"""Where the device has such products; a CPU rounds the same operands, and multiplies them in fp32."""
+
+SMALL: dict[str, Value] = {"model.num_layers": 4, "batch.global_batch_size": 4, "batch.micro_batch_size": 4}
+"""One core computes the comparison."""
 
 COMPILE_SECONDS = 90.0
 """Nobody has compiled layers for a GPU yet; this is what others report for models of that size."""
@@ -48,7 +84,10 @@ def variants(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     for (name, values), kind in zip(WAYS.items(), kinds(bench), strict=False):
         run = partial(as_reference, bench, known, kind, values, name)
         yield Check(f"{name}, {' '.join(kind)}", PART, 1, start, run)
-    yield Check("as on the host's CPU, GPT fp32", PART, 1, 3 * start, partial(_as_on_cpu, bench))
+    chosen = (*AGAINST_CPU, *(FP8_AGAINST_CPU if bench.kind == "gpu" and bench.has_fp8 else ()))
+    for which in chosen:
+        name = f"as on the host's CPU, {which.name} {bench.narrow if which.narrow else 'fp32'}"
+        yield Check(name, PART, 1, 3 * start, partial(_as_on_cpu, bench, which, name))
 
 
 def compiled_layers(bench: CheckWorkbench, known: References) -> Iterator[Check]:
@@ -59,15 +98,17 @@ def compiled_layers(bench: CheckWorkbench, known: References) -> Iterator[Check]
         yield Check(f"compiled layers, {' '.join(kind)}", PART, 1, COMPILE_SECONDS, run)
 
 
-def _as_on_cpu(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
+def _as_on_cpu(bench: CheckWorkbench, which: AgainstCpu, name: str, devices: tuple[int, ...]) -> CheckFinding:
     """The device against the cores of its host: both go on from a checkpoint, because they draw other first weights."""
-    values: dict[str, Value] = {"batch.global_batch_size": 4, "batch.micro_batch_size": 4}
+    dtype, folder = bench.narrow if which.narrow else "fp32", name.partition(", ")[2].replace(" ", "-").replace(",", "")
+    values = {**SMALL, **which.values}
+    on_cpu = partial(bench.small, which.family, dtype, on_cpu=True)
     saving: dict[str, Value] = {"training.num_steps": 2, "checkpoint.every_steps": 2}
-    first = bench.run("cpu-saved", bench.small("GPT", "fp32", {**values, **saving}, on_cpu=True), ())
-    values["checkpoint.load"] = str(bench.trial("cpu-saved").checkpoints.absolute())
-    expected = bench.run("cpu-loaded", bench.small("GPT", "fp32", values, on_cpu=True), ())
-    ran = bench.run("cpu-compared", bench.small("GPT", "fp32", values), devices)
+    first = bench.run(f"saved-{folder}", on_cpu({**values, **which.on_cpu, **saving}), ())
+    values["checkpoint.load"] = str(bench.trial(f"saved-{folder}").checkpoints.absolute())
+    expected = bench.run(f"loaded-{folder}", on_cpu({**values, **which.on_cpu}), ())
+    ran = bench.run(f"compared-{folder}", bench.small(which.family, dtype, values), devices)
     for job in (first, expected, ran):
         if not job.completed:
             return CheckFinding(passed=False, seen=job.why, figures=figures_of(job))
-    return finding_on_steps(ran, expected.steps, "fp32")
+    return finding_on_steps(ran, expected.steps, dtype)

@@ -51,15 +51,16 @@ def _here() -> Probe:
 
     hip = torch.version.hip
     runtime = f"HIP {hip}" if hip else f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
-    devices = [_device(torch.cuda.get_device_properties(index)) for index in range(torch.cuda.device_count())]
+    properties = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    devices = [_device(each, is_hip=bool(hip)) for each in properties]
     version = ".".join(map(str, torch.cuda.nccl.version())) if devices else ""
     collectives = f"{'RCCL' if hip else 'NCCL'} {version}" if version else ""
     return Probe(devices=tuple(devices), torch=str(torch.__version__), runtime=runtime, collectives=collectives)
 
 
-def _device(properties: object) -> TorchDevice:
-    # gcnArchName tells AMD's chips apart, whose `major.minor` says little.
-    arch = getattr(properties, "gcnArchName", "")
+def _device(properties: object, *, is_hip: bool) -> TorchDevice:
+    # It tells AMD's chips apart, whose `major.minor` says little. On NVIDIA's it is the name once more.
+    arch = getattr(properties, "gcnArchName", "") if is_hip else ""
     return TorchDevice.model_validate(
         {
             "name": getattr(properties, "name", "unknown"),

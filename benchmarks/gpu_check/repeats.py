@@ -14,12 +14,12 @@ LAYOUTS = (CheckLayout(), CheckLayout(tensor=2, sequence_parallel=True), CheckLa
 
 
 def repeats(bench: CheckWorkbench) -> Iterator[Check]:
-    """One check for every layout that the machine has devices for."""
+    """One check for every layout that there are ranks for."""
     for layout in LAYOUTS:
-        if layout.num_devices <= bench.num_devices:
+        if layout.num_ranks <= bench.num_ranks:
             name = f"twice, deterministic, {str(layout) or 'one device'}, GPT {bench.narrow}"
             run = partial(_repeat, bench, layout, name)
-            yield Check(name, PART, layout.num_devices, 2 * bench.scale.start_seconds, run)
+            yield Check(name, PART, layout.num_ranks, 2 * bench.scale.start_seconds, run)
 
 
 def _repeat(bench: CheckWorkbench, layout: CheckLayout, name: str, devices: tuple[int, ...]) -> CheckFinding:

@@ -95,14 +95,14 @@ def _layouts(results: Sequence[Result]) -> Iterator[str]:
         return
     yield from ("## The same steps in every layout?", "")
     yield from ("| on | as on one device | largest relative difference |", "|---|---|---|")
-    for num_devices in sorted({result.num_devices for result in of_layouts}):
-        chosen = [result for result in of_layouts if result.num_devices == num_devices]
+    for num_ranks in sorted({result.num_ranks for result in of_layouts}):
+        chosen = [result for result in of_layouts if result.num_ranks == num_ranks]
         made = [result for result in chosen if result.verdict is not Verdict.LEFT_OUT]
         if not made:
             continue
         passed = sum(result.verdict is Verdict.PASSED for result in made)
         left_out = f", {len(chosen) - len(made)} left out" if len(chosen) > len(made) else ""
-        where = "1 device" if num_devices == 1 else f"{num_devices} devices"
+        where = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
         yield f"| {where} | {passed} of {len(made)}{left_out} | {_largest(made)} |"
     dtypes = {result.figures["dtype"] for result in of_layouts if "dtype" in result.figures}
     limits = ((dtype, limit) for dtype, limit in TOLERANCES.items() if dtype in dtypes)

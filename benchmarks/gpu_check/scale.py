@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from conf.types.schema import Value
 
-FAMILIES: dict[str, dict[str, Value]] = {
+LLAMA: dict[str, Any] = {
+    "model.family": "llama",
+    "model.gated_mlp": True,
+    "model.tied_embeddings": False,
+    "model.rotary_base": 10000.0,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
     "GPT": {},
-    "Llama": {
-        "model.family": "llama",
-        "model.gated_mlp": True,
-        "model.tied_embeddings": False,
-        "model.rotary_base": 10000.0,
+    "Llama": LLAMA,
+    "mixture": {
+        **LLAMA,
+        "model.experts": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 64, "balance_loss": 0.01},
+    },
+    "latent": {
+        **LLAMA,
+        "model.head_size": 24,
+        "model.latent_attention": {
+            "query_rank": 32,
+            "key_value_rank": 16,
+            "rotary_head_size": 8,
+            "value_head_size": 16,
+        },
     },
 }
-"""GPT ties its embeddings, so that a pipeline has to sum their gradients over its ends; Llama does not."""
+"""GPT ties its embeddings, so that a pipeline has to sum their gradients over its ends; the others do not."""
 
 TRAINING: dict[str, Value] = {
     "batch.global_batch_size": 16,
@@ -72,6 +88,9 @@ GPU = CheckScale(
     long_steps=100,
     save_every=10,
 )
+SHARED = replace(GPU, model={**GPU.model, "model.num_layers": 8})
+"""Where ranks share GPUs, which take turns with their kernels: a collective takes many turns."""
+
 CPU = CheckScale(
     model={
         "model.num_layers": 4,

@@ -16,7 +16,7 @@ from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from benchmarks.gpu_check.node import Node
 from benchmarks.gpu_check.plan import rounds
 from benchmarks.gpu_check.report import EVERYTHING, PAGE, Report, summary, write_report
-from benchmarks.gpu_check.scale import CPU, GPU
+from benchmarks.gpu_check.scale import CPU, GPU, SHARED, CheckScale
 from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import compose_tree
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
@@ -45,14 +45,20 @@ class CheckSession:
         self.runner = Runner(self.machine.num_ranks, self.deadline, self._tell)
         self.bench = CheckWorkbench(
             kind=self.machine.kind,
-            num_devices=self.machine.num_ranks,
+            num_devices=self.machine.num_devices,
+            num_ranks=self.machine.num_ranks,
             tree=self.node.tree,
             cpu_tree=compose_tree(["model=tiny", "cluster=local"]),
             narrow=self.node.narrow,
-            scale=GPU if self.machine.kind == "gpu" else CPU,
+            scale=self._scale(),
             folder=self.folder,
             stopped=self.runner.stopped,
         )
+
+    def _scale(self) -> CheckScale:
+        if self.machine.kind == "cpu":
+            return CPU
+        return SHARED if self.machine.num_ranks > self.machine.num_devices else GPU
 
     def run(self, parts: Sequence[str]) -> int:
         """Make all checks, and return the exit code."""

@@ -71,7 +71,7 @@ def speeds(bench: CheckWorkbench) -> Iterator[Check]:
     """Each shape takes all devices, so that nothing else disturbs it."""
     for shape in GPU_SHAPES if bench.kind == "gpu" else CPU_SHAPES:
         seconds = SECONDS if bench.kind == "gpu" else bench.scale.start_seconds
-        yield Check(shape.name, PART, bench.num_devices, seconds, partial(_speed, bench, shape))
+        yield Check(shape.name, PART, bench.num_ranks, seconds, partial(_speed, bench, shape))
 
 
 def _speed(bench: CheckWorkbench, shape: Shape, devices: tuple[int, ...]) -> CheckFinding:

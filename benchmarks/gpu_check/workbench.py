@@ -17,9 +17,10 @@ from typing import Literal, NamedTuple, TypeVar
 import psutil
 
 from benchmarks.gpu_check.check import CheckLeftOut
+from benchmarks.gpu_check.job import SHARING
 from benchmarks.gpu_check.scale import FAMILIES, TRAINING, CheckScale
 from conf.compose.load import settings_of
-from conf.compose.tree import Tree, with_values
+from conf.compose.tree import Tree, part_at, with_values
 from conf.plan.experiment import Experiment
 from conf.types.schema import Dtype, Value
 from train_core.job.failures import without_numbers
@@ -130,6 +131,7 @@ class CheckWorkbench:
 
     Attributes:
         num_devices: GPUs, or ranks on a CPU.
+        num_ranks: the ranks that run at once; more than there are GPUs share them.
         tree: the configuration, whose cluster is this node.
         cpu_tree: the same with the cores as cluster.
         narrow: the 16-bit precision that the device has.
@@ -139,6 +141,7 @@ class CheckWorkbench:
 
     kind: Literal["gpu", "cpu"]
     num_devices: int
+    num_ranks: int
     tree: Tree
     cpu_tree: Tree
     narrow: Dtype
@@ -146,6 +149,14 @@ class CheckWorkbench:
     folder: Path
     stopped: threading.Event = field(default_factory=threading.Event)
     jobs: set[CheckJob] = field(default_factory=set)
+
+    @property
+    def shares_devices(self) -> bool:
+        return self.num_ranks > self.num_devices
+
+    @property
+    def has_fp8(self) -> bool:
+        return "fp8" in part_at(self.tree, "cluster.device.peak_flops_per_second")
 
     def trial(self, name: str) -> TrialFolder:
         return TrialFolder(self.folder / "trials" / name)
@@ -173,14 +184,14 @@ class CheckWorkbench:
         """Start a trial in the folder called `name`, whose last job has ended.
 
         Args:
-            devices: one for each rank; ignored where the experiment computes on the CPU.
+            devices: the place of each rank; ignored where the experiment computes on the CPU.
             memory: bytes that a process may have on the CPU beside what it begins with.
         """
         trial = self.trial(name)
         trial.write_trial({"experiment": experiment.model_dump(mode="json")})
         gpus = devices[: experiment.parallel.world_size] if experiment.cluster.device.kind == "gpu" else ()
         options = ["--seconds", str(seconds), *(("--memory", str(memory)) if memory is not None else ())]
-        options += ["--devices", *map(str, gpus)] if gpus else []
+        options += ["--devices", *(str(place % self.num_devices) for place in gpus)] if gpus else []
         log = trial.path.with_suffix(".log")
         process = self._start_process("job", [str(trial.path.absolute()), *options], log)
         return self._watch(TrialJob(log, process, time.monotonic() + seconds, trial))
@@ -206,6 +217,7 @@ class CheckWorkbench:
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                env={**os.environ, **(SHARING if self.shares_devices else {})},
             )
 
     def _watch(self, job: SomeJob) -> SomeJob:

@@ -55,16 +55,25 @@ def _disk_hang(own: Standing, standing_of: Callable[[int], Standing | None]) -> 
 
 
 def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -> list[int]:
-    """The ranks that have not started the operation; for a transfer always the other end."""
+    """The ranks that have not started the operation, or else those that stand in another one; for a transfer always the
+    other end.
+
+    A GPU's host starts operations ahead of its device: one that it has started may be queued behind what it waits for.
+    """
     # All channels of a rank share the name of their axis, so that counts by name say nothing of a transfer.
     if waiting.number == 0:
         return list(waiting.ranks)
     found = {rank: standing_of(rank) for rank in waiting.ranks if rank != waiting.rank}
-    return [
+    not_started = [
         rank
         for rank, standing in found.items()
         if standing is None or standing.reached.get(waiting.line, 0) < waiting.number
     ]
+    return not_started or [rank for rank, standing in found.items() if standing and _stands_elsewhere(standing, waiting)]
+
+
+def _stands_elsewhere(standing: Standing, waiting: Standing) -> bool:
+    return standing.operation is not None and (standing.line, standing.ranks) != (waiting.line, waiting.ranks)
 
 
 def _absent(rank: int, waiting: Standing, standing_of: Callable[[int], Standing | None]) -> Hang:

@@ -38,7 +38,7 @@ def bench_of(tmp_path: Path) -> GpuBench:
 
     def build(device: TorchDevice, count: int) -> CheckWorkbench:
         node = node_of(machine_of(device, count))
-        return CheckWorkbench("gpu", count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
+        return CheckWorkbench("gpu", count, count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
 
     return build
 
@@ -47,6 +47,6 @@ def bench_of(tmp_path: Path) -> GpuBench:
 def cpu_bench(tmp_path: Path) -> Iterator[CheckWorkbench]:
     """Two CPU ranks, on which jobs run."""
     tree = compose_tree(["model=tiny", "cluster=local"])
-    bench = CheckWorkbench("cpu", 2, tree, tree, "bf16", CPU, tmp_path)
+    bench = CheckWorkbench("cpu", 2, 2, tree, tree, "bf16", CPU, tmp_path)
     yield bench
     bench.end_all()

@@ -17,7 +17,7 @@ TERMS = (0.5, 0.1, 0.0, None, 0.01, 0.02)
 
 
 def result_of(name: str, part: str, verdict: Verdict = Verdict.PASSED, **values: object) -> Result:
-    content = {"num_devices": 2, "seen": "all is well", "seconds": 12.3, **values}
+    content = {"num_ranks": 2, "seen": "all is well", "seconds": 12.3, **values}
     return Result.model_validate({"name": name, "part": part, "verdict": verdict, **content})
 
 
@@ -28,7 +28,7 @@ def rates_of(share: float) -> dict[str, object]:
 RESULTS = (
     result_of("tp2", "layouts", figures={"dtype": "fp32", "loss_difference": 2e-7, "norm_difference": 3e-6}),
     *(result_of(name, "layouts", Verdict.FAILED, seen=NCCL_ERROR) for name in ("dp2", "tp4")),
-    result_of("8 layouts on 4 devices", "layouts", Verdict.LEFT_OUT, num_devices=4, seen="needs 4 devices"),
+    result_of("8 layouts on 4 devices", "layouts", Verdict.LEFT_OUT, num_ranks=4, seen="needs 4 devices"),
     result_of("a rank that stops is named", "faults", seen="rank 1 was stopped"),
     result_of(
         "GPT 1.3B",

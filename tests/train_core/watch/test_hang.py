@@ -56,6 +56,18 @@ def test_a_rank_that_started_the_collective_and_works_on_meanwhile_is_not_blamed
     assert hang(standing(0), ahead, standing(2), standing(3, **AT_WORK, reached={"data": 1}))[1] == 3
 
 
+def test_a_rank_whose_device_is_still_to_take_up_what_it_started_is_followed_to_whom_it_waits_for() -> None:
+    """As four ranks of two stages stood on an H200, of which the last was stopped: hosts start ahead of their GPUs."""
+    started = {"data": 13, "pipeline": 9}
+    first = standing(0, number=11, ranks=(0, 1), reached=started)
+    second = receiving(1, 3).model_copy(update={"reached": started})
+    beside_the_stopped = standing(2, number=13, ranks=(2, 3), reached=started)
+    cause, blamed = hang(first, second, beside_the_stopped)
+    assert blamed == 3
+    assert cause.startswith("rank 3 has not sent what rank 1 is to receive, 8 KiB (step 7, micro-batch 3); rank 1 has")
+    assert cause.endswith("and rank 3 gives no sign of life")
+
+
 def test_waits_are_followed_through_the_pipeline_to_who_waits_for_nobody() -> None:
     cause, blamed = hang(receiving(0, 1), receiving(1, 2), standing(2, **AT_WORK))
     assert blamed == 2
