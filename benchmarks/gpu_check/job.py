@@ -2,8 +2,8 @@
 
 A job that runs in its own process can be killed, stopped or limited from outside as a user's job would be.
 
-NCCL refuses two ranks of one host on one GPU, because their kernels wait for each other. It cannot know that a GPU takes
-turns with its processes. So each rank that shares a GPU says that it is a host of its own, and sends over a socket.
+NCCL refuses two ranks of one host on one GPU, because their kernels wait for each other. But a GPU takes turns with its
+processes. So each rank that shares a GPU says that it is a host of its own, and sends over a socket.
 """
 
 from __future__ import annotations

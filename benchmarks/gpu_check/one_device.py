@@ -22,6 +22,7 @@ WAYS: dict[str, dict[str, Value]] = {
 }
 """Other ways in which one device can train, which must not change what it computes."""
 
+
 class AgainstCpu(NamedTuple):
     """A model that a GPU and its host's CPU train alike.
 

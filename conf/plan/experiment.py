@@ -65,6 +65,10 @@ class Experiment(Setup, ExperimentParts):
     def dropout(self) -> float:
         return self.training.dropout
 
+    @property
+    def compiles_layers(self) -> bool:
+        return self.training.compile_layers
+
     @cached_property
     def fingerprint(self) -> str:
         """Twelve hex digits, equal for two experiments exactly when they measure the same thing."""

@@ -88,6 +88,11 @@ class SetupParts(Frozen):
         return 0.0
 
     @property
+    def compiles_layers(self) -> bool:
+        """True if training compiles the layers, which no setup without a training does."""
+        return False
+
+    @property
     def is_fully_sharded(self) -> bool:
         """True if weights are sharded: under ZeRO-3, if there are several replicas to share them out."""
         return self.parallel.zero_stage == 3 and self.num_replicas > 1

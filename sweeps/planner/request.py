@@ -121,9 +121,10 @@ def request(
     if clusters:
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
-    trainer = _implementation(implementation or settings.trainer.costs_of).with_dropout(settings.training.dropout)
+    training, plain = settings.training, _implementation(implementation or settings.trainer.costs_of)
+    compiles = training.compile_layers and plain.name == TRISWEEP.name
+    trainer = plain.in_training(training.dropout, compiles=compiles)
     require_run(trainer, settings, knobs)
-    compiles = settings.training.compile_layers and trainer.name == TRISWEEP.name
     if compiles:
         require_compilable(settings.training, str(knobs.get("recompute")))
     if trainer.name == TRISWEEP.name:

@@ -175,7 +175,7 @@ def setting_of(setup: Setup, implementation: Implementation = TRISWEEP, cluster:
         setup.model,
         cluster or setup.cluster,
         precision.dtype,
-        implementation.with_dropout(setup.dropout),
+        implementation.in_training(setup.dropout, compiles=setup.compiles_layers),
         precision.gradient_dtype,
         precision.priced_recipe,
         parallel.expert_tensor_parallel_size,

@@ -16,8 +16,10 @@ class Implementation(Frozen):
         attention_since_hopper: further factor on it on chips since Hopper, for kernels that are older than these chips
             and do not use their asynchronous matrix units.
         memory_traffic: bytes that norms, activations and residuals move, relative to kernels fused as far as possible.
+        is_eager: a gated activation, the turning of heads by their positions, and dropout are several operations, each
+            with a pass of its own over memory, which a compiler or kernels of a trainer's own would join.
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
-            Trainers that drop values only if a training asks for it have it off here; `dropping` turns it on.
+            Trainers that drop values only if a training asks for it have it off here; `in_training` turns it on.
         gradient_bytes: of one accumulated gradient (4: fp32 main gradients).
         fp16_gradient_bytes: the same where weights are fp16, since some trainers accumulate fp16 gradients as they are.
         counted_moments: which moment of a step is the fullest is known, from rehearsals of the trainer, which makes a
@@ -51,10 +53,14 @@ class Implementation(Frozen):
         tensor_overlap: share of the tensor-parallel collectives of sequence parallelism that is cut into pieces, which
             run beside the products whose operands and results they move.
         groups_experts: one kernel makes the products of all experts of a rank; else they follow one another.
+        groups_passes: where torch has such a kernel, which is for bf16 on NVIDIA's chips since Hopper, it makes the
+            products forward and to the input; those of weights' gradients follow one another.
         pads_experts: where there is a capacity, every expert multiplies as many rows as it has room for; else those
             that came and found room.
         defers_experts: a zero-bubble schedule puts off the weight gradients of experts, as it does all others.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
+        casts_anew: both operands of every narrow product are cast anew, operation by operation; others keep what is
+            cast, or cast it in one kernel.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
         gathers_narrow_operands: tensor ranks gather operands that are cast already, where their scales allow it.
         gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.
@@ -90,6 +96,7 @@ class Implementation(Frozen):
     attention_rate: float
     attention_since_hopper: float
     memory_traffic: float
+    is_eager: bool
     dropout: bool
     gradient_bytes: Count
     fp16_gradient_bytes: Count
@@ -111,9 +118,11 @@ class Implementation(Frozen):
     overlaps_weight_gradient: bool
     tensor_overlap: float
     groups_experts: bool
+    groups_passes: bool
     pads_experts: bool
     defers_experts: bool
     experts_overlap: float
+    casts_anew: bool
     keeps_narrow_inputs: bool
     gathers_narrow_operands: bool
     gathers_narrow_weights: bool
@@ -135,6 +144,8 @@ class Implementation(Frozen):
     optimizer_bytes_per_parameter: float | None
     whole_gradient_bytes: float
 
-    def with_dropout(self, probability: float) -> Implementation:
-        """The trainer in a training that drops values with this probability."""
-        return self.model_copy(update={"dropout": self.dropout or probability > 0})
+    def in_training(self, dropout: float, *, compiles: bool) -> Implementation:
+        """The trainer in a training that drops values with this probability, and may compile its layers."""
+        return self.model_copy(
+            update={"dropout": self.dropout or dropout > 0, "is_eager": self.is_eager and not compiles}
+        )

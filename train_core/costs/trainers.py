@@ -10,6 +10,7 @@ TRISWEEP = Implementation(
     attention_rate=1.0,
     attention_since_hopper=1.0,
     memory_traffic=1.0,
+    is_eager=True,
     dropout=False,
     gradient_bytes=4,
     fp16_gradient_bytes=4,
@@ -31,9 +32,11 @@ TRISWEEP = Implementation(
     overlaps_weight_gradient=True,
     tensor_overlap=0.0,
     groups_experts=False,
+    groups_passes=True,
     pads_experts=False,
     defers_experts=False,
     experts_overlap=0.0,
+    casts_anew=True,
     keeps_narrow_inputs=False,
     gathers_narrow_operands=False,
     gathers_narrow_weights=False,
@@ -64,6 +67,7 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "name": "megatron-lm",
         "flash_attention": False,
         "memory_traffic": 0.895,
+        **dict.fromkeys(("is_eager", "groups_passes", "casts_anew"), False),
         "counted_moments": False,
         "shards_masters": False,
         **dict.fromkeys(("loss_copies", "split_loss_copies"), 2),  # the softmax beside the fp32 logits
@@ -144,6 +148,7 @@ FSDP = TRISWEEP.model_copy(
         "counted_moments": False,
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
+        **dict.fromkeys(("is_eager", "groups_passes", "casts_anew"), False),
         **dict.fromkeys(("groups_experts", "pads_experts", "defers_experts"), True),
         "attention_rate": 0.677,
         "attention_since_hopper": 0.573,
@@ -156,7 +161,8 @@ FSDP = TRISWEEP.model_copy(
     }
 )
 """PyTorch FSDP, eager, with the flash attention of 2023, as in llm-foundry. Rates and traffic are
-fitted with all other constants (benchmarks/fitting), above all on its tables."""
+fitted with all other constants (benchmarks/fitting), above all on its tables, so that `memory_traffic` holds what is
+eager."""
 
 TORCHTITAN = FSDP.model_copy(
     update={

@@ -69,7 +69,8 @@ def _missing(waiting: Standing, standing_of: Callable[[int], Standing | None]) -
         for rank, standing in found.items()
         if standing is None or standing.reached.get(waiting.line, 0) < waiting.number
     ]
-    return not_started or [rank for rank, standing in found.items() if standing and _stands_elsewhere(standing, waiting)]
+    elsewhere = [rank for rank, standing in found.items() if standing and _stands_elsewhere(standing, waiting)]
+    return not_started or elsewhere
 
 
 def _stands_elsewhere(standing: Standing, waiting: Standing) -> bool:

@@ -16,7 +16,7 @@ from conf.compose.load import compose_tree
 
 H200 = TorchDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")
 MachineOf = Callable[[TorchDevice, int], CheckedMachine]
-GpuBench = Callable[[TorchDevice, int], CheckWorkbench]
+GpuBench = Callable[..., CheckWorkbench]
 
 
 def machine_of(device: TorchDevice, count: int) -> CheckedMachine:
@@ -36,9 +36,9 @@ def machine_of(device: TorchDevice, count: int) -> CheckedMachine:
 def bench_of(tmp_path: Path) -> GpuBench:
     """The workbench of a node with GPUs. Nothing is run on it."""
 
-    def build(device: TorchDevice, count: int) -> CheckWorkbench:
-        node = node_of(machine_of(device, count))
-        return CheckWorkbench("gpu", count, count, node.tree, compose_tree(["cluster=local"]), node.narrow, GPU, tmp_path)
+    def build(device: TorchDevice, count: int, num_ranks: int | None = None) -> CheckWorkbench:
+        node, cpu_tree = node_of(machine_of(device, count)), compose_tree(["cluster=local"])
+        return CheckWorkbench("gpu", count, num_ranks or count, node.tree, cpu_tree, node.narrow, GPU, tmp_path)
 
     return build
 

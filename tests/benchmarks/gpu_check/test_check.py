@@ -13,12 +13,12 @@ def passing(devices: tuple[int, ...]) -> CheckFinding:
     return CheckFinding(passed=True, seen=f"on {devices}")
 
 
-def check_of(name: str, num_devices: int = 1, seconds: float = 0.0, run: object = passing) -> Check:
-    return Check(name, "part", num_devices, seconds, run)  # type: ignore[arg-type]
+def check_of(name: str, num_ranks: int = 1, seconds: float = 0.0, run: object = passing) -> Check:
+    return Check(name, "part", num_ranks, seconds, run)  # type: ignore[arg-type]
 
 
-def run_all(checks: list[Check], num_devices: int = 2, seconds: float = 60.0) -> dict[str, Result]:
-    runner = Runner(num_devices, time.monotonic() + seconds, lambda result: None)
+def run_all(checks: list[Check], num_ranks: int = 2, seconds: float = 60.0) -> dict[str, Result]:
+    runner = Runner(num_ranks, time.monotonic() + seconds, lambda result: None)
     runner.run(checks)
     return {result.name: result for result in runner.results}
 
@@ -30,7 +30,7 @@ def test_checks_run_beside_each_other_on_devices_of_their_own() -> None:
         both.wait()
         return passing(devices)
 
-    results = run_all([check_of("a", run=meeting), check_of("b", run=meeting), check_of("wide", num_devices=2)])
+    results = run_all([check_of("a", run=meeting), check_of("b", run=meeting), check_of("wide", num_ranks=2)])
     assert {results["a"].seen, results["b"].seen} == {"on (0,)", "on (1,)"}
     assert results["wide"].seen == "on (0, 1)"
 
@@ -58,9 +58,9 @@ def test_what_is_left_out_says_why() -> None:
         raise CheckLeftOut("nothing to compare with")
 
     results = run_all(
-        [check_of("large", num_devices=4), check_of("long", seconds=99), check_of("lonely", run=impossible)]
+        [check_of("large", num_ranks=4), check_of("long", seconds=99), check_of("lonely", run=impossible)]
     )
     assert {result.verdict for result in results.values()} == {Verdict.LEFT_OUT}
-    assert results["large"].seen == "needs 4 devices; this machine has 2"
+    assert results["large"].seen == "needs 4 ranks; there are 2"
     assert results["long"].seen == "takes about 99 s, and less was left of the time"
     assert results["lonely"].seen == "nothing to compare with"

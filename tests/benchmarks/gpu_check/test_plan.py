@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
 import pytest
 
+from benchmarks.gpu_check import faults
 from benchmarks.gpu_check.faults import _overfull
-from benchmarks.gpu_check.layouts import LAYOUTS
+from benchmarks.gpu_check.layouts import LAYOUTS, CheckLayout
 from benchmarks.gpu_check.one_device import WAYS
 from benchmarks.gpu_check.plan import PARTS, rounds
 from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
@@ -13,6 +19,7 @@ from benchmarks.known_device import TorchDevice
 from conf.units import GIBIBYTE
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
 from train_core.costs import estimate
+from train_core.process.git_sha import ROOT
 
 UNKNOWN = TorchDevice(name="Acme X1", memory_bytes=48 * GIBIBYTE, num_multiprocessors=100, capability="gfx942")
 V100 = TorchDevice(name="Tesla V100-SXM2-16GB", memory_bytes=16 * GIBIBYTE, num_multiprocessors=80, capability="7.0")
@@ -58,6 +65,30 @@ def test_the_overfull_batch_is_predicted_not_to_fit(bench_of: GpuBench, device: 
     experiment = _overfull(bench_of(device, 1))
     assert not estimate(experiment).fits
     assert experiment.batch.micro_batch_size <= 64
+
+
+def test_more_ranks_than_gpus_share_them_each_as_a_host_of_its_own(
+    bench_of: GpuBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL refuses two ranks of one host on one GPU."""
+    bench, started = bench_of(H200, 2, 4), []
+
+    def start(command: Sequence[str], env: Mapping[str, str], **_: object) -> SimpleNamespace:
+        started.append((command[command.index("--devices") + 1 :], env))
+        return SimpleNamespace(poll=lambda: 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", start)
+        bench.start("shared", bench.small("GPT", "fp32", CheckLayout(data=4).values()), (0, 1, 2, 3), 1.0)
+    ((devices, variables),) = started
+    assert devices == ["0", "1", "0", "1"]
+    assert variables["NCCL_SOCKET_IFNAME"] == "lo"
+    tell = "import os, benchmarks.gpu_check.job; print(os.environ['NCCL_HOSTID'], f'rank-{os.getpid()}')"
+    told = subprocess.run([sys.executable, "-c", tell], cwd=ROOT, env=variables, capture_output=True, text=True)
+    host, process = told.stdout.split()
+    assert host == process
+    overfull = next(check for check in faults.faults(bench) if "out of memory" in check.name)
+    assert overfull.num_ranks == 4, "what shares its GPU would run out of memory too"
 
 
 def test_names_of_checks_are_different_and_fit_a_line(bench_of: GpuBench) -> None:

@@ -28,7 +28,7 @@ def rates_of(share: float) -> dict[str, object]:
 RESULTS = (
     result_of("tp2", "layouts", figures={"dtype": "fp32", "loss_difference": 2e-7, "norm_difference": 3e-6}),
     *(result_of(name, "layouts", Verdict.FAILED, seen=NCCL_ERROR) for name in ("dp2", "tp4")),
-    result_of("8 layouts on 4 devices", "layouts", Verdict.LEFT_OUT, num_ranks=4, seen="needs 4 devices"),
+    result_of("8 layouts on 4 ranks", "layouts", Verdict.LEFT_OUT, num_ranks=4, seen="needs 4 ranks; there are 2"),
     result_of("a rank that stops is named", "faults", seen="rank 1 was stopped"),
     result_of(
         "GPT 1.3B",
@@ -49,12 +49,12 @@ def test_the_page_says_what_passed_what_failed_and_which_figures_are_predicted()
     page = page_of(REPORT)
     assert "**6 checks: 3 passed, 2 failed, 1 left out**, in 5.0 minutes." in page
     assert "- devices: 2 x NVIDIA H200 (139.8 GiB, 132 multiprocessors, capability 9.0)" in page
-    assert "| 2 devices | 1 of 3 | fp32: 2e-07 in losses, 3e-06 in norms |" in page
+    assert "| 2 ranks | 1 of 3 | fp32: 2e-07 in losses, 3e-06 in norms |" in page
     assert "| GPT 1.3B | 24 | 1 | tp1 | measured | 55.5 | 1.00 | 8.0 |" in page
     assert "| GPT 1.3B | 24 | 1 | tp1 | predicted | 60.0 | 1.00 | 8.0 |" in page
     assert "| GPT 1.3B | measured | 0.500 | 0.100 | 0 | - | 0.0100 | 0.0200 |" in page
     assert "- **dp2; tp4**: FAILED (rank 1): NCCL / error in .../x.py" in page
-    assert "- **8 layouts on 4 devices**: needs 4 devices" in page
+    assert "- **8 layouts on 4 ranks**: needs 4 ranks; there are 2" in page
 
 
 def test_where_two_peaks_are_meant_the_page_says_so() -> None:

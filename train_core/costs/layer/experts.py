@@ -15,6 +15,8 @@ import numpy as np
 from conf.types.model_spec import ExpertsSpec
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
+from train_core.costs.layer.layer_time import gated_elements
+from train_core.costs.layer.narrow_casts import anew_seconds
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
 from train_core.costs.primitives.kernels import Number, matmul_seconds, memory_bound_seconds
@@ -123,36 +125,59 @@ def _products(setting: Setting, sent: Routed) -> tuple[tuple[Integers | int, Int
     return ((up // sent.tensor_parallel_size, h), (h, down // sent.tensor_parallel_size))
 
 
-def _product_of_all(setting: Setting, sent: Routed, rows: Number, columns: Number, depth: Number) -> Floats:
+def _groups_passes(setting: Setting) -> bool:
+    """True if torch's kernel makes the products of all experts, forward and to the input."""
+    device = setting.cluster.device
+    since_hopper = device.kind == "gpu" and device.maker == "nvidia" and "fp8" in device.peak_flops_per_second
+    is_taken = setting.dtype == "bf16" and recipe_of(setting) is None
+    return setting.implementation.groups_passes and since_hopper and is_taken
+
+
+def _product_of_all(
+    setting: Setting, sent: Routed, rows: Number, columns: Number, depth: Number, *, in_pass: bool
+) -> Floats:
     """Seconds of one product of every expert of a rank.
 
     Their tiles fill the device together, as one kernel does, or several streams; else one expert follows the other.
     """
     count, recipe = sent.num_experts, recipe_of(setting)
-    if setting.implementation.groups_experts:
+    if setting.implementation.groups_experts or (in_pass and _groups_passes(setting)):
         return matmul_seconds(setting, rows, columns, depth, count, recipe=recipe)
     return count * matmul_seconds(setting, rows, columns, depth, recipe=recipe)
 
 
 def _forward(setting: Setting, sent: Routed) -> Floats:
     sizes = _products(setting, sent)
-    products = sum(_product_of_all(setting, sent, sent.rows_each, n, k) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, sent.rows_each, n, k, in_pass=True) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, experts_of(setting).num_experts, setting.model.hidden_size)
-    casts = _casts(setting, sent, sum(k for _, k in sizes))
-    return products + router + casts + _moves(setting, sent, activation=3 if setting.model.gated_mlp else 2)
+    casts = _casts(setting, sent, sizes, is_forward=True)
+    return products + router + casts + _moves(setting, sent, activation=_activation_elements(setting)[0])
 
 
 def _input_gradient(setting: Setting, sent: Routed) -> Floats:
     sizes = _products(setting, sent)
-    products = sum(_product_of_all(setting, sent, sent.rows_each, k, n) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, sent.rows_each, k, n, in_pass=True) for n, k in sizes)
     router = matmul_seconds(setting, sent.tokens, setting.model.hidden_size, experts_of(setting).num_experts)
-    casts = _casts(setting, sent, sum(n for n, _ in sizes))
-    return products + router + casts + _moves(setting, sent, activation=5 if setting.model.gated_mlp else 3)
+    casts = _casts(setting, sent, sizes, is_forward=False)
+    return products + router + casts + _moves(setting, sent, activation=_activation_elements(setting)[1])
+
+
+def _activation_elements(setting: Setting) -> tuple[int, int]:
+    """Elements per unit of an expert that its activation reads and writes, forward and backward.
+
+    Operation by operation each result is weighted as well: forward by one more pass over it (2), and backward by passes
+    over both gradients (4) and by a product that is summed for the weight's own gradient (4). Source:
+    `weighted_gated_product` of train_core/model/mixture.py.
+    """
+    if not setting.model.gated_mlp:
+        return 2, 3
+    forward, backward = gated_elements(setting)
+    return (forward + 2, backward + 8) if setting.implementation.is_eager else (forward, backward)
 
 
 def _weight_gradients(setting: Setting, sent: Routed) -> Floats:
     sizes = _products(setting, sent)
-    products = sum(_product_of_all(setting, sent, n, k, sent.rows_each) for n, k in sizes)
+    products = sum(_product_of_all(setting, sent, n, k, sent.rows_each, in_pass=False) for n, k in sizes)
     router = matmul_seconds(setting, experts_of(setting).num_experts, setting.model.hidden_size, sent.tokens)
     # What has been added up so far is read and written. The few rows of an expert do not hide that, as those of other
     # products do, where it is a part of what `matmul` was fitted on.
@@ -184,18 +209,29 @@ def _launch_seconds(setting: Setting, sent: Routed) -> tuple[Floats, Floats]:
     """Seconds of the host for routing, permuting and every expert's products and casts, forward and backward."""
     recipe = recipe_of(setting)
     casts = 0 if recipe is None else 2 * recipe.kernels
-    forward, backward = (ROUTING_KERNELS + MOVES_KERNELS + sent.num_experts * (products + casts) for products in (2, 4))
-    one = _one_launch_seconds(setting)
-    return forward * one, backward * one
+    apart = 2 * sent.num_experts
+    if _groups_passes(setting):
+        forward, backward = np.asarray(2), 2 + apart
+    else:
+        forward, backward = apart + casts * sent.num_experts, 2 * apart + casts * sent.num_experts
+    one, beside = _one_launch_seconds(setting), ROUTING_KERNELS + MOVES_KERNELS
+    return (beside + forward) * one, (beside + backward) * one
 
 
-def _casts(setting: Setting, sent: Routed, width: Integers | int) -> Floats | float:
-    """Seconds of casting so many elements of every row, where products multiply narrow types."""
+def _casts(
+    setting: Setting, sent: Routed, sizes: tuple[tuple[Integers | int, Integers | int], ...], *, is_forward: bool
+) -> Floats | float:
+    """Seconds of casting the rows that products of these columns and depths take, where they multiply narrow types."""
     recipe = recipe_of(setting)
     if recipe is None:
         return 0.0
+    columns, depth = (sent.rows * (up + down) for up, down in zip(*sizes, strict=True))
+    if setting.implementation.casts_anew:
+        weights = sum(n * k for n, k in sizes) * sent.num_experts
+        plain, transposed = (depth + weights, 0) if is_forward else (columns, weights + columns + depth)
+        return anew_seconds(setting, plain, transposed, (2 if is_forward else 4) * len(sizes) * sent.num_experts)
     each = recipe.cast_bytes(setting.dtype_bytes) + recipe.transposed_bytes(setting.cluster.device)
-    return memory_bound_seconds(setting, sent.rows * width * each, 2 * recipe.kernels)
+    return memory_bound_seconds(setting, (depth if is_forward else columns) * each, 2 * recipe.kernels)
 
 
 def _moves(setting: Setting, sent: Routed, *, activation: int) -> Floats:

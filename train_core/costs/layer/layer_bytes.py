@@ -12,6 +12,7 @@ import numpy as np
 from conf.types.model_spec import ModelSpec
 from conf.units import FLOAT32_BYTES
 from train_core.attention_rules import flash_runs
+from train_core.costs.layer.layer_time import gated_elements
 from train_core.costs.layer.narrow_casts import kept_difference
 from train_core.costs.layer.shard import (
     FULL,
@@ -174,7 +175,7 @@ def selected_bytes(setting: Setting, shard: Shard) -> Integers:
 def repeated_seconds(setting: Setting, shard: Shard) -> Floats:
     """Seconds of the two norms and the activation, each of which reads its input and writes its output."""
     norms = NUM_NORMS * 2 * norm_output_bytes(setting, shard)
-    activation = (3 if setting.model.gated_mlp else 2) * activated_bytes(setting, shard)
+    activation = (gated_elements(setting)[0] if setting.model.gated_mlp else 2) * activated_bytes(setting, shard)
     seconds = memory_bound_seconds(setting, (norms + activation) * setting.implementation.memory_traffic, NUM_NORMS + 1)
     return np.where(shard.recompute == POINTWISE, seconds, 0.0)
 

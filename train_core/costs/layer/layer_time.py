@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from conf.types.model_spec import ModelSpec
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import (
     FULL,
@@ -40,8 +39,20 @@ def projections_forward(setting: Setting, shard: Shard) -> Floats:
 def between_forward(setting: Setting, shard: Shard) -> Floats:
     """Return the seconds between the products of a forward pass, without the attention core."""
     # Two norms read and write (4), and two residual additions read two addends and write a sum (6). An activation reads
-    # and writes (2), one with a gate reads two factors and writes their product (3).
-    return _between_products(setting, shard, held=10, gelu=2, gated=3, kernels=FORWARD_KERNELS)
+    # and writes (2).
+    gated = gated_elements(setting)[0]
+    return _between_products(setting, shard, held=10, gelu=2, gated=gated, kernels=FORWARD_KERNELS)
+
+
+def gated_elements(setting: Setting) -> tuple[int, int]:
+    """Elements per feed-forward unit that a gated activation reads and writes, forward and backward.
+
+    In one kernel, two factors are read and their product written, and backward two inputs and the output's gradient
+    are read and two gradients written. Operation by operation, as in `train_core/model/elementwise.py`, the gate is
+    activated (2) and multiplied (3); backward the gradient is multiplied by the other factor (3), taken through the
+    activation (3), the gate activated again (2) and multiplied (3), and both gradients stacked (4).
+    """
+    return (5, 15) if setting.implementation.is_eager else (3, 5)
 
 
 def projections_repeated(setting: Setting, shard: Shard, forward: Floats) -> Floats:
@@ -56,9 +67,9 @@ def projections_input_gradient(setting: Setting, shard: Shard) -> Floats:
     tokens = tokens_of(setting, shard)
     recipe = recipe_of(setting)
     products = sum(matmul_seconds(setting, tokens, k, n, recipe=recipe) for n, k in products_of(setting, shard))
-    # An activation reads its input and the output's gradient and writes the input's (3); with a gate there are two
-    # inputs and two of their gradients (5).
-    between = _between_products(setting, shard, held=14, gelu=3, gated=5, kernels=BACKWARD_KERNELS)
+    # An activation reads its input and the output's gradient and writes the input's (3).
+    gated = gated_elements(setting)[1]
+    between = _between_products(setting, shard, held=14, gelu=3, gated=gated, kernels=BACKWARD_KERNELS)
     return products + backward_casts(setting, shard) + between
 
 
@@ -80,19 +91,25 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
         gelu, gated: elements per feed-forward unit by the activation, without and with a gate.
     """
     model, t, implementation = setting.model, shard.tensor_parallel_size, setting.implementation
-    # Each of the two dropouts between products has a mask of a byte for each element.
-    masks = 2 * model.hidden_size if implementation.dropout else 0
-    moved_heads = moved_heads_of(model)
+    # Each of the two dropouts between products has a mask of a byte for each element, which it reads and writes, too,
+    # where it is an operation of its own.
+    dropped = 1 + (2 * setting.dtype_bytes if implementation.is_eager else 0)
+    masks = 2 * model.hidden_size * dropped if implementation.dropout else 0
+    moved_heads = moved_heads_of(setting)
     activation = (gated if model.gated_mlp else gelu) * model.ffn_hidden_size
     between = held_tokens_of(setting, shard) * (held * model.hidden_size * setting.dtype_bytes + masks)
     inside = tokens_of(setting, shard) * (activation + moved_heads) * setting.dtype_bytes // t
     return memory_bound_seconds(setting, (between + inside) * implementation.memory_traffic, kernels)
 
 
-def moved_heads_of(model: ModelSpec) -> int:
+def moved_heads_of(setting: Setting) -> int:
     """Elements that turning and norms of queries and keys read and write, and latent attention's joining of heads."""
-    latent = model.latent_attention
-    moved = (model.query_size + model.key_value_size) * (4 if model.qk_norm else 2)
+    model = setting.model
+    latent, turned = model.latent_attention, 2
+    if setting.implementation.is_eager and model.family == "llama":
+        # Either half is multiplied (2 of its elements), and then the other half, multiplied, added to it (3).
+        turned = 5
+    moved = (model.query_size + model.key_value_size) * (turned + (2 if model.qk_norm else 0))
     if latent is None:
         return moved
     # Both parts of a head are cut out and joined, and values are copied; the short vectors pass through their norms.

@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of, products_of, tokens_of
-from train_core.costs.primitives.kernels import memory_bound_seconds
+from train_core.costs.primitives.kernels import Number, memory_bound_seconds
 from train_core.costs.primitives.narrow import NarrowProducts, gathers_narrow, recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
+
+PASSES_BYTES = 25
+"""Bytes that casting one element moves beside two reads of the wide one, of which the first finds the largest value.
+The other writes it in fp32, which is read and written twice more, scaled and clamped, and read and written narrow."""
+
+ANEW_KERNELS = 6
+SECTOR_BYTES = 32
+"""A GPU reads memory in pieces of so many bytes. Source: the CUDA C++ Programming Guide, on the access of memory."""
 
 
 def forward_casts(setting: Setting, shard: Shard) -> Floats | float:
@@ -15,8 +23,12 @@ def forward_casts(setting: Setting, shard: Shard) -> Floats | float:
     recipe = recipe_of(setting)
     if recipe is None:
         return 0.0
+    products = products_of(setting, shard)
+    if setting.implementation.casts_anew:
+        tokens = tokens_of(setting, shard)
+        return anew_seconds(setting, sum(tokens * k + n * k for n, k in products), 0, 2 * len(products))
     transposes = setting.implementation.keeps_narrow_inputs
-    return _cast_seconds(setting, shard, recipe, [k for _, k in products_of(setting, shard)], 0, transposes=transposes)
+    return _cast_seconds(setting, shard, recipe, [k for _, k in products], 0, transposes=transposes)
 
 
 def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
@@ -24,8 +36,23 @@ def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
     recipe = recipe_of(setting)
     if recipe is None:
         return 0.0
-    gradients = _cast_seconds(setting, shard, recipe, [n for n, _ in products_of(setting, shard)], 1, transposes=True)
+    products = products_of(setting, shard)
+    if setting.implementation.casts_anew:
+        tokens = tokens_of(setting, shard)
+        transposed = sum(n * k + tokens * (n + k) for n, k in products)
+        return anew_seconds(setting, sum(tokens * n for n, _ in products), transposed, 4 * len(products))
+    gradients = _cast_seconds(setting, shard, recipe, [n for n, _ in products], 1, transposes=True)
     return gradients if setting.implementation.keeps_narrow_inputs else gradients + forward_casts(setting, shard)
+
+
+def anew_seconds(setting: Setting, plain: Number, transposed: Number, num_casts: Number) -> Floats:
+    """Seconds of casting so many elements operation by operation, the second number of them in transposed order.
+
+    Narrow operands are copied into that order byte by byte, and each byte is read with the sector that it lies in.
+    """
+    each = 2 * setting.dtype_bytes + PASSES_BYTES
+    moved = plain * each + transposed * (each + SECTOR_BYTES + 1)
+    return memory_bound_seconds(setting, np.asarray(moved, dtype=np.float64), ANEW_KERNELS * num_casts)
 
 
 def _cast_seconds(

@@ -84,7 +84,7 @@ def _memory_seconds(setting: Setting, num_bytes: Floats) -> Floats:
     return num_bytes / (device.memory_bandwidth_bytes_per_second * setting.cluster.efficiency.memory)
 
 
-def memory_bound_seconds(setting: Setting, num_bytes: Number, num_kernels: int = 1) -> Floats:
+def memory_bound_seconds(setting: Setting, num_bytes: Number, num_kernels: Number = 1) -> Floats:
     """Kernels that read and write `num_bytes` in all."""
     moved = _memory_seconds(setting, np.asarray(num_bytes, dtype=np.float64))
     return moved + num_kernels * setting.cluster.efficiency.kernel_seconds
