@@ -29,7 +29,7 @@ TOLERANCES: dict[Dtype, StepDifference] = {
     "bf16": StepDifference(2e-3, 2e-2),
     "fp16": StepDifference(1e-3, 1e-2),
 }
-"""Ten times and more what CPU ranks show. What GPUs show is not known yet."""
+"""Ten times and more what CPU ranks show, and an H200 but for products in fp8 (docs/gpu-runs.md)."""
 
 
 EXACT: dict[str, Value] = {"training.deterministic": True}

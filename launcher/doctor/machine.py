@@ -81,7 +81,8 @@ def _torch(*, with_slurm: bool) -> CheckResult:
 
 def _devices() -> CheckResult:
     machine = this_machine()
-    has = f"{machine.num_devices} accelerators" if machine.num_devices else "no accelerator"
+    count = machine.num_devices
+    has = f"{count} accelerator{'s' if count > 1 else ''}" if count else "no accelerator"
     return MACHINE.ok("devices", f"{has}, {machine.num_cores} cores, {machine.memory_bytes / GIBIBYTE:.0f} GiB")
 
 

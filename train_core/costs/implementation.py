@@ -83,7 +83,7 @@ class Implementation(Frozen):
         listed_rank_seconds: of the host, of every such message, for each rank among which it is shared out: of trainers
             that hand collectives a list of one tensor a rank, each of which is cut out and copied on its own.
         copies_shards: gathers and reductions of ZeRO-2 and ZeRO-3 copy each parameter, whose rows are shared out alone.
-            Not counted for this package's own trainer, which does the same and was never measured on GPUs.
+            Not counted for this package's own trainer, which does the same and was never measured on two GPUs.
         optimizer_bytes_per_parameter: memory traffic of the update, of one updated parameter; null: as many as this
             package's own trainer moves (`update_bytes`).
         whole_gradient_bytes: memory traffic of passes over the gradients of all parameters of a rank, whoever updates

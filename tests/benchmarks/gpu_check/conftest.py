@@ -37,8 +37,9 @@ def bench_of(tmp_path: Path) -> GpuBench:
     """The workbench of a node with GPUs. Nothing is run on it."""
 
     def build(device: TorchDevice, count: int, num_ranks: int | None = None) -> CheckWorkbench:
-        node, cpu_tree = node_of(machine_of(device, count)), compose_tree(["cluster=local"])
-        return CheckWorkbench("gpu", count, num_ranks or count, node.tree, cpu_tree, node.narrow, GPU, tmp_path)
+        machine = machine_of(device, count).model_copy(update={"num_ranks": num_ranks or count})
+        node, cpu_tree = node_of(machine), compose_tree(["cluster=local"])
+        return CheckWorkbench("gpu", count, machine.num_ranks, node.tree, cpu_tree, node.narrow, GPU, tmp_path)
 
     return build
 

@@ -84,8 +84,8 @@ def test_more_ranks_than_gpus_share_them_each_as_a_host_of_its_own(
     assert devices == ["0", "1", "0", "1"]
     assert variables["NCCL_SOCKET_IFNAME"] == "lo"
     tell = "import os, benchmarks.gpu_check.job; print(os.environ['NCCL_HOSTID'], f'rank-{os.getpid()}')"
-    told = subprocess.run([sys.executable, "-c", tell], cwd=ROOT, env=variables, capture_output=True, text=True)
-    host, process = told.stdout.split()
+    told = subprocess.check_output([sys.executable, "-c", tell], cwd=ROOT, env=variables, text=True)
+    host, process = told.split()
     assert host == process
     overfull = next(check for check in faults.faults(bench) if "out of memory" in check.name)
     assert overfull.num_ranks == 4, "what shares its GPU would run out of memory too"

@@ -31,7 +31,7 @@ class Moved(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.num_bytes = 0
+        self.num_bytes: int = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))
@@ -42,7 +42,8 @@ class Moved(TorchDispatchMode):
 
 
 def bytes_moved(run: Callable[[], object]) -> int:
-    with Moved() as moved:
+    moved = Moved()
+    with moved:
         run()
     return moved.num_bytes
 
@@ -90,5 +91,5 @@ def test_a_cast_to_fp8(dtype: str) -> None:
 
 
 def test_a_transposed_copy_reads_a_sector_for_each_byte() -> None:
-    plain, transposed = (float(anew_seconds(SETTING, *elements, 0)) for elements in ((1e9, 0), (0, 1e9)))
+    plain, transposed = (float(anew_seconds(SETTING, *each, 0)) for each in ((1e9, 0.0), (0.0, 1e9)))
     assert transposed - plain == pytest.approx(float(memory_bound_seconds(SETTING, 1e9 * (SECTOR_BYTES + 1), 0)))
