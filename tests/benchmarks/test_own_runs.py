@@ -20,5 +20,5 @@ def test_memory_is_predicted_as_a_gpus_allocator_reported_it() -> None:
     narrow = [run for run in runs if run.is_narrow]
     wide = next(run for run in runs if run.name == "Llama 2 7B, 8 layers")
     # Products in fp8 are slower in this trainer, as it is today; a search must know.
-    assert all(run.predicted.step_seconds > wide.predicted.step_seconds for run in narrow)
+    assert all(run.predicted.step_seconds > wide.predicted.step_seconds for run in narrow if not run.changed_since)
     assert all(run.step_seconds > wide.step_seconds for run in narrow)

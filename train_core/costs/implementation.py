@@ -59,8 +59,8 @@ class Implementation(Frozen):
             that came and found room.
         defers_experts: a zero-bubble schedule puts off the weight gradients of experts, as it does all others.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
-        casts_anew: both operands of every narrow product are cast anew, operation by operation; others keep what is
-            cast, or cast it in one kernel.
+        casts_anew: both operands of every narrow product are cast anew, by as many operations as `is_eager` says; other
+            trainers keep what is cast, and cast weights once.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
         gathers_narrow_operands: tensor ranks gather operands that are cast already, where their scales allow it.
         gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.

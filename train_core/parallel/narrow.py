@@ -16,7 +16,9 @@ are multiplied in fp32 (`precision.emulate`). Sources: arXiv 2209.05433; torchao
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -40,10 +42,13 @@ class ScaledProducts:
     Attributes:
         by_rows: every row has a scale; else a whole operand has one.
         emulate: multiply the cast operands in fp32.
+        compiles: casts are compiled, so that one kernel reads an operand and writes it narrow, in the order that the
+            product wants.
     """
 
     by_rows: bool
     emulate: bool
+    compiles: bool = False
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
         """x w^T + b, from (..., in); the tensor ranks of `axis` may have parts of both."""
@@ -65,8 +70,9 @@ class ScaledProducts:
     def _product(self, a: Tensor, b: Tensor, axis: Axis, dtype: torch.dtype, *, of_gradient: bool = False) -> Tensor:
         """a b^T in `dtype`, from (m, k) and (n, k)."""
         largest_a, largest_b = self._largest(a, b, axis)
-        a, scale_a = cast(a, largest_a, E5M2 if of_gradient and not self.by_rows else E4M3)
-        b, scale_b = cast(b, largest_b, E4M3)
+        of_a = E5M2 if of_gradient and not self.by_rows else E4M3
+        a, scale_a = cast(a, largest_a, of_a, compiles=self.compiles)
+        b, scale_b = cast(b, largest_b, E4M3, compiles=self.compiles)
         scale_b = scale_b.t() if self.by_rows else scale_b
         if self.emulate:
             return (a.float() @ b.float().t()).mul_(scale_a).mul_(scale_b).to(dtype)
@@ -90,16 +96,27 @@ def largest_values(tensor: Tensor, dim: int | None = None) -> Tensor:
     return torch.maximum(-least, most).float()
 
 
-def cast(tensor: Tensor, largest: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def cast(tensor: Tensor, largest: Tensor, dtype: torch.dtype, *, compiles: bool = False) -> tuple[Tensor, Tensor]:
     """A tensor scaled up to the range of `dtype`, in row-major order, and the factor that undoes the scale."""
+    scale = torch.finfo(dtype).max / largest.clamp(min=LEAST)
+    return (_compiled_cast() if compiles else _scaled_cast)(tensor, scale, dtype), scale.reciprocal()
+
+
+def _scaled_cast(tensor: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     most = torch.finfo(dtype).max
-    scale = most / largest.clamp(min=LEAST)
     # Clamped, since the largest value times its scale may be rounded up beyond the range.
-    narrow = (tensor.float() * scale).clamp_(-most, most).to(dtype).contiguous()
-    return narrow, scale.reciprocal()
+    return (tensor.float() * scale).clamp_(-most, most).to(dtype).contiguous()
 
 
-def narrow_products(precision: PrecisionPlan, name: str, num_layers: int) -> ScaledProducts | None:
+@cache
+def _compiled_cast() -> Callable[[Tensor, Tensor, torch.dtype], Tensor]:
+    # Operands of a layer have a dozen shapes, for each of which there would be code of its own.
+    return torch.compile(_scaled_cast, dynamic=True)
+
+
+def narrow_products(
+    precision: PrecisionPlan, name: str, num_layers: int, *, compiles: bool = False
+) -> ScaledProducts | None:
     """The form of the products of the module with this name in the whole model; None multiplies in its own type."""
     group, _, rest = name.partition(".")
     if precision.matmul_recipe is None or group != "layers":
@@ -107,7 +124,7 @@ def narrow_products(precision: PrecisionPlan, name: str, num_layers: int) -> Sca
     index, wide = int(rest.partition(".")[0]), precision.wide_layers
     if not wide <= index < num_layers - wide:
         return None
-    return ScaledProducts(precision.matmul_recipe == "fp8-rowwise", precision.emulate)
+    return ScaledProducts(precision.matmul_recipe == "fp8-rowwise", precision.emulate, compiles)
 
 
 def require_narrow_products(precision: PrecisionPlan, device: torch.device) -> None:

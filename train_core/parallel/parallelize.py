@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from conf.plan.experiment import Experiment
-from conf.types.schema import ParallelPlan, PrecisionPlan
+from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
 from train_core.model.dropout import (
     SEEDED_ATTENTION,
@@ -32,7 +32,7 @@ from train_core.parallel.collectives import Axis, all_reduce, shard
 from train_core.parallel.compiled_layers import Compiler, compiler_of
 from train_core.parallel.context_parallel import own_tokens
 from train_core.parallel.mesh import Mesh
-from train_core.parallel.narrow import narrow_products, require_narrow_products
+from train_core.parallel.narrow import ScaledProducts, narrow_products, require_narrow_products
 from train_core.parallel.recompute import RecomputedAttention, drop_pointwise_outputs, run_and_recompute
 from train_core.parallel.styles import Place, style_of
 
@@ -114,7 +114,10 @@ def parallelize(
         cut_chunk(model, is_first=mesh.is_first_stage and is_first, is_last=mesh.is_last_stage and is_last)
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
-        placements |= apply_styles(model, mesh, experiment.parallel, dropping, experiment.precision)
+        narrow = partial(
+            narrow_products, experiment.precision, num_layers=model.spec.num_layers, compiles=plan.compile_layers
+        )
+        placements |= apply_styles(model, mesh, experiment.parallel, dropping, narrow)
         apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
@@ -144,20 +147,26 @@ def cut_chunk(model: Transformer, *, is_first: bool, is_last: bool) -> None:
 
 
 def apply_styles(
-    model: Transformer, mesh: Mesh, plan: ParallelPlan, dropping: Dropping, precision: PrecisionPlan
+    model: Transformer,
+    mesh: Mesh,
+    plan: ParallelPlan,
+    dropping: Dropping,
+    narrow: Callable[[str], ScaledProducts | None],
 ) -> dict[str, Placement]:
     """Replace modules by their form on this rank, by the table of styles, and say how each parameter relates to the
     whole.
 
     The split form serves an axis of one rank too, where it is as fast.
+
+    Args:
+        narrow: the form of the products of a module with this name.
     """
     for name, module in list(model.named_modules()):  # a list, because the loop changes what it goes through
         style = style_of(name)
         # torch's own identity stands for a part that the model, or this chunk of it, does not have.
         if style is not None and type(module) is not nn.Identity:
             axes = (mesh.axis(axis) for axis in style.axes)
-            narrow = narrow_products(precision, name, model.spec.num_layers)
-            model.set_submodule(name, style.form(module, *axes, Place(name, plan, dropping, narrow)))
+            model.set_submodule(name, style.form(module, *axes, Place(name, plan, dropping, narrow(name))))
     # The split embedding has a parameter of its own, to which the head has to be tied again.
     if model.spec.tied_embeddings and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight

@@ -88,6 +88,19 @@ def test_an_emulation_multiplies_as_the_kernel_does(by_rows: bool) -> None:
         assert float((expected - exact).norm() / exact.norm()) < 0.08
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # of torch's own use
+def test_compiled_casts_round_as_others_do_in_either_order() -> None:
+    for dtype, by_rows, is_transposed in ((E4M3, False, False), (E4M3, True, True), (E5M2, False, True)):
+        x = torch.randn(96, 48).bfloat16()
+        x = x.t() if is_transposed else x
+        largest = largest_values(x, 1 if by_rows else None)
+        (plain, inverse), (compiled, again) = (cast(x, largest, dtype, compiles=compiles) for compiles in (False, True))
+        assert compiled.is_contiguous()
+        assert torch.equal(compiled.view(torch.uint8), plain.view(torch.uint8))
+        assert torch.equal(again, inverse)
+
+
 def cast_parts(world: World, x: Tensor, weight: Tensor) -> list[Tensor]:
     """The cast part of x and of the weight that a rank has of the features, and the sum of all ranks' products."""
     import torch.distributed as dist

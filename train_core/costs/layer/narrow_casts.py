@@ -13,7 +13,7 @@ PASSES_BYTES = 25
 """Bytes that casting one element moves beside two reads of the wide one, of which the first finds the largest value.
 The other writes it in fp32, which is read and written twice more, scaled and clamped, and read and written narrow."""
 
-ANEW_KERNELS = 6
+ANEW_KERNELS, COMPILED_KERNELS = 6, 2
 SECTOR_BYTES = 32
 """A GPU reads memory in pieces of so many bytes. Source: the CUDA C++ Programming Guide, on the access of memory."""
 
@@ -48,11 +48,14 @@ def backward_casts(setting: Setting, shard: Shard) -> Floats | float:
 def anew_seconds(setting: Setting, plain: Number, transposed: Number, num_casts: Number) -> Floats:
     """Seconds of casting so many elements operation by operation, the second number of them in transposed order.
 
-    Narrow operands are copied into that order byte by byte, and each byte is read with the sector that it lies in.
+    Narrow operands are copied into that order byte by byte, and each byte is read with the sector that it lies in. A
+    compiled cast reads twice and writes once, in either order.
     """
-    each = 2 * setting.dtype_bytes + PASSES_BYTES
-    moved = plain * each + transposed * (each + SECTOR_BYTES + 1)
-    return memory_bound_seconds(setting, np.asarray(moved, dtype=np.float64), ANEW_KERNELS * num_casts)
+    is_eager = setting.implementation.is_eager
+    each = 2 * setting.dtype_bytes + (PASSES_BYTES if is_eager else 1)
+    moved = plain * each + transposed * (each + (SECTOR_BYTES + 1 if is_eager else 0))
+    kernels = (ANEW_KERNELS if is_eager else COMPILED_KERNELS) * num_casts
+    return memory_bound_seconds(setting, np.asarray(moved, dtype=np.float64), kernels)
 
 
 def _cast_seconds(

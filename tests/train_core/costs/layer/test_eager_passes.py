@@ -90,6 +90,12 @@ def test_a_cast_to_fp8(dtype: str) -> None:
     assert seen == (2 * x.element_size() + PASSES_BYTES if dtype == "bf16" else PASSES_BYTES)
 
 
+def test_a_compiled_cast_reads_twice_and_writes_once_in_either_order() -> None:
+    compiled = replace(SETTING, implementation=SETTING.implementation.in_training(0.0, compiles=True))
+    seconds = {float(anew_seconds(compiled, *each, 0)) for each in ((1e9, 0.0), (0.0, 1e9))}
+    assert seconds == {float(memory_bound_seconds(SETTING, 1e9 * 5, 0))}
+
+
 def test_a_transposed_copy_reads_a_sector_for_each_byte() -> None:
     plain, transposed = (float(anew_seconds(SETTING, *each, 0)) for each in ((1e9, 0.0), (0.0, 1e9)))
     assert transposed - plain == pytest.approx(float(memory_bound_seconds(SETTING, 1e9 * (SECTOR_BYTES + 1), 0)))
