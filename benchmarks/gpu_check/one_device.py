@@ -13,6 +13,7 @@ from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.types.schema import Value
 
+ALONE = ("GPT", "Llama")
 WHOLE: dict[str, Value] = {"batch.micro_batch_size": 8}
 WAYS: dict[str, dict[str, Value]] = {
     "micro-batches of 2": {"batch.micro_batch_size": 2},
@@ -63,8 +64,8 @@ COMPILE_SECONDS = 90.0
 
 
 def references(bench: CheckWorkbench, known: References) -> Iterator[Check]:
-    """The trainings on one device, whose steps become known."""
-    for family in FAMILIES:
+    """The trainings on one device, whose steps become known; those that only several ranks are compared with if any."""
+    for family in FAMILIES if bench.num_ranks > 1 else ALONE:
         for dtype in ("fp32", bench.narrow):
             run = partial(_reference, bench, known, (family, dtype))
             yield Check(f"one device, {family} {dtype}", PART, 1, bench.scale.start_seconds, run)
@@ -85,10 +86,18 @@ def variants(bench: CheckWorkbench, known: References) -> Iterator[Check]:
     for (name, values), kind in zip(WAYS.items(), kinds(bench), strict=False):
         run = partial(as_reference, bench, known, kind, values, name)
         yield Check(f"{name}, {' '.join(kind)}", PART, 1, start, run)
-    chosen = (*AGAINST_CPU, *(FP8_AGAINST_CPU if bench.kind == "gpu" and bench.has_fp8 else ()))
-    for which in chosen:
-        name = f"as on the host's CPU, {which.name} {bench.narrow if which.narrow else 'fp32'}"
-        yield Check(name, PART, 1, 3 * start, partial(_as_on_cpu, bench, which, name))
+    yield _against_cpu(bench, AGAINST_CPU[0])
+
+
+def comparisons_with_cpu(bench: CheckWorkbench) -> Iterator[Check]:
+    """All others than the simplest, which take long: one core computes two trainings for each."""
+    for which in (*AGAINST_CPU[1:], *(FP8_AGAINST_CPU if bench.kind == "gpu" and bench.has_fp8 else ())):
+        yield _against_cpu(bench, which)
+
+
+def _against_cpu(bench: CheckWorkbench, which: AgainstCpu) -> Check:
+    name = f"as on the host's CPU, {which.name} {bench.narrow if which.narrow else 'fp32'}"
+    return Check(name, PART, 1, 2 * bench.scale.start_seconds, partial(_as_on_cpu, bench, which, name))
 
 
 def compiled_layers(bench: CheckWorkbench, known: References) -> Iterator[Check]:

@@ -24,5 +24,6 @@ def rounds(bench: CheckWorkbench, parts: Sequence[str]) -> Iterator[list[Check]]
     if speed.PART in parts:
         yield list(speed.speeds(bench))
     if layouts.PART in parts:
-        yield [*one_device.compiled_layers(bench, known), *layouts.layouts(bench, known, 4)]
+        compared = one_device.comparisons_with_cpu(bench)
+        yield [*compared, *one_device.compiled_layers(bench, known), *layouts.layouts(bench, known, 4)]
         yield list(layouts.layouts(bench, known, 8))
