@@ -53,8 +53,8 @@ class CheckedMachine(Frozen):
 
     @property
     def num_devices(self) -> int:
-        """GPUs, or CPU ranks."""
-        return len(self.devices) or self.num_ranks
+        """The GPUs that are used, or CPU ranks."""
+        return min(len(self.devices) or self.num_ranks, self.num_ranks)
 
     @property
     def device_text(self) -> str:

@@ -191,21 +191,25 @@ class CheckWorkbench:
         trial.write_trial({"experiment": experiment.model_dump(mode="json")})
         gpus = devices[: experiment.parallel.world_size] if experiment.cluster.device.kind == "gpu" else ()
         options = ["--seconds", str(seconds), *(("--memory", str(memory)) if memory is not None else ())]
-        options += ["--devices", *(str(place % self.num_devices) for place in gpus)] if gpus else []
+        numbers = [place % self.num_devices for place in gpus]
+        options += ["--devices", *map(str, numbers)] if numbers else []
         log = trial.path.with_suffix(".log")
-        process = self._start_process("job", [str(trial.path.absolute()), *options], log)
+        sharing = SHARING if len(set(numbers)) < len(numbers) else {}
+        process = self._start_process("job", [str(trial.path.absolute()), *options], log, sharing)
         return self._watch(TrialJob(log, process, time.monotonic() + seconds, trial))
 
     def measure_rates(self, folder: RatesFolder, seconds: float) -> str:
         """Run a calibration of this node to its end; its last words, if it measured nothing."""
         log = folder.path.with_suffix(".log")
-        process = self._start_process("rates_job", [str(folder.path.absolute())], log)
+        process = self._start_process("rates_job", [str(folder.path.absolute())], log, {})
         job = self._watch(CheckJob(log, process, time.monotonic() + seconds))
         said = job.wait()
         self.jobs.discard(job)
         return said
 
-    def _start_process(self, module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    def _start_process(
+        self, module: str, arguments: Sequence[str], log: Path, variables: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         """A process of this room, in a session of its own: Ctrl-C reaches only the check, which ends its jobs."""
         if self.stopped.is_set():
             raise CheckLeftOut("interrupted")
@@ -217,7 +221,7 @@ class CheckWorkbench:
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
-                env={**os.environ, **(SHARING if self.shares_devices else {})},
+                env={**os.environ, **variables},
             )
 
     def _watch(self, job: SomeJob) -> SomeJob:

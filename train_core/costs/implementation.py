@@ -18,6 +18,7 @@ class Implementation(Frozen):
         memory_traffic: bytes that norms, activations and residuals move, relative to kernels fused as far as possible.
         is_eager: a gated activation, the turning of heads by their positions, and dropout are several operations, each
             with a pass of its own over memory, which a compiler or kernels of a trainer's own would join.
+        is_compiled: torch's compiler joins them, but for those of experts; `in_training` says so.
         dropout: after attention, in it (unfused only), and after the feed-forward layer; keeps one byte of mask each.
             Trainers that drop values only if a training asks for it have it off here; `in_training` turns it on.
         gradient_bytes: of one accumulated gradient (4: fp32 main gradients).
@@ -59,8 +60,8 @@ class Implementation(Frozen):
             that came and found room.
         defers_experts: a zero-bubble schedule puts off the weight gradients of experts, as it does all others.
         experts_overlap: share of the exchanges around experts that runs beside the computation of another micro-batch.
-        casts_anew: both operands of every narrow product are cast anew, by as many operations as `is_eager` says; other
-            trainers keep what is cast, and cast weights once.
+        casts_anew: both operands of every narrow product are cast anew, operation by operation unless that is compiled;
+            other trainers keep what is cast, and cast weights once.
         keeps_narrow_inputs: inputs of products that were cast are kept narrow; else they are kept wide and cast again.
         gathers_narrow_operands: tensor ranks gather operands that are cast already, where their scales allow it.
         gathers_narrow_weights: data ranks gather weights in the type of narrow products, where its scales allow it.
@@ -97,6 +98,7 @@ class Implementation(Frozen):
     attention_since_hopper: float
     memory_traffic: float
     is_eager: bool
+    is_compiled: bool
     dropout: bool
     gradient_bytes: Count
     fp16_gradient_bytes: Count
@@ -146,6 +148,8 @@ class Implementation(Frozen):
 
     def in_training(self, dropout: float, *, compiles: bool) -> Implementation:
         """The trainer in a training that drops values with this probability, and may compile its layers."""
-        return self.model_copy(
-            update={"dropout": self.dropout or dropout > 0, "is_eager": self.is_eager and not compiles}
-        )
+        return self.model_copy(update={"dropout": self.dropout or dropout > 0, "is_compiled": compiles})
+
+    @property
+    def layers_are_eager(self) -> bool:
+        return self.is_eager and not self.is_compiled

@@ -11,6 +11,7 @@ TRISWEEP = Implementation(
     attention_since_hopper=1.0,
     memory_traffic=1.0,
     is_eager=True,
+    is_compiled=False,
     dropout=False,
     gradient_bytes=4,
     fp16_gradient_bytes=4,

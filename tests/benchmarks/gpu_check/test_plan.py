@@ -82,6 +82,12 @@ def test_more_ranks_than_gpus_share_them_each_as_a_host_of_its_own(
         bench.start("shared", bench.small("GPT", "fp32", CheckLayout(data=4).values()), (0, 1, 2, 3), 1.0)
     ((devices, variables),) = started
     assert devices == ["0", "1", "0", "1"]
+    with monkeypatch.context() as patch:  # one rank on each: links are measured as they are
+        patch.setattr(subprocess, "Popen", start)
+        bench.start("apart", bench.small("GPT", "fp32", CheckLayout(data=2).values()), (0, 1, 2, 3), 1.0)
+    (*_, (devices, others)) = started
+    assert devices == ["0", "1"]
+    assert "NCCL_SOCKET_IFNAME" not in others
     assert variables["NCCL_SOCKET_IFNAME"] == "lo"
     tell = "import os, benchmarks.gpu_check.job; print(os.environ['NCCL_HOSTID'], f'rank-{os.getpid()}')"
     told = subprocess.check_output([sys.executable, "-c", tell], cwd=ROOT, env=variables, text=True)

@@ -15,7 +15,7 @@ import numpy as np
 from conf.types.model_spec import ExpertsSpec
 from train_core.costs.counts.parameters import Matrix, feed_forward_matrices
 from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_seconds
-from train_core.costs.layer.layer_time import gated_elements
+from train_core.costs.layer.layer_time import EAGER_GATED, gated_elements
 from train_core.costs.layer.narrow_casts import anew_seconds
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
 from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
@@ -171,8 +171,10 @@ def _activation_elements(setting: Setting) -> tuple[int, int]:
     """
     if not setting.model.gated_mlp:
         return 2, 3
-    forward, backward = gated_elements(setting)
-    return (forward + 2, backward + 8) if setting.implementation.is_eager else (forward, backward)
+    if not setting.implementation.is_eager:  # experts are never compiled
+        return gated_elements(setting)
+    forward, backward = EAGER_GATED
+    return forward + 2, backward + 8
 
 
 def _weight_gradients(setting: Setting, sent: Routed) -> Floats:

@@ -25,6 +25,7 @@ from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_sec
 from train_core.costs.primitives.narrow import gathered_share, recipe_of
 from train_core.costs.setting import Floats, Setting
 
+EAGER_GATED = (5, 15)
 FORWARD_KERNELS = 8  # norms, residual additions, activation, head permutations: memory-bound ones of a layer
 BACKWARD_KERNELS = 14
 
@@ -52,7 +53,7 @@ def gated_elements(setting: Setting) -> tuple[int, int]:
     activated (2) and multiplied (3); backward the gradient is multiplied by the other factor (3), taken through the
     activation (3), the gate activated again (2) and multiplied (3), and both gradients stacked (4).
     """
-    return (5, 15) if setting.implementation.is_eager else (3, 5)
+    return EAGER_GATED if setting.implementation.layers_are_eager else (3, 5)
 
 
 def projections_repeated(setting: Setting, shard: Shard, forward: Floats) -> Floats:
@@ -93,7 +94,7 @@ def _between_products(setting: Setting, shard: Shard, *, held: int, gelu: int, g
     model, t, implementation = setting.model, shard.tensor_parallel_size, setting.implementation
     # Each of the two dropouts between products has a mask of a byte for each element, which it reads and writes, too,
     # where it is an operation of its own.
-    dropped = 1 + (2 * setting.dtype_bytes if implementation.is_eager else 0)
+    dropped = 1 + (2 * setting.dtype_bytes if implementation.layers_are_eager else 0)
     masks = 2 * model.hidden_size * dropped if implementation.dropout else 0
     moved_heads = moved_heads_of(setting)
     activation = (gated if model.gated_mlp else gelu) * model.ffn_hidden_size
@@ -106,7 +107,7 @@ def moved_heads_of(setting: Setting) -> int:
     """Elements that turning and norms of queries and keys read and write, and latent attention's joining of heads."""
     model = setting.model
     latent, turned = model.latent_attention, 2
-    if setting.implementation.is_eager and model.family == "llama":
+    if setting.implementation.layers_are_eager and model.family == "llama":
         # Either half is multiplied (2 of its elements), and then the other half, multiplied, added to it (3).
         turned = 5
     moved = (model.query_size + model.key_value_size) * (turned + (2 if model.qk_norm else 0))

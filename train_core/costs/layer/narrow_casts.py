@@ -51,7 +51,7 @@ def anew_seconds(setting: Setting, plain: Number, transposed: Number, num_casts:
     Narrow operands are copied into that order byte by byte, and each byte is read with the sector that it lies in. A
     compiled cast reads twice and writes once, in either order.
     """
-    is_eager = setting.implementation.is_eager
+    is_eager = not setting.implementation.is_compiled
     each = 2 * setting.dtype_bytes + (PASSES_BYTES if is_eager else 1)
     moved = plain * each + transposed * (each + (SECTOR_BYTES + 1 if is_eager else 0))
     kernels = (ANEW_KERNELS if is_eager else COMPILED_KERNELS) * num_casts

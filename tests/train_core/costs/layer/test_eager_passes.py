@@ -69,7 +69,8 @@ def test_the_activation_of_experts() -> None:
     weights = torch.rand(TOKENS)
     x = torch.rand(TOKENS, 2 * WIDTH)
     seen = passes_of(lambda x: weighted_gated_product(x, weights), x, TOKENS * WIDTH)
-    assert seen == experts._activation_elements(SETTING)
+    compiled = replace(SETTING, implementation=SETTING.implementation.in_training(0.0, compiles=True))
+    assert seen == experts._activation_elements(SETTING) == experts._activation_elements(compiled)
 
 
 def test_heads_turned_by_their_positions() -> None:
