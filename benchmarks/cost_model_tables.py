@@ -5,10 +5,10 @@ python -m benchmarks.cost_model_tables    writes them into the page, each betwee
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import marked_tables
 from benchmarks.target import Target
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec
@@ -20,7 +20,6 @@ from train_core.costs.trainers import IMPLEMENTATIONS
 from train_core.whole_files import write_atomically
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost-model.md"
-MARKED = re.compile(r"(<!-- (\w+): [^>]*-->)\n.*?(<!-- end -->)", re.DOTALL)
 MEASURED_BY_ITS_USERS = "local"
 """The cluster that stands for whatever machine a user has; its numbers are no facts to print."""
 
@@ -35,7 +34,7 @@ def main() -> list[Target]:
 
 def with_tables(text: str) -> str:
     """The page with every marked table replaced by what holds today."""
-    return MARKED.sub(lambda found: "\n".join((found[1], *TABLES[found[2]](), found[3])), text)
+    return marked_tables.with_tables(text, TABLES)
 
 
 def _trainers() -> Iterator[str]:

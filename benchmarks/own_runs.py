@@ -10,12 +10,12 @@ device drew, and what commit 2f93ad17 predicted, whose authors had never run it 
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
+from benchmarks.marked_tables import with_tables
 from benchmarks.target import Target, at_most, within
 from conf.compose.load import load
 from conf.plan.experiment import Experiment
@@ -29,7 +29,6 @@ from train_core.whole_files import write_atomically
 
 ROWS = Path(__file__).with_suffix(".csv")
 PAGE = Path(__file__).parents[1] / "docs" / "gpu-runs.md"
-MARKED = re.compile(r"(<!-- runs: [^>]*-->)\n.*?(<!-- end -->)", re.DOTALL)
 ONE_DEVICE = ("cluster=dgx-h200", "precision=bf16", "data=synthetic", "cluster.num_nodes=1")
 NARROW = "fp8"
 
@@ -131,13 +130,13 @@ def main() -> list[Target]:
 
 def with_table(text: str) -> str:
     """The page with its table replaced by what holds today."""
-    return MARKED.sub(lambda found: "\n".join((found[1], *_lines(own_runs()), found[2])), text)
+    return with_tables(text, {"runs": _lines})
 
 
-def _lines(runs: Sequence[OwnRun]) -> Iterator[str]:
+def _lines() -> Iterator[str]:
     yield "| training | step s, measured | before | today | MFU %, measured | GiB, measured | predicted |"
     yield "|---|---|---|---|---|---|---|"
-    for run in runs:
+    for run in own_runs():
         today = "-" if run.error is None else _signed(run.error)
         measured = f"{significant(run.step_seconds)} | {_signed(run.forward_error)} | {today}"
         utilization = run.predicted.model_flops_utilization * run.predicted.step_seconds / run.step_seconds

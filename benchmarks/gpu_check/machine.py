@@ -57,11 +57,15 @@ class CheckedMachine(Frozen):
         return min(len(self.devices) or self.num_ranks, self.num_ranks)
 
     @property
+    def shares_devices(self) -> bool:
+        return self.num_ranks > self.num_devices
+
+    @property
     def device_text(self) -> str:
         """`8 x NVIDIA H200`, and other names where the GPUs differ."""
         names = Counter(device.name for device in self.devices)
         gpus = ", ".join(f"{count} x {name}" for name, count in names.items())
-        shared = f", shared by {self.num_ranks} ranks" if self.num_ranks > self.num_devices else ""
+        shared = f", shared by {self.num_ranks} ranks" if self.shares_devices else ""
         return f"{gpus}{shared}" if gpus else f"{self.num_ranks} CPU ranks"
 
     @property

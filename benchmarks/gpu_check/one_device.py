@@ -11,9 +11,11 @@ from benchmarks.gpu_check.check import Check, CheckFinding
 from benchmarks.gpu_check.layouts import PART, Kind, References, as_reference, kinds
 from benchmarks.gpu_check.scale import FAMILIES
 from benchmarks.gpu_check.workbench import CheckWorkbench
-from conf.types.schema import Value
+from conf.types.schema import Dtype, Value
 
 ALONE = ("GPT", "Llama")
+"""Families that a rank without others trains; the other ones are compared on several ranks, and with the CPU."""
+
 WHOLE: dict[str, Value] = {"batch.micro_batch_size": 8}
 WAYS: dict[str, dict[str, Value]] = {
     "micro-batches of 2": {"batch.micro_batch_size": 2},
@@ -64,7 +66,7 @@ COMPILE_SECONDS = 90.0
 
 
 def references(bench: CheckWorkbench, known: References) -> Iterator[Check]:
-    """The trainings on one device, whose steps become known; those that only several ranks are compared with if any."""
+    """The trainings on one device, whose steps become known: of all families where there are several ranks."""
     for family in FAMILIES if bench.num_ranks > 1 else ALONE:
         for dtype in ("fp32", bench.narrow):
             run = partial(_reference, bench, known, (family, dtype))
@@ -96,8 +98,9 @@ def comparisons_with_cpu(bench: CheckWorkbench) -> Iterator[Check]:
 
 
 def _against_cpu(bench: CheckWorkbench, which: AgainstCpu) -> Check:
-    name = f"as on the host's CPU, {which.name} {bench.narrow if which.narrow else 'fp32'}"
-    return Check(name, PART, 1, 2 * bench.scale.start_seconds, partial(_as_on_cpu, bench, which, name))
+    dtype: Dtype = bench.narrow if which.narrow else "fp32"
+    run = partial(_as_on_cpu, bench, which, dtype)
+    return Check(f"as on the host's CPU, {which.name} {dtype}", PART, 1, 2 * bench.scale.start_seconds, run)
 
 
 def compiled_layers(bench: CheckWorkbench, known: References) -> Iterator[Check]:
@@ -108,9 +111,9 @@ def compiled_layers(bench: CheckWorkbench, known: References) -> Iterator[Check]
         yield Check(f"compiled layers, {' '.join(kind)}", PART, 1, COMPILE_SECONDS, run)
 
 
-def _as_on_cpu(bench: CheckWorkbench, which: AgainstCpu, name: str, devices: tuple[int, ...]) -> CheckFinding:
+def _as_on_cpu(bench: CheckWorkbench, which: AgainstCpu, dtype: Dtype, devices: tuple[int, ...]) -> CheckFinding:
     """The device against the cores of its host: both go on from a checkpoint, because they draw other first weights."""
-    dtype, folder = bench.narrow if which.narrow else "fp32", name.partition(", ")[2].replace(" ", "-").replace(",", "")
+    folder = f"{which.name} {dtype}".replace(",", "").replace(" ", "-")
     values = {**SMALL, **which.values}
     on_cpu = partial(bench.small, which.family, dtype, on_cpu=True)
     saving: dict[str, Value] = {"training.num_steps": 2, "checkpoint.every_steps": 2}

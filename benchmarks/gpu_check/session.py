@@ -58,7 +58,7 @@ class CheckSession:
     def _scale(self) -> CheckScale:
         if self.machine.kind == "cpu":
             return CPU
-        return SHARED if self.machine.num_ranks > self.machine.num_devices else GPU
+        return SHARED if self.machine.shares_devices else GPU
 
     def run(self, parts: Sequence[str]) -> int:
         """Make all checks, and return the exit code."""

@@ -104,6 +104,8 @@ def parallelize(
     require_narrow_products(experiment.precision, device)
     plan, randomness = experiment.training, _randomness(experiment, mesh)
     dropping = Dropping(plan.dropout, randomness, attention)
+    num_layers, compiles = experiment.model.num_layers, plan.compile_layers
+    narrow = partial(narrow_products, experiment.precision, num_layers=num_layers, compiles=compiles)
     chunk_ranges = experiment.chunk_ranges[mesh.pipeline.rank]
     for index, layers in enumerate(chunk_ranges):
         # Without memory, because the whole layers of a stage may not fit before they are split.
@@ -114,11 +116,8 @@ def parallelize(
         cut_chunk(model, is_first=mesh.is_first_stage and is_first, is_last=mesh.is_last_stage and is_last)
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
-        narrow = partial(
-            narrow_products, experiment.precision, num_layers=model.spec.num_layers, compiles=plan.compile_layers
-        )
         placements |= apply_styles(model, mesh, experiment.parallel, dropping, narrow)
-        apply_to_layers(model, experiment.parallel, compiler_of(device) if plan.compile_layers else None)
+        apply_to_layers(model, experiment.parallel, compiler_of(device) if compiles else None)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
         if rotary is not None and not experiment.data.separate_documents:  # whose positions may be any, on any rank
