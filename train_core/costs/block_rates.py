@@ -32,8 +32,9 @@ def block_rates(
     rates = []
     for block, (start, end) in zip(setup.mixed, pairwise(ends), strict=True):
         device, layers = block.cluster.device, setup.layers_per_stage[start:end]
+        of_model = range(sum(setup.layers_per_stage[:start]), sum(setup.layers_per_stage[:end]))
         has_head = end == setup.parallel.pipeline_parallel_size
-        flops = stage_model_flops(setup.model, setup.batch.global_batch_size, sum(layers), has_head=has_head)
+        flops = stage_model_flops(setup.model, setup.batch.global_batch_size, of_model, has_head=has_head)
         flops -= spared_flops(setup.model, setup.batch.global_batch_size, 3 * sum(layers), attended_share)
         rate = flops / step_seconds / (block.num_devices * devices_per_rank)
         peak = measured_peak or device.peak_flops_per_second[setup.precision.dtype]

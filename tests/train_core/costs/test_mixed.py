@@ -55,3 +55,15 @@ def test_halves_of_one_cluster_cost_what_the_whole_costs() -> None:
     assert halves.step_seconds == pytest.approx(whole.step_seconds, rel=1e-12)
     assert (halves.stages, halves.worst_stage) == (whole.stages, whole.worst_stage)
     assert whole.blocks == ()
+
+
+@pytest.mark.parametrize("num_dense_layers", [1, 40])
+def test_dense_layers_count_once_wherever_the_first_block_ends(num_dense_layers: int) -> None:
+    overrides = ["model=deepseek-v2", f"model.experts.num_dense_layers={num_dense_layers}", "precision=bf16"]
+    overrides += ["cluster=selene", "mixed=selene:64+dgx-h100:64", "parallel.world_size=128"]
+    overrides += ["parallel.pipeline_parallel_size=4", "parallel.expert_parallel_size=8", "batch.global_batch_size=512"]
+    experiment = load(overrides).experiment()
+    predicted = estimate(experiment)
+    flops = [block.model_flops_per_second_per_device * block.num_ranks for block in predicted.blocks]
+    needed = model_flops(experiment.model, experiment.batch.global_batch_size)
+    assert sum(flops) * predicted.step_seconds == pytest.approx(needed, rel=1e-9)

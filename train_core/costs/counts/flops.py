@@ -75,22 +75,20 @@ def model_flops(model: ModelSpec, num_sequences: int, attended_share: float = 1.
 
     Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
     """
-    whole = stage_model_flops(model, num_sequences, model.num_layers, has_head=True)
+    whole = stage_model_flops(model, num_sequences, range(model.num_layers), has_head=True)
     return whole - spared_flops(model, num_sequences, 3 * model.num_layers, attended_share)
 
 
-def stage_model_flops(
-    model: ModelSpec, num_sequences: int, num_layers: int, *, has_head: bool, is_first: bool = True
-) -> int:
-    """The part of `model_flops` that so many layers need, and the head where it is with them.
+def stage_model_flops(model: ModelSpec, num_sequences: int, layers: range, *, has_head: bool) -> int:
+    """The part of `model_flops` that consecutive layers need, and the head where it is with them.
 
     Args:
-        is_first: these layers are the model's first, among which all dense ones are.
+        layers: their indices in the model, whose first layers are the dense ones.
     """
     head = head_forward_flops(model, num_sequences) if has_head else 0
-    dense = min(model.num_dense_layers, num_layers) if is_first else 0
+    dense = len(range(layers.start, min(layers.stop, model.num_dense_layers)))
     # Once forward and twice backward, as in `model_flops`.
-    return 3 * (_forward_flops(model, num_sequences, dense, num_layers - dense) + head)
+    return 3 * (_forward_flops(model, num_sequences, dense, len(layers) - dense) + head)
 
 
 def repeated_flops(
