@@ -43,8 +43,10 @@ def as_measured(
         "ended": step_seconds * experiment.training.num_steps,
     }
     if over > 0:
-        cause = f"{REPLAYED}: out of memory, {over / GIBIBYTE:.1f} GiB over capacity"
-        return Measurement.model_validate({**ended, "outcome": Outcome.OUT_OF_MEMORY, "cause": cause})
+        over_gib = round(over / GIBIBYTE, 1)  # real programs name it in few digits, too
+        cause = f"{REPLAYED}: out of memory, {over_gib:.1f} GiB over capacity"
+        lacked = {"cause": cause, "over_capacity_bytes": over_gib * GIBIBYTE}
+        return Measurement.model_validate({**ended, **lacked, "outcome": Outcome.OUT_OF_MEMORY})
     performance = _performance(experiment, step_seconds, peak_memory_bytes, breakdown)
     return Measurement.model_validate(
         {**ended, "outcome": Outcome.COMPLETED, "cause": "", "performance": dict(performance)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
@@ -10,7 +9,6 @@ from math import pi, sqrt
 import numpy as np
 
 from conf.plan.knobs import RECOMPUTES, SCHEDULES
-from conf.units import GIBIBYTE, MEBIBYTE
 from sweeps.planner.plans.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import Priced
 from train_core.costs.setting import Booleans, Floats, Plans
@@ -22,10 +20,6 @@ PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(KINDS.values())])
 NOISE = 0.01
 BEYOND = 0.02  # by how much a plan that ran out of memory is taken to exceed the least that it must have needed
 NOISE_BEYOND = 0.02
-_UNITS = {"MiB": MEBIBYTE, "GiB": GIBIBYTE}
-_OVER = re.compile(r"(\d+(?:\.\d+)?) (MiB|GiB) over capacity")
-_TRIED = re.compile(r"Tried to allocate (\d+(?:\.\d+)?) (MiB|GiB)")
-_FREE = re.compile(r"of which (\d+(?:\.\d+)?) (MiB|GiB) is free")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +89,6 @@ class MemoryFit:
         mean, spread = self.ratio(priced.plans)
         # A plan fits if log(needed / predicted) is at most log(room / predicted).
         return cumulative((np.log(priced.room_bytes / priced.held_bytes) - mean) / spread)
-
-
-def bytes_over(cause: str) -> float:
-    """Return by how many bytes a plan exceeded its device, as far as the words of its end tell; else 0."""
-    if over := _OVER.search(cause):
-        return float(over[1]) * _UNITS[over[2]]
-    tried, free = _TRIED.search(cause), _FREE.search(cause)
-    if tried is None or free is None:
-        return 0.0
-    return max(0.0, float(tried[1]) * _UNITS[tried[2]] - float(free[1]) * _UNITS[free[2]])
 
 
 def _parts(plans: Plans) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates, priced_experiment
-from sweeps.search.layouts.memory_fit import MemorySeen, bytes_over
+from sweeps.search.layouts.memory_fit import MemorySeen
 from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen
 from train_core.costs.setting import Floats, Plans
@@ -81,7 +81,7 @@ class Observed:
         for number, reading in enumerate(self.readings):
             held, room = self.priced.held_bytes[number], self.priced.room_bytes[number]
             if reading.outcome is Outcome.OUT_OF_MEMORY:
-                bounds.append((number, log((room + bytes_over(reading.cause)) / held)))
+                bounds.append((number, log((room + _lacked_bytes(reading)) / held)))
             elif (measured := _held_bytes(reading)) is not None:
                 exact.append((number, log(measured / held)))
         return MemorySeen.of(self.priced.plans, exact, bounds)
@@ -91,6 +91,12 @@ def timed_seconds(reading: TrialReading) -> list[float]:
     """The steps that count, of a trial that has not ended or was ended early."""
     traced = reading.experiment.profile.trace_steps if reading.experiment else ()
     return [step.step_seconds for step in reading.steps if not step.warmup and step.step not in traced]
+
+
+def _lacked_bytes(reading: TrialReading) -> float:
+    """Bytes by which the request that failed exceeded the free memory; 0 where they are not known."""
+    ended = reading.measurement or reading.failure
+    return (ended.over_capacity_bytes or 0.0) if ended else 0.0
 
 
 def _held_bytes(reading: TrialReading) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.replay.reading import ReplayedReading, replayed_reading
+from conf.units import GIBIBYTE
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Listed
 from sweeps.trial import Trial
@@ -157,8 +158,8 @@ def test_a_plan_of_what_does_not_fit_is_learned_from(replay: Replay) -> None:
     proposal = replay.search.ask([first], 1).proposals[0]
 
     def out_of_memory(measured: Measurement) -> Measurement:
-        cause = "rank 3: out of memory, 20.0 GiB over capacity"
-        return measured.model_copy(update={"outcome": Outcome.OUT_OF_MEMORY, "cause": cause, "performance": None})
+        ended = {"outcome": Outcome.OUT_OF_MEMORY, "over_capacity_bytes": 20.0 * GIBIBYTE, "performance": None}
+        return measured.model_copy(update=ended)
 
     crowded = replay.ended(replay.trial(proposal), out_of_memory)
     tried = replay.trial(replay.search.ask([first, crowded], 1).proposals[0])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from conf.units import GIBIBYTE, MEBIBYTE
-from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen, bytes_over
+from conf.units import GIBIBYTE
+from sweeps.search.layouts.memory_fit import MemoryFit, MemorySeen
+from sweeps.search.layouts.observed import Observer
 from sweeps.search.layouts.priced import Priced
 from tests.sweeps.search.conftest import Replay
-
-TORCH = (
-    "rank 5: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 63.98 GiB"
-    " of which 512.00 MiB is free."
-)
+from train_core.job.failures import failed_measurement, failure_of
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +51,20 @@ def test_a_plan_that_ran_out_of_memory_makes_fuller_ones_unlikely(plans: Priced)
     assert probability[-1] < 0.3
 
 
-@pytest.mark.slow
-def test_by_how_much_a_plan_was_too_large_is_read_from_the_words_of_its_end() -> None:
-    assert bytes_over("replayed: out of memory, 3.5 GiB over capacity") == 3.5 * GIBIBYTE
-    assert bytes_over(TORCH) == 2.5 * GIBIBYTE - 512 * MEBIBYTE
-    assert bytes_over("rank 3 was killed by SIGKILL; the kernel ended a process for lack of memory") == 0.0
-    assert bytes_over("Tried to allocate 1.2.3 GiB") == 0.0
+@pytest.mark.parametrize(
+    ("words", "lacked"),
+    [
+        ("Tried to allocate 2.50 GiB. GPU 0 has 63.98 GiB, of which 512.00 MiB is free.", 2 * GIBIBYTE),
+        ("Tried to allocate 512.00 KiB. GPU 0 has 63.98 GiB, of which 100.00 KiB is free.", 412 * 1024),
+        ("Step 7.0 exceeded memory limit (3221225472 > 1073741824), being killed", 2 * GIBIBYTE),
+        ("the kernel ended a process for lack of memory", 0),
+    ],
+)
+def test_a_bound_is_by_how_much_the_failed_request_exceeded_what_was_free(
+    replay: Replay, words: str, lacked: int
+) -> None:
+    told = failure_of(3, torch.OutOfMemoryError(words))
+    crowded = replay.ended(replay.baseline, lambda measured: failed_measurement(measured.fingerprint, told, 0.0))
+    observed = Observer(None).observe([crowded])
+    needed = np.exp(observed.memory().ratios) * observed.priced.held_bytes
+    assert needed - observed.priced.room_bytes == pytest.approx([lacked], abs=1)
