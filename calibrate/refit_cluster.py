@@ -22,7 +22,7 @@ from results.report.findings.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.implementation import Implementation
-from train_core.costs.setting import SCALE, Plans, Scale, Setting
+from train_core.costs.setting import SCALE, Booleans, Plans, Scale, Setting
 from train_core.costs.stages import listed_stages, spread_stages
 from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
@@ -147,19 +147,21 @@ def refit_cluster(
     Raises:
         UsageError: there are too few of them.
     """
-    counted = [trial for trial in trials if trial.counts]
-    if not counted:
+    counts = np.array([trial.counts for trial in trials], dtype=bool)
+    if not counts.any():
         sharing = f" ({len(trials)} ran with ranks that shared devices)" if trials else ""
         raise UsageError(f"No trial has a step time to fit to{sharing}", "Run points of the sweep first.")
-    present = present_values(cluster.efficiency, constants)
-    ratios = log_ratios(cluster, counted)
+    runs, present = priced_runs(cluster, trials), present_values(cluster.efficiency, constants)
+    ratios = _ratios_of(runs, counts)
     chosen = choose(ratios, constants, present)
     values = refit(ratios, chosen.fitted, present)
+    before, after = (runs.step_seconds(constants_by(each)).tolist() for each in (present, values))
+    left_out = _left_out_seconds(runs, counts, chosen.fitted, present, values)
     return Refit(
         before=present,
         after={**present, **values},
         left_alone=chosen.left_alone,
-        trials=_fitted_trials(cluster, trials, chosen.fitted, present, values),
+        trials=tuple(FittedTrial(*each) for each in zip(trials, before, after, left_out, strict=True)),
     )
 
 
@@ -171,48 +173,25 @@ def present_values(
     return {each.name: float(stated[each.name]) for each in constants}
 
 
-def _fitted_trials(
-    cluster: ClusterSpec, trials: Sequence[FinishedTrial], constants: Sequence[Constant], present: Values, fit: Values
-) -> tuple[FittedTrial, ...]:
-    before = predicted_seconds(cluster, trials, present)
-    after = predicted_seconds(cluster, trials, fit)
-    counted = [trial for trial in trials if trial.counts]
-    leaves = len(counted) >= FEWEST_TO_LEAVE_ONE_OUT
-    return tuple(
-        FittedTrial(
-            trial,
-            float(old),
-            float(new),
-            _without(cluster, counted, trial, constants, present, fit) if leaves and trial.counts else None,
-        )
-        for trial, old, new in zip(trials, before, after, strict=True)
-    )
+def _left_out_seconds(
+    runs: PricedRuns, counts: Booleans, constants: Sequence[Constant], present: Values, fit: Values
+) -> list[float | None]:
+    """Seconds predicted for each run that counts by constants fitted to the others; all None where too few count."""
+    seconds: list[float | None] = [None] * len(counts)
+    if counts.sum() < FEWEST_TO_LEAVE_ONE_OUT:
+        return seconds
+    for index in np.flatnonzero(counts):
+        others = counts.copy()
+        others[index] = False
+        # Begun where the fit to all trials ended, which is only a few steps away.
+        values = refit(_ratios_of(runs, others), constants, present, start=fit)
+        seconds[index] = float(runs.step_seconds(constants_by(values))[index])
+    return seconds
 
 
-def _without(
-    cluster: ClusterSpec,
-    counted: Sequence[FinishedTrial],
-    trial: FinishedTrial,
-    constants: Sequence[Constant],
-    present: Values,
-    fit: Values,
-) -> float:
-    """Seconds predicted for `trial` by the same constants, fitted to the others."""
-    others = [other for other in counted if other is not trial]
-    # Begun where the fit to all trials ended, which is only a few steps away.
-    values = refit(log_ratios(cluster, others), constants, present, start=fit)
-    return float(predicted_seconds(cluster, [trial], values)[0])
-
-
-def log_ratios(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> LogRatios:
-    """The trials' log of predicted over measured, as a function of the constants by name."""
-    runs = priced_runs(cluster, trials)
-    return lambda values: runs.log_ratios(_with(values))
-
-
-def predicted_seconds(cluster: ClusterSpec, trials: Sequence[FinishedTrial], values: Values) -> Floats:
-    """The seconds that the cost model predicts with these constants."""
-    return priced_runs(cluster, trials).step_seconds(_with(values))
+def _ratios_of(runs: PricedRuns, chosen: Booleans) -> LogRatios:
+    """The chosen runs' log of predicted over measured, as a function of the constants by name."""
+    return lambda values: runs.log_ratios(constants_by(values))[chosen]
 
 
 def priced_runs(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> PricedRuns:
@@ -226,7 +205,7 @@ def _run_on(cluster: ClusterSpec, trial: FinishedTrial) -> MeasuredRun:
     return MeasuredRun(setup, trial.implementation, trial.step_seconds)
 
 
-def _with(values: Values) -> ConstantsOf:
+def constants_by(values: Values) -> ConstantsOf:
     """The constants of a setting, those of its cluster's efficiency taken from `values`."""
 
     def constants_of(setting: Setting) -> Constants:
@@ -342,10 +321,10 @@ NOISE = 0.01
 """Assumed: what is left of a measured step, as a share, once all constants are right."""
 
 
-def telling_runs(cluster: ClusterSpec, trials: Sequence[FinishedTrial], count: int = NUM_RUNS) -> list[int]:
+def telling_runs(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> list[int]:
     """Indices of the trials to measure first, the most telling one first; their measured times are not looked at."""
-    present = present_values(cluster.efficiency)
-    return most_telling(slopes(log_ratios(cluster, trials), CONSTANTS, present), count)
+    ratios = _ratios_of(priced_runs(cluster, trials), np.ones(len(trials), dtype=bool))
+    return most_telling(slopes(ratios, CONSTANTS, present_values(cluster.efficiency)))
 
 
 def most_telling(slope: Floats, count: int = NUM_RUNS) -> list[int]:

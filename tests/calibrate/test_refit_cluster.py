@@ -13,8 +13,9 @@ from calibrate.refit_cluster import (
     CONSTANTS,
     FinishedTrial,
     Refit,
-    predicted_seconds,
+    constants_by,
     present_values,
+    priced_runs,
     refit_cluster,
 )
 from calibrate.robust_fit import Constant, Floats, refit
@@ -69,7 +70,9 @@ def cluster(experiments: list[Experiment]) -> ClusterSpec:
 def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Measured:
     def build(noise: Sequence[float] = ()) -> list[FinishedTrial]:
         trials = [FinishedTrial(one.label, one, 1.0, None, True) for one in experiments]
-        seconds = predicted_seconds(cluster, trials, TRUTH) * (1 + np.resize(noise or [0.0], len(trials)))
+        seconds = priced_runs(cluster, trials).step_seconds(constants_by(TRUTH)) * (
+            1 + np.resize(noise or [0.0], len(trials))
+        )
         return [
             FinishedTrial(one.label, one, float(taken), None, True)
             for one, taken in zip(experiments, seconds, strict=True)
@@ -153,8 +156,8 @@ def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
 @pytest.mark.slow
 def test_trials_priced_together_cost_what_each_costs_alone(cluster: ClusterSpec, measured: Measured) -> None:
     trials = measured()
-    together = predicted_seconds(cluster, trials, TRUTH)
-    alone = [float(predicted_seconds(cluster, [trial], TRUTH)[0]) for trial in trials]
+    together = priced_runs(cluster, trials).step_seconds(constants_by(TRUTH))
+    alone = [float(priced_runs(cluster, [trial]).step_seconds(constants_by(TRUTH))[0]) for trial in trials]
     assert list(together) == pytest.approx(alone, rel=1e-12)
 
 
@@ -203,7 +206,7 @@ def test_constants_of_scale_and_of_the_host_are_found_again_from_where_they_usua
     """A slow host shows in small kernels, and shown communication in large ones beside a network."""
     truth = {"shown": 0.9, "launch": 3.0}
     trials = [FinishedTrial(one.label, one, 1.0, None, True) for one in experiments]
-    taken = predicted_seconds(cluster, trials, truth)
+    taken = priced_runs(cluster, trials).step_seconds(constants_by(truth))
     measured = [replace(trial, step_seconds=float(each)) for trial, each in zip(trials, taken, strict=True)]
     found = refit_cluster(cluster, measured)
     assert (found.before["shown"], found.before["launch"]) == (SCALE.shown, 1.0)
