@@ -18,7 +18,6 @@ from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec, EfficiencySpec
-from results.report.findings.comparable import has_device_per_rank
 from sweeps.sweep import Sweep
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.implementation import Implementation
@@ -126,7 +125,7 @@ def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
             result.trial.experiment,
             result.performance.step_seconds,
             result.measurement.environment if result.measurement else None,
-            has_device_per_rank(result) or _shares_cores(result.trial.experiment, cluster, result.performance),
+            not result.shares_devices or _shares_cores(result.trial.experiment, cluster, result.performance),
         )
         for result in sweep.read()
         if result.trial.experiment and not result.trial.experiment.mixed and result.performance

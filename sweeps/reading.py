@@ -373,6 +373,12 @@ class TrialReading(Reading):
         environment = self.measurement.environment if self.measurement else None
         return environment.trainer_code if environment else ""
 
+    @property
+    def shares_devices(self) -> bool:
+        """True if fewer devices than ranks measured it, so that ranks took turns, as on a CPU with few cores."""
+        performance, experiment = self.performance, self.experiment
+        return bool(performance and experiment and performance.num_devices < experiment.parallel.world_size)
+
     @cached_property
     def timed_seconds(self) -> tuple[float, ...]:
         """The seconds of every timed step that is on record; empty if nothing was measured."""

@@ -40,13 +40,7 @@ def pairs(results: Sequence[TrialReading]) -> list[Pair]:
 
 def timed_pairs(compared: Sequence[Pair]) -> list[Pair]:
     """Return the pairs whose measured time may be compared with the predicted one, as no ranks shared a device."""
-    return [pair for pair in compared if has_device_per_rank(pair.reading)]
-
-
-def has_device_per_rank(result: TrialReading) -> bool:
-    """True if every rank had a device of its own, as the cost model assumes."""
-    experiment, performance = result.trial.experiment, result.performance
-    return bool(experiment and performance and performance.num_devices == experiment.parallel.world_size)
+    return [pair for pair in compared if not pair.reading.shares_devices]
 
 
 def memory_as_measured(trial: Trial) -> int:

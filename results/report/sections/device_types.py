@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.plan.knobs import layers_in_short
-from results.report.findings.comparable import display_name, has_device_per_rank
+from results.report.findings.comparable import display_name
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import gib, percent, tflops
@@ -44,7 +44,7 @@ def _rows(result: TrialReading) -> Iterator[tuple[Cell, ...]]:
     estimate, performance = result.trial.estimate, result.performance
     if performance is None:
         return
-    if estimate is not None and has_device_per_rank(result):
+    if estimate is not None and not result.shares_devices:
         yield from (_row(result, "predicted", block) for block in estimate.blocks)
     yield from (_row(result, "measured", block) for block in performance.blocks)
 

@@ -173,7 +173,7 @@ def _name_of(point: MeasuredPoint) -> str:
 def _sharing_note(result: TrialReading) -> str:
     """Says so where ranks took turns on their devices, which no cluster would have them do."""
     performance, experiment = result.performance, result.experiment
-    if performance is None or experiment is None or experiment.parallel.world_size <= performance.num_devices:
+    if performance is None or experiment is None or not result.shares_devices:
         return ""
     devices = f"{performance.num_devices} device{'s' if performance.num_devices > 1 else ''}"
     return f"{experiment.parallel.world_size} ranks share {devices}"

@@ -86,7 +86,7 @@ def _clocks(trial: RecordedTrial) -> str:
 def _shared_cores_caution(trial: RecordedTrial) -> str | None:
     """A caution where ranks took turns on the cores of a machine."""
     performance, num_ranks = trial.reading.performance, trial.experiment.parallel.world_size
-    if performance is None or performance.num_devices >= num_ranks:
+    if performance is None or not trial.reading.shares_devices:
         return None
     return (
         f"{num_ranks} ranks took turns on {performance.num_devices} cores when this was measured, so that waits of one"
