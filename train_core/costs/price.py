@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from train_core.costs.setting import Floats, Integers, Plans, Setting
-from train_core.costs.stages import StageGroup, spread_stages
+from train_core.costs.stages import spread_stages
 from train_core.costs.step.priced_stage import PricedStage, priced_stages
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
@@ -33,16 +33,9 @@ class Prices:
     worst_stage: Integers
 
 
-def price(setting: Setting, plans: Plans, groups: list[StageGroup] | None = None, work: Work | None = None) -> Prices:
-    """Return the cost of one step of each plan.
-
-    Args:
-        groups: the stages, if they are not spread as `plans` says.
-        work: the result of `work_of` for these plans, if it is known already.
-    """
-    groups = spread_stages(plans, setting.model.num_layers) if groups is None else groups
-    work = work_of(setting, plans) if work is None else work
-    stages = priced_stages(setting, plans, work, groups)
+def price(setting: Setting, plans: Plans) -> Prices:
+    """Return the cost of one step of each plan."""
+    stages = priced_stages(setting, plans, work_of(setting, plans), spread_stages(plans, setting.model.num_layers))
     peak, worst = _peak_memory(stages)
     step = step_columns(stages)
     return Prices(step, step.total_seconds, peak, worst)
