@@ -18,6 +18,7 @@ from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import (
     Passes,
     hop_seconds,
+    ranks_per_core,
     reduction_seconds,
     run_pipeline,
     slower_share,
@@ -39,13 +40,6 @@ class TypeOfDevices:
     @property
     def num_nodes(self) -> float:
         return self.num_devices / self.setting.cluster.devices_per_node
-
-    @property
-    def ranks_per_core(self) -> float:
-        """The number of ranks that take turns on a core of a node; 1 if every rank has a device of its own."""
-        cluster = self.setting.cluster
-        cores = cluster.cores_per_node or cluster.devices_per_node
-        return max(1.0, min(self.num_devices, cluster.devices_per_node) / cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +70,13 @@ def mixed_step(
         stages: the whole pipeline in groups, first to last.
     """
     passes = [stage_passes(_priced_stage(types, plans, works, each)) for each in stages]
-    groups, ranks_per_core = [each.group for each in stages], np.asarray(max(each.ranks_per_core for each in types))
-    pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), ranks_per_core)
+    groups = [each.group for each in stages]
+    per_core = np.asarray(max(ranks_per_core(each.num_devices, each.setting.cluster) for each in types))
+    pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), per_core)
     reduced, update = _after_pipeline(types, plans, works, stages, passes)
     # The pace is that of the slowest type, whose devices differ among themselves too.
     slower = slower_share(types[0].setting, plans.world_size)
-    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower)
+    return sum_up(pipeline, reduced * per_core, update * per_core, slower)
 
 
 def _priced_stage(

@@ -72,16 +72,7 @@ def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:
 
 def listed_stages(layers_per_stage: tuple[int, ...]) -> list[StageGroup]:
     """Groups of one plan whose layers are listed, first stage to last; n is 1."""
-    p = len(layers_per_stage)
-    # The ends are groups of their own whatever their layers, since they also hold the embedding and the head.
-    inner = [(layers, len(list(run))) for layers, run in groupby(layers_per_stage[1:-1])]
-    runs = [(layers_per_stage[0], 1), *inner, *([(layers_per_stage[-1], 1)] if p > 1 else [])]
-    groups, start = [], 0
-    for layers, count in runs:
-        is_first, is_last = np.array([start == 0]), np.array([start == p - 1])
-        groups.append(StageGroup(np.array([count]), np.array([start]), np.array([layers]), is_first, is_last))
-        start += count
-    return groups
+    return _block(layers_per_stage, 0, len(layers_per_stage))
 
 
 def listed_blocks(layers_per_stage: tuple[int, ...], stages_per_block: tuple[int, ...]) -> list[list[StageGroup]]:
@@ -95,7 +86,8 @@ def listed_blocks(layers_per_stage: tuple[int, ...], stages_per_block: tuple[int
 
 def _block(layers_per_stage: tuple[int, ...], start: int, end: int) -> list[StageGroup]:
     last = len(layers_per_stage) - 1
-    # Equal neighbours share a group; the number sets those apart that are alone because of their place.
+    # Equal neighbours share a group; the number sets those apart that are alone because of their place: the ends of the
+    # pipeline also hold the embedding and the head.
     kinds = [(layers_per_stage[stage], stage if stage in (start, last) else -1) for stage in range(start, end)]
     groups = []
     for (layers, _), run in groupby(kinds):

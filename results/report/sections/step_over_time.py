@@ -18,6 +18,7 @@ from results.report.timeline.recorded_steps import RecordedBlocks, recorded_bloc
 from results.table import Table, number, text
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
+from train_core.costs.step.step_time import ranks_per_core
 
 SAME = 1e-4
 """Less than what is shown of a number."""
@@ -113,11 +114,7 @@ def _formula_sentence(laid_out: float, closed: float) -> str:
 
 def _shares_cores(experiment: Experiment) -> bool:
     """True if ranks take turns on a core of any type of devices."""
-    return any(
-        min(block.num_devices, block.cluster.devices_per_node)
-        > (block.cluster.cores_per_node or block.cluster.devices_per_node)
-        for block in experiment.blocks
-    )
+    return any(ranks_per_core(block.num_devices, block.cluster) > 1 for block in experiment.blocks)
 
 
 def _seconds(plan: PredictedPlan) -> Iterator[Block]:

@@ -65,28 +65,29 @@ def step_columns(stages: Sequence[PricedStage]) -> StepColumns:
     setting, plans, work = first.setting, first.plans, first.work
     hop = hop_seconds(setting, plans, work)
     passes = [stage_passes(stage) for stage in stages]
-    ranks_per_core = _ranks_per_core(plans, setting.cluster)
+    per_core = ranks_per_core(plans.world_size, setting.cluster)
     # Backward passes end on the first stage, so the step waits for its reduction; later stages are done by then.
-    pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), ranks_per_core)
+    pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), per_core)
     reduced = reduction_seconds(first, _backward_and_forward(passes[0]))
     update = update_seconds(first)
-    return sum_up(pipeline, reduced * ranks_per_core, update * ranks_per_core, slower_share(setting, plans.world_size))
+    return sum_up(pipeline, reduced * per_core, update * per_core, slower_share(setting, plans.world_size))
 
 
 def run_pipeline(
-    plans: Plans, groups: list[StageGroup], passes: list[Passes], hops: list[Floats], ranks_per_core: Floats
+    plans: Plans, groups: list[StageGroup], passes: list[Passes], hops: list[Floats], per_core: Floats
 ) -> Pipeline:
     """All micro-batches through all stages.
 
     Args:
         hops: for each group, seconds of the transfer each way between one of its stages and its neighbour.
+        per_core: see `ranks_per_core`.
     """
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
     # Every stage is lengthened by its own transfers, so that the longest chain of passes includes them.
     seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
     whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
     # The pace-setting stage runs all m micro-batches; ranks that take turns on a core each need their own time for it.
-    turns = m * ranks_per_core
+    turns = m * per_core
     compute = turns * _at(pace, [_backward_and_forward(stage) for stage in passes])
     tensor = turns * _at(pace, [stage.tensor_forward + stage.tensor_backward for stage in passes])
     gathers = turns * _at(pace, [stage.gathers_forward + stage.gathers_backward for stage in passes])
@@ -245,10 +246,13 @@ def update_seconds(stage: PricedStage) -> Floats:
     return memory_bound_seconds(setting, moved + passed, 1)
 
 
-def _ranks_per_core(plans: Plans, cluster: ClusterSpec) -> Floats:
-    """Return how many ranks take turns on a core, also for messages. While one waits in its pipeline, another works."""
+def ranks_per_core(num_devices: Integers | int, cluster: ClusterSpec) -> Floats:
+    """Return how many ranks take turns on a core, also for messages. While one waits in its pipeline, another works.
+
+    It is 1 where every rank has a device of its own.
+    """
     cores = cluster.cores_per_node or cluster.devices_per_node
-    return np.maximum(1.0, np.minimum(plans.world_size, cluster.devices_per_node) / cores)
+    return np.maximum(1.0, np.minimum(num_devices, cluster.devices_per_node) / cores)
 
 
 def slower_share(setting: Setting, num_devices: Integers) -> Floats:
