@@ -107,8 +107,7 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
 
 def _check_nodes_of_block(block: StageBlock, blocks_text: str) -> None:
     cluster = block.cluster
-    fills_nodes = block.num_devices <= cluster.devices_per_node or block.num_devices % cluster.devices_per_node == 0
-    if block.num_devices > cluster.num_devices or not fills_nodes:
+    if not cluster.can_give(block.num_devices):
         problem = (
             f"asks {cluster.name} for {block.num_devices} devices, and it has {cluster.num_nodes} nodes of"
             f" {cluster.devices_per_node}, which a job fills if it needs more than one"

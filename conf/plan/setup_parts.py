@@ -137,6 +137,12 @@ class SetupParts(Frozen):
         return tuple(block.num_devices // of_stage for block in self.blocks)
 
     @property
+    def clusters_of_stages(self) -> list[ClusterSpec]:
+        """The cluster on whose devices each stage runs, first to last."""
+        counted = zip(self.blocks, self.stages_per_block, strict=True)
+        return [block.cluster for block, count in counted for _ in range(count)]
+
+    @property
     def place(self) -> str:
         """The cluster's name, or of a mixed job the names and numbers of devices of all."""
         return self.cluster.name if self.mixed is None else written_blocks(self.mixed)

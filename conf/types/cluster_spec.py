@@ -202,6 +202,11 @@ class ClusterSpec(Frozen):
     def num_devices(self) -> int:
         return self.num_nodes * self.devices_per_node
 
+    def can_give(self, num_devices: int) -> bool:
+        """True if a job can have so many of its devices: a part of one node, or whole nodes."""
+        fills_nodes = num_devices <= self.devices_per_node or num_devices % self.devices_per_node == 0
+        return 0 < num_devices <= self.num_devices and fills_nodes
+
     @model_validator(mode="after")
     def _links_widen(self) -> ClusterSpec:
         # The cost model finds a tier by bisection, and takes the last one for the widest.

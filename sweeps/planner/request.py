@@ -318,8 +318,7 @@ def _whole_nodes(cluster: ClusterSpec) -> list[int]:
 
 
 def _legal_count(cluster: ClusterSpec, count: int) -> int:
-    fills_nodes = count <= cluster.devices_per_node or count % cluster.devices_per_node == 0
-    if 0 < count <= cluster.num_devices and fills_nodes:
+    if cluster.can_give(count):
         return count
     problem = (
         f"is not a number of devices that a job can have on cluster {cluster.name}, which has {cluster.num_devices}"

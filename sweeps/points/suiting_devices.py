@@ -31,7 +31,7 @@ def on_suiting_devices(asked: Composition, points: PointSet, *, whole_grid: bool
     if WORLD_SIZE in asked.overrides.pinned_keys() or asked.tree.get("mixed") is not None:
         return asked
     cluster = validate(ClusterSpec, asked.tree.get("cluster") or {}, "cluster.")
-    if isinstance(stated, int) and _is_legal(stated, cluster):
+    if isinstance(stated, int) and cluster.can_give(stated):
         return asked
     most = min(stated, cluster.num_devices) if isinstance(stated, int) else cluster.num_devices
     pinned = {key: value_at(asked.tree, key) for key in asked.overrides.pinned_keys()}
@@ -44,10 +44,6 @@ def on_suiting_devices(asked: Composition, points: PointSet, *, whole_grid: bool
     if size is None or size == stated or (stated is None and size == cluster.num_devices):
         return asked
     return Composition(asked.overrides, with_values(asked.tree, {WORLD_SIZE: size}))
-
-
-def _is_legal(size: int, cluster: ClusterSpec) -> bool:
-    return size <= cluster.devices_per_node or (size <= cluster.num_devices and size % cluster.devices_per_node == 0)
 
 
 def _largest_suiting(points: Sequence[Point], tree: Tree, cluster: ClusterSpec, most: int) -> int | None:

@@ -238,11 +238,7 @@ def _estimate(
 ) -> Estimate:
     """The estimate of the setup whose step is at `index` of the columns."""
     model, batch, parallel = setup.model, setup.batch, setup.parallel
-    capacities = [
-        block.cluster.device.memory_bytes
-        for block, count in zip(setup.blocks, setup.stages_per_block, strict=True)
-        for _ in range(count)
-    ]
+    capacities = [cluster.device.memory_bytes for cluster in setup.clusters_of_stages]
     # Devices may differ in memory, so that the worst stage is the one with the least to spare and not the fullest.
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes - capacities[stage])
     capacity = capacities[worst]

@@ -101,11 +101,7 @@ def capacities(best: BestPlan, num_stages: int) -> list[int]:
     """Bytes that a device of each stage has; they differ where stages run on several types."""
     experiment = best.trial.experiment
     assert experiment is not None
-    listed = [
-        block.cluster.device.memory_bytes
-        for block, count in zip(experiment.blocks, experiment.stages_per_block, strict=True)
-        for _ in range(count)
-    ]
+    listed = [cluster.device.memory_bytes for cluster in experiment.clusters_of_stages]
     assert len(listed) == num_stages
     return listed
 

@@ -168,11 +168,7 @@ def _values(each: DrawnStep, window: Window, scale: float) -> Iterator[dict[str,
 
 def devices_of_stages(experiment: Experiment) -> list[str]:
     """The cluster on whose devices each stage runs, first to last."""
-    return [
-        block.cluster.name
-        for block, count in zip(experiment.blocks, experiment.stages_per_block, strict=True)
-        for _ in range(count)
-    ]
+    return [cluster.name for cluster in experiment.clusters_of_stages]
 
 
 def stage_names(experiment: Experiment, what: str = "") -> list[str]:
