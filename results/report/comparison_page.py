@@ -9,6 +9,7 @@ from typing import Any
 
 from conf.errors import UsageError
 from results.comparison import ComparedPoint, SweepComparison, compare_sweeps, differences, joint_labels
+from results.report.blocks.charts import by_layout, dots, quantity, tooltip
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
@@ -178,12 +179,10 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
         for point in shown
         for low, high in [point.ratio_bounds]
     ]
-    layouts = [point.label for point in shown]
-    y = {"field": "layout", "type": "nominal", "sort": layouts, "title": None}
     title = "tokens a second, B over A"
     scale = {"type": "log", "nice": False, "padding": 12}
-    x = {"field": "ratio", "type": "quantitative", "title": title, "scale": scale}
-    tooltip = [{"field": name} for name in ("layout", "ratio", "low", "high")]
+    x, y = quantity("ratio", title, scale=scale), by_layout(values)
+    both_ends = tooltip("layout", "ratio", "low", "high")
     left_out = f" The first {MOST_BARS} of {len(points)}." if len(points) > MOST_BARS else ""
     return Plot(
         "compared-ratios",
@@ -194,17 +193,17 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
                 {
                     "data": {"values": [{"equal": 1}]},
                     "mark": {"type": "rule", "strokeDash": [4, 4], "color": "var(--soft)"},
-                    "encoding": {"x": {"field": "equal", "type": "quantitative", "scale": scale, "title": title}},
+                    "encoding": {"x": x | {"field": "equal"}},
                 },
                 {
                     "data": {"values": values},
                     "mark": {"type": "rule", "strokeWidth": 2},
-                    "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}, "tooltip": tooltip},
+                    "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}, "tooltip": both_ends},
                 },
                 {
                     "data": {"values": values},
-                    "mark": {"type": "point", "filled": True, "size": 80, "color": "var(--measured)"},
-                    "encoding": {"y": y, "x": x, "tooltip": tooltip},
+                    "mark": dots(80, color="var(--measured)"),
+                    "encoding": {"y": y, "x": x, "tooltip": both_ends},
                 },
             ],
         },

@@ -26,11 +26,26 @@ def bars(values: Values, x: str, title: str, **encoding: Any) -> Spec:
 def by_layout(values: Values) -> dict[str, Any]:
     """The layouts one below the other in the order of the values, with names that are never cut."""
     names = list(dict.fromkeys(value["layout"] for value in values))
-    return {"field": "layout", "type": "nominal", "sort": names, "title": None}
+    return category("layout", sort=names)
 
 
-def quantity(field: str, title: str) -> dict[str, Any]:
-    return {"field": field, "type": "quantitative", "title": title}
+def category(field: str, **more: object) -> dict[str, Any]:
+    """The encoding of a field whose values are names, without a title."""
+    return {"field": field, "type": "nominal", "title": None, **more}
+
+
+def quantity(field: str, title: str, **more: object) -> dict[str, Any]:
+    """The encoding of a field whose values are numbers."""
+    return {"field": field, "type": "quantitative", "title": title, **more}
+
+
+def dots(size: int, **style: object) -> dict[str, Any]:
+    """The mark of filled points."""
+    return {"type": "point", "filled": True, "size": size, **style}
+
+
+def tooltip(*fields: str) -> list[dict[str, str]]:
+    return [{"field": field} for field in fields]
 
 
 def distinct_names(labels: Sequence[str]) -> list[str]:

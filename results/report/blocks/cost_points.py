@@ -9,6 +9,7 @@ from typing import Any
 from conf.plan.experiment import Experiment
 from conf.units import TRILLION
 from results.footprint import Footprint, counted_footprint, declared_footprint
+from results.report.blocks.charts import category, dots, quantity, tooltip
 from results.report.section import Plot
 from results.table import Cell, Table, number, text
 from results.units import in_three_digits, round_to_digits
@@ -130,8 +131,8 @@ def scatter(points: Sequence[CostPoint], best: Sequence[CostPoint]) -> Plot:
     values += [_value(point, "other points", "") for point in others]
     days = [value["days"] for value in values]
     kind = {"type": "log"} if max(days) > FAR_APART * min(days) else {"zero": False}
-    x = {"field": "days", "type": "quantitative", "title": "days for a trillion tokens", "scale": kind}
-    y = {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}}
+    x = quantity("days", "days for a trillion tokens", scale=kind)
+    y = quantity(field, title, scale={"zero": False})
     return Plot(
         "cost",
         "Every point is a plan; the nearer to the lower left the better. Those with a number, that of their row below,"
@@ -143,16 +144,15 @@ def scatter(points: Sequence[CostPoint], best: Sequence[CostPoint]) -> Plot:
 def _layers(x: dict[str, Any], y: dict[str, Any]) -> list[dict[str, Any]]:
     front = {"filter": "datum.which === 'beaten by none'"}
     scale = {"domain": ["beaten by none", "other points"], "range": ["var(--c1)", "var(--c8)"]}
-    which = {"field": "which", "type": "nominal", "title": None, "scale": scale}
     shape = {"field": "which", "type": "nominal", "legend": None}
-    fields = [{"field": name} for name in ("layout", "devices", "days", "dollars", "MWh")]
+    shown = tooltip("layout", "devices", "days", "dollars", "MWh")
     order = {"field": "days", "type": "quantitative"}
     line = {"type": "line", "interpolate": "step-after", "color": "var(--soft)"}
     return [
         {"transform": [front], "mark": line, "encoding": {"x": x, "y": y, "order": order}},
         {
-            "mark": {"type": "point", "filled": True, "size": 60},
-            "encoding": {"x": x, "y": y, "color": which, "shape": shape, "tooltip": fields},
+            "mark": dots(60),
+            "encoding": {"x": x, "y": y, "color": category("which", scale=scale), "shape": shape, "tooltip": shown},
         },
         {
             "transform": [front],

@@ -8,7 +8,7 @@ from typing import Any
 from conf.units import TERA
 from results.knobs.sensitivity import Interaction, Sensitivity
 from results.knobs.table import KnobColumn, KnobTable, Set, setting_text
-from results.report.blocks.charts import quantity
+from results.report.blocks.charts import category, quantity
 from results.report.section import Plot
 from results.units import percent
 
@@ -40,7 +40,7 @@ def shares_plot(sensitivity: Sensitivity) -> Plot:
     spec: dict[str, Any] = {
         "data": {"values": values},
         "height": {"step": BAR_STEP},
-        "encoding": {"y": {"field": "knob", "type": "nominal", "sort": order, "title": None}},
+        "encoding": {"y": category("knob", sort=order)},
         "layer": [bar, line],
     }
     caption = (
@@ -69,7 +69,7 @@ def dependence_plot(sensitivity: Sensitivity) -> Plot:
     kind, title = f"var(--{sensitivity.rates_are})", f"{sensitivity.rates_are} TFLOPS"
     axis = {"labelAngle": 0, "labelOverlap": True}
     x = {"field": "value", "type": "ordinal", "sort": {"field": "order"}, "title": None, "axis": axis}
-    scaled = quantity("rate", title) | {"scale": {"zero": False}}
+    scaled = quantity("rate", title, scale={"zero": False})
     panel: dict[str, Any] = {
         "width": 150,
         "height": 120,
@@ -77,7 +77,7 @@ def dependence_plot(sensitivity: Sensitivity) -> Plot:
         "layer": [
             {
                 "mark": {"type": "rule", "color": kind, "opacity": 0.5, "strokeWidth": 3},
-                "encoding": {"y": quantity("low", title) | {"scale": {"zero": False}}, "y2": {"field": "high"}},
+                "encoding": {"y": quantity("low", title, scale={"zero": False}), "y2": {"field": "high"}},
             },
             {"mark": {"type": "line", "point": {"color": kind}, "color": kind}, "encoding": {"y": scaled}},
         ],
@@ -86,7 +86,7 @@ def dependence_plot(sensitivity: Sensitivity) -> Plot:
     spec: dict[str, Any] = {
         "data": {"values": values},
         "columns": 3,
-        "facet": {"field": "knob", "type": "nominal", "sort": order, "title": None},
+        "facet": category("knob", sort=order),
         "spec": panel,
         "resolve": {"scale": {"x": "independent"}},
     }
@@ -112,7 +112,7 @@ def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
         for (a, b), of_pair in rates.items()
     ]
     encoding = {"x": _axis("a", pair.first), "y": _axis("b", pair.second)}
-    color = quantity("rate", "TFLOPS") | {"scale": {"scheme": "viridis"}}
+    color = quantity("rate", "TFLOPS", scale={"scheme": "viridis"})
     spec: dict[str, Any] = {
         "data": {"values": values},
         "height": {"step": BAR_STEP},

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conf.plan.experiment import Experiment
-from results.report.blocks.charts import Spec, quantity
+from results.report.blocks.charts import Spec, category, quantity
 from results.report.section import Block, Heading, Paragraph, Plot
 from results.units import significant
 from sweeps.reading import TrialReading
@@ -98,19 +98,19 @@ def _plot(groups: dict[str, list[TrialReading]]) -> Spec:
         for name, members in groups.items()
         for step, at in sorted(_losses(members).items())
     ]
-    colour: Spec = {"field": "batch", "type": "nominal", "title": None}
+    colour = category("batch")
     if len(groups) == 1:
         colour["legend"] = None
-    lowest = quantity("lowest", "training loss") | {"scale": {"zero": False}}
+    lowest = quantity("lowest", "training loss", scale={"zero": False})
     return {
         "data": {"values": values},
         "height": 260,
-        "encoding": {"x": quantity("step", "step") | {"axis": {"tickMinStep": 1}}, "color": colour},
+        "encoding": {"x": quantity("step", "step", axis={"tickMinStep": 1}), "color": colour},
         "layer": [
             {"mark": {"type": "area", "opacity": 0.25}, "encoding": {"y": lowest, "y2": {"field": "highest"}}},
             {
                 "mark": {"type": "line", "point": True},
-                "encoding": {"y": quantity("loss", "training loss") | {"scale": {"zero": False}}},
+                "encoding": {"y": quantity("loss", "training loss", scale={"zero": False})},
             },
         ],
     }

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
+from results.report.blocks.charts import category, dots, quantity, tooltip
 from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number, text
@@ -137,12 +138,7 @@ def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
     unit = "model TFLOPS per device" if objective == "throughput" else unit_of(objective) or objective
     title = f"measured {unit}"
     values = list(_progress_values(results, objective, scale))
-    x = {
-        "field": "number",
-        "type": "quantitative",
-        "title": "trial, in the order of the search",
-        "axis": {"tickMinStep": 1},
-    }
+    x = quantity("number", "trial, in the order of the search", axis={"tickMinStep": 1})
     return Plot(
         "search-progress",
         "Points are trials in the order in which they were asked for, 0 being the first that was listed; the line is"
@@ -152,14 +148,14 @@ def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
             "layer": [
                 {
                     "mark": {"type": "line", "interpolate": "step-after"},
-                    "encoding": {"x": x, "y": {"field": "best so far", "type": "quantitative", "title": title}},
+                    "encoding": {"x": x, "y": quantity("best so far", title)},
                 },
                 {
-                    "mark": {"type": "point", "filled": True, "size": 60, "color": "var(--measured)"},
+                    "mark": dots(60, color="var(--measured)"),
                     "encoding": {
                         "x": x,
-                        "y": {"field": "value", "type": "quantitative", "scale": {"zero": False}, "title": title},
-                        "tooltip": [{"field": name} for name in ("trial", "value", "best so far")],
+                        "y": quantity("value", title, scale={"zero": False}),
+                        "tooltip": tooltip("trial", "value", "best so far"),
                     },
                 },
             ],
@@ -186,30 +182,23 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
         return
     best = set(front([each.costs or () for each in ended]))
     values = [_front_value(each, objectives, is_best=index in best) for index, each in enumerate(ended)]
+    titles = [", ".join(filter(None, (f"measured {name}", unit_of(name)))) for name in objectives[:2]]
     axes = [
-        {
-            "field": _field(name),
-            "type": "quantitative",
-            "scale": {"zero": False},
-            "title": ", ".join(filter(None, (f"measured {name}", unit_of(name)))),
-        }
-        for name in objectives[:2]
+        quantity(_field(name), title, scale={"zero": False}) for name, title in zip(objectives, titles, strict=False)
     ]
-    which = {"field": "which", "type": "nominal", "title": None}
-    shape = which | {"legend": None}
-    tooltip = [{"field": _field(name), "title": name} for name in ("point", *objectives, "which")]
+    shown = [{"field": _field(name), "title": name} for name in ("point", *objectives, "which")]
     yield Plot(
         "search-front",
         f"Measured points; those on the front are beaten by no other in {' and '.join(objectives)}.",
         {
             "data": {"values": values},
-            "mark": {"type": "point", "filled": True, "size": 70},
+            "mark": dots(70),
             "encoding": {
                 "x": axes[0],
                 "y": axes[1],
-                "color": which,
-                "shape": shape,
-                "tooltip": tooltip,
+                "color": category("which"),
+                "shape": category("which", legend=None),
+                "tooltip": shown,
             },
             "height": 300,
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from results.report.blocks.charts import category, quantity, tooltip
 from results.report.findings.comparable import display_name, measured_terms, pairs, predicted_terms, timed_pairs
 from results.report.section import Plot
 from results.table import Cell, Table, number, text
@@ -55,17 +56,11 @@ def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
             "mark": "bar",
             "encoding": {
                 # Rows and no facets, since only a single view can fill the width of the page.
-                "y": {
-                    "field": "row",
-                    "type": "nominal",
-                    "sort": None,
-                    "title": None,
-                    "axis": {"labelExpr": "split(datum.label, '|')", "labelLimit": 0},
-                },
-                "x": {"field": "ms", "type": "quantitative", "title": "ms per sequence", "stack": "zero"},
-                "color": {"field": "term", "type": "nominal", "sort": list(TERMS), "title": None},
+                "y": category("row", sort=None, axis={"labelExpr": "split(datum.label, '|')", "labelLimit": 0}),
+                "x": quantity("ms", "ms per sequence", stack="zero"),
+                "color": category("term", sort=list(TERMS)),
                 "order": {"field": "order", "type": "quantitative"},
-                "tooltip": [{"field": name} for name in ("layout", "seconds are", "term", "ms")],
+                "tooltip": tooltip("layout", "seconds are", "term", "ms"),
             },
             "height": ROW_HEIGHT * len({value["row"] for value in values}),
         },

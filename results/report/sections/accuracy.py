@@ -8,6 +8,7 @@ from typing import Any
 
 from conf.units import TERA
 from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
+from results.report.blocks.charts import dots, quantity, tooltip
 from results.report.blocks.step_terms import TERMS, breakdown_of, step_table, term_bars
 from results.report.findings.comparable import (
     Pair,
@@ -243,9 +244,9 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
     limits = [0.95 * min(rates), 1.05 * max(rates)]
     kind = {"type": "log"} if limits[1] > 10 * limits[0] else {"type": "linear", "zero": False}
     scale = kind | {"domain": limits, "nice": False}
-    x = {"field": "predicted", "type": "quantitative", "scale": scale, "title": "predicted model TFLOPS per device"}
-    y = {"field": "measured", "type": "quantitative", "scale": scale, "title": "measured model TFLOPS per device"}
-    tooltip = [{"field": name} for name in ("layout", "predicted", "measured", "error")]
+    x = quantity("predicted", "predicted model TFLOPS per device", scale=scale)
+    y = quantity("measured", "measured model TFLOPS per device", scale=scale)
+    shown = tooltip("layout", "predicted", "measured", "error")
     return Plot(
         "predicted-measured",
         "Every point is a trial. On the dashed line, what was predicted was measured; above it the trial was faster"
@@ -259,8 +260,8 @@ def _scatter(compared: Sequence[Pair]) -> Plot:
                 },
                 {
                     "data": {"values": points},
-                    "mark": {"type": "point", "filled": True, "size": 70},
-                    "encoding": {"x": x, "y": y, "tooltip": tooltip},
+                    "mark": dots(70),
+                    "encoding": {"x": x, "y": y, "tooltip": shown},
                 },
             ],
             "height": SQUARE,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conf.units import GIBIBYTE
+from results.report.blocks.charts import category, dots, tooltip
 from results.report.findings.best_plan import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number
@@ -116,9 +117,9 @@ def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
             "mark": {"type": "bar", "height": {"band": 0.8}},
             "encoding": {
                 "x": {"field": "GiB", **GIBIBYTES},
-                "color": {"field": "what", "type": "nominal", "title": None, "scale": {"domain": kinds}},
+                "color": category("what", scale={"domain": kinds}),
                 "order": {"field": "order", "type": "quantitative"},
-                "tooltip": [{"field": name} for name in ("stage", "what", "GiB")],
+                "tooltip": tooltip("stage", "what", "GiB"),
             },
         },
         _marks(_stage_values("device has", capacities(best, len(predicted.stages))), "device has", LINE, "--ink"),
@@ -142,11 +143,11 @@ def _marks(values: Sequence[dict[str, Any]], name: str, shape: str, colour: str)
     legend = {"symbolFillColor": paint, "symbolStrokeColor": paint, "symbolSize": 90}
     return {
         "data": {"values": values},
-        "mark": {"type": "point", "filled": True, "size": size, "color": paint, "opacity": 1},
+        "mark": dots(size, color=paint, opacity=1),
         "encoding": {
             "x": {"field": name, **GIBIBYTES},
             "shape": {"datum": name, "type": "nominal", "title": None, "scale": {"range": [shape]}, "legend": legend},
-            "tooltip": [{"field": field} for field in ("stage", name)],
+            "tooltip": tooltip("stage", name),
         },
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.units import GIBIBYTE
-from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names
+from results.report.blocks.charts import MOST_BARS, Spec, bars, category, distinct_names
 from results.report.blocks.plan_tables import predicted_part
 from results.report.findings.predictions import by_prediction
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -74,12 +74,11 @@ def step_terms(record: SweepRecord) -> Spec:
         for order, term in enumerate(STEP_TERMS)
     ]
     used = [name for name in TERM_NAMES.values() if any(v["seconds"] for v in values if v["term"] == name)]
-    colour = {"field": "term", "type": "nominal", "title": None, "scale": {"domain": used}}
     return bars(
         [value for value in values if value["term"] in used],
         "seconds",
         "predicted device-seconds per sequence",
-        color=colour,
+        color=category("term", scale={"domain": used}),
         order={"field": "order", "type": "quantitative"},
     )
 
@@ -106,13 +105,8 @@ def _memory(record: SweepRecord) -> Spec | None:
         }
         for name, (_, estimate) in zip(names, shown, strict=True)
     ]
-    colour = {
-        "field": "point",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": ["fits", "does not fit"], "range": ["var(--good)", "var(--bad)"]},
-    }
-    spec = bars(values, "GiB", "predicted GiB per device, worst stage", color=colour)
+    scale = {"domain": ["fits", "does not fit"], "range": ["var(--good)", "var(--bad)"]}
+    spec = bars(values, "GiB", "predicted GiB per device, worst stage", color=category("point", scale=scale))
     spec["layer"].append(_capacities([estimate for _, estimate in shown]))
     return spec
 

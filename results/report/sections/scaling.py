@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from conf.types.schema import Value
 from results.published import PublishedFigure, chosen_figures
-from results.report.blocks.charts import Spec, Values, quantity
+from results.report.blocks.charts import Spec, Values, category, dots, quantity
 from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study
@@ -230,21 +230,21 @@ def _spec(values: Values, curves: Values) -> Spec:
     names = list(dict.fromkeys(value["series"] for value in values))
     powers = [2**power for power in range(MOST_DOUBLINGS) if 2**power <= max(value["factor"] for value in values)]
     axis = {"values": powers, "format": "~g"}
-    x = quantity("factor", "devices over the baseline's") | {"scale": {"type": "log", "base": 2}, "axis": axis}
-    y = quantity("efficiency", "efficiency %") | {"scale": {"zero": False}}
-    scale = {"domain": names, "range": [COLOURS[name] for name in names]}
-    colour = {"field": "series", "type": "nominal", "title": None, "scale": scale}
-    shapes = {"domain": names, "range": [SHAPES[name] for name in names]}
-    shape = {"field": "series", "type": "nominal", "title": None, "scale": shapes}
+    x = quantity("factor", "devices over the baseline's", scale={"type": "log", "base": 2}, axis=axis)
+    y = quantity("efficiency", "efficiency %", scale={"zero": False})
+    colour, shape = (
+        category("series", scale={"domain": names, "range": [of_series[name] for name in names]})
+        for of_series in (COLOURS, SHAPES)
+    )
     of = {name: {"filter": {"field": "series", "equal": name}} for name in names}
     layers: list[Spec] = [
         {"data": {"values": curves}, "mark": {"type": "line", "strokeWidth": 1}, "encoding": {"x": x, "y": y}},
         {
             "transform": [{"filter": "datum.series != 'published'"}],
-            "mark": {"type": "point", "filled": True, "size": 70},
+            "mark": dots(70),
+            "encoding": {"x": x, "y": y, "shape": shape},
         },
     ]
-    layers[1]["encoding"] = {"x": x, "y": y, "shape": shape}
     if "measured" in of:
         whiskers = {"x": x, "y": quantity("low", "efficiency %"), "y2": {"field": "high"}}
         layers.append({"transform": [of["measured"]], "mark": {"type": "rule"}, "encoding": whiskers})

@@ -11,7 +11,7 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
 from results.knobs.sensitivity import FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
-from results.report.blocks.charts import Spec, quantity
+from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
 from results.report.findings.ranking import sought_cells
 from results.report.findings.sought import words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -88,7 +88,7 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
         "axis": {"values": values, "format": "~g"} if len(values) <= MOST_TICKS else {},
     }
     title = f"measured {words_of(objective)}"
-    y = quantity("value", title) | {"scale": {"zero": False}}
+    y = quantity("value", title, scale={"zero": False})
     best = min if not is_better_when_larger(objective) else max
     rows = [
         {
@@ -108,8 +108,8 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
             {"mark": {"type": "line"}, "encoding": {"x": x, "y": y | {"aggregate": best.__name__}}},
             {"mark": {"type": "rule"}, "encoding": {"x": x, "y": quantity("low", title), "y2": {"field": "high"}}},
             {
-                "mark": {"type": "point", "filled": True, "size": 70, "color": "var(--measured)"},
-                "encoding": {"x": x, "y": y, "tooltip": [{"field": "point"}, {"field": "value"}]},
+                "mark": dots(70, color="var(--measured)"),
+                "encoding": {"x": x, "y": y, "tooltip": tooltip("point", "value")},
             },
         ],
     }
@@ -143,22 +143,16 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
         for rank, point in enumerate(points, start=1)
         for column in columns
     ]
-    colour = {"field": "rank", "type": "quantitative", "title": "rank", "scale": {"reverse": True}}
     spec: Spec = {
         "data": {"values": rows},
         "height": 280,
         "mark": {"type": "line", "point": True, "opacity": 0.7},
         "encoding": {
-            "x": {"field": "axis", "type": "nominal", "sort": columns, "title": None, "axis": {"labelAngle": 0}},
-            "y": {
-                "field": "place",
-                "type": "quantitative",
-                "title": "values in their order",
-                "axis": {"labels": False},
-            },
+            "x": category("axis", sort=columns, axis={"labelAngle": 0}),
+            "y": quantity("place", "values in their order", axis={"labels": False}),
             "detail": {"field": "point"},
-            "color": colour,
-            "tooltip": [{"field": "point"}, {"field": "axis"}, {"field": "value"}],
+            "color": quantity("rank", "rank", scale={"reverse": True}),
+            "tooltip": tooltip("point", "axis", "value"),
         },
     }
     caption = f"Every point as a line through its values, ordered on each axis, to the measured {words_of(objective)}."
@@ -204,21 +198,15 @@ def _curves(points: Sequence[SoughtPoint]) -> Plot:
         for step, loss in zip(performance.recorded_steps, performance.losses, strict=False)
         if math.isfinite(loss)
     ]
-    colour = {
-        "field": "point",
-        "type": "nominal",
-        "title": None,
-        "sort": [point.name for point in points[:MOST_CURVES]],
-    }
     spec: Spec = {
         "data": {"values": rows},
         "height": 280,
         "mark": {"type": "line"},
         "encoding": {
-            "x": quantity("step", "step") | {"axis": {"tickMinStep": 1}},
-            "y": quantity("loss", "measured training loss") | {"scale": {"zero": False}},
-            "color": colour,
-            "tooltip": [{"field": "point"}, {"field": "step"}, {"field": "loss"}],
+            "x": quantity("step", "step", axis={"tickMinStep": 1}),
+            "y": quantity("loss", "measured training loss", scale={"zero": False}),
+            "color": category("point", sort=[point.name for point in points[:MOST_CURVES]]),
+            "tooltip": tooltip("point", "step", "loss"),
         },
     }
     return Plot("sought-losses", "Measured training loss of every point, by its first run.", spec)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from conf.units import TERA
-from results.report.blocks.charts import MOST_BARS, Spec, bars, distinct_names, quantity
+from results.report.blocks.charts import MOST_BARS, Spec, bars, category, distinct_names, quantity
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
 from results.report.findings.comparable import display_name
@@ -201,19 +201,11 @@ def _rates(points: Sequence[MeasuredPoint]) -> Spec:
         {"layout": name, "trial": "baseline" if point.is_baseline else "other", **_rate_values(point)}
         for name, point in zip(names, shown, strict=True)
     ]
-    spec = bars(values, "rate", "measured model TFLOPS per device", color=_trial_colour())
+    scale = {"domain": ["baseline", "other"], "range": ["var(--accent)", "var(--measured)"]}
+    spec = bars(values, "rate", "measured model TFLOPS per device", color=category("trial", scale=scale))
     whiskers = {"x": quantity("low", "measured model TFLOPS per device"), "x2": {"field": "high"}}
     spec["layer"].append({"mark": {"type": "rule", "color": "var(--ink)"}, "encoding": whiskers})
     return spec
-
-
-def _trial_colour() -> Spec:
-    return {
-        "field": "trial",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": ["baseline", "other"], "range": ["var(--accent)", "var(--measured)"]},
-    }
 
 
 def _rate_values(point: MeasuredPoint) -> dict[str, float]:
