@@ -73,9 +73,9 @@ class Draft:
     notes: tuple[str, ...]
     text: str
 
-    def write(self, folder: Path | None = None) -> Path:
+    def write(self) -> Path:
         """Put the file in its place, if it composes."""
-        return replace_cluster_file(self.cluster, self.output, self.text, self.changes, folder)
+        return replace_cluster_file(self.cluster, self.output, self.text, self.changes)
 
 
 def choose_calibration(
@@ -130,21 +130,15 @@ def measure(calibration: Calibration, tell: Tell) -> DeviceRates:
         return calibration.executor.measure(calibration.folder, calibration.plan, tell)
 
 
-def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates, folder: Path | None = None) -> Draft:
+def draft_of_rates(cluster: ClusterSpec, output: str, rates: DeviceRates) -> Draft:
     """The cluster file with everything that was measured."""
     stamp = stamp_of(rates.finished)
     changes = measured_changes(cluster, rates, stamp)
-    return draft(cluster, output, changes, unmeasured_notes(cluster, rates), stamp, machine_of(rates), folder)
+    return draft(cluster, output, changes, unmeasured_notes(cluster, rates), stamp, machine_of(rates))
 
 
 def draft(
-    cluster: ClusterSpec,
-    output: str,
-    changes: Sequence[Change],
-    notes: Sequence[str],
-    stamp: str,
-    machine: str,
-    folder: Path | None = None,
+    cluster: ClusterSpec, output: str, changes: Sequence[Change], notes: Sequence[str], stamp: str, machine: str
 ) -> Draft:
     """The cluster's file with `changes`, under the name `output`.
 
@@ -154,7 +148,7 @@ def draft(
     """
     # Tables of configurations name a GPU, which has to mean a single cluster, so a copy gives up the names.
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
-    text = cluster_path(cluster.name, folder).read_text()
+    text = cluster_path(cluster.name).read_text()
     every = [*named, *changes]
     return Draft(cluster, output, tuple(every), tuple(notes), rewrite(text, every, stamp, machine))
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from calibrate.yaml_edit import KeyPath, with_value
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
-from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
+from conf.folders import CONF_DIR, options, own_folders, path_of
 from conf.types.cluster_spec import ClusterSpec
 from train_core.whole_files import write_atomically
 
@@ -25,22 +25,20 @@ STAMPED = "# Calibrated "
 """Lines at the top of a file begin so, and say where and with which versions a calibration was made."""
 
 
-def cluster_path(name: str, folder: Path | None = None) -> Path:
-    """The file that describes a cluster; with `folder`, the one in that folder of configuration if it is there."""
-    with draft_first(folder):
-        path = path_of("cluster", name)
-    if path is None:
+def cluster_path(name: str) -> Path:
+    """The file that describes a cluster."""
+    if (path := path_of("cluster", name)) is None:
         raise ConfigError("cluster", name, "is not an option of this group", "See `trisweep list cluster`.")
     return path
 
 
-def path_to_write(name: str, folder: Path | None = None) -> Path:
+def path_to_write(name: str) -> Path:
     """The file that a calibration writes: in a person's own folder if there is one, else in the checkout.
 
     Raises:
         UsageError: there is no own folder, and the package is installed, where the next upgrade would replace it.
     """
-    own = own_folders() if folder is None else (folder,)
+    own = own_folders()
     with_it = (place for place in own if (place / "cluster" / f"{name}.yaml").is_file())
     if (folder_with_it := next(with_it, next(iter(own), None))) is not None:
         return folder_with_it / "cluster" / f"{name}.yaml"
@@ -50,13 +48,13 @@ def path_to_write(name: str, folder: Path | None = None) -> Path:
     return CONF_DIR / "cluster" / f"{name}.yaml"
 
 
-def require_writable(name: str, output: str, folder: Path | None = None) -> None:
+def require_writable(name: str, output: str) -> None:
     """Check before anything is measured that the file can be written, and that writing it destroys no other.
 
     Raises:
         UsageError: the folder is read-only, or `output` is another cluster's file.
     """
-    target = path_to_write(output, folder)
+    target = path_to_write(output)
     try:
         target.parent.mkdir(exist_ok=True)
         # Only a file that is made there tells for certain, on read-only mounts and network file systems too.
@@ -83,9 +81,7 @@ def rewrite(text: str, changes: Sequence[Change], stamp: str, machine: str) -> s
     return "\n".join([f"{STAMPED}{stamp}: {machine}", *remaining]) + "\n"
 
 
-def replace_cluster_file(
-    cluster: ClusterSpec, output: str, text: str, changes: Sequence[Change], folder: Path | None = None
-) -> Path:
+def replace_cluster_file(cluster: ClusterSpec, output: str, text: str, changes: Sequence[Change]) -> Path:
     """Write `text` as the file of cluster `output`, once it composes to exactly the changed values.
 
     Raises:
@@ -93,11 +89,11 @@ def replace_cluster_file(
         UsageError: the file cannot be written.
     """
     # A file of defaults, or an interpolation, may override what was written, so the result is composed and compared.
-    with draft_first(folder), _draft_of(text, output) as draft:
+    with _draft_of(text, output) as draft:
         composed = _compose(output, draft, changes)
     for change in changes:
         _require_taken(change, cluster, composed)
-    target = path_to_write(output, folder)
+    target = path_to_write(output)
     try:
         write_atomically(target, text)
     except OSError as error:

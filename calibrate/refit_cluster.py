@@ -138,9 +138,7 @@ def _shares_cores(experiment: Experiment, cluster: ClusterSpec, performance: Per
     return performance.num_devices == min(experiment.parallel.world_size, cores)
 
 
-def refit_cluster(
-    cluster: ClusterSpec, trials: Sequence[FinishedTrial], constants: Sequence[Constant] = CONSTANTS
-) -> Refit:
+def refit_cluster(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> Refit:
     """Fit the constants of `cluster` to the trials that count.
 
     Raises:
@@ -150,9 +148,9 @@ def refit_cluster(
     if not counts.any():
         sharing = f" ({len(trials)} ran with ranks that shared devices)" if trials else ""
         raise UsageError(f"No trial has a step time to fit to{sharing}", "Run points of the sweep first.")
-    runs, present = priced_runs(cluster, trials), present_values(cluster.efficiency, constants)
+    runs, present = priced_runs(cluster, trials), present_values(cluster.efficiency)
     ratios = _ratios_of(runs, counts)
-    chosen = choose(ratios, constants, present)
+    chosen = choose(ratios, CONSTANTS, present)
     values = refit(ratios, chosen.fitted, present)
     before, after = (runs.step_seconds(constants_by(each)).tolist() for each in (present, values))
     left_out = _left_out_seconds(runs, counts, chosen.fitted, present, values)
@@ -164,12 +162,10 @@ def refit_cluster(
     )
 
 
-def present_values(
-    efficiency: EfficiencySpec, constants: Sequence[Constant] = CONSTANTS, scale: Scale = SCALE
-) -> dict[str, float]:
+def present_values(efficiency: EfficiencySpec, scale: Scale = SCALE) -> dict[str, float]:
     """The constants as they are now: a cluster's own, else those of scale."""
     stated = {**scale.model_dump(), **efficiency.model_dump(exclude_none=True)}
-    return {each.name: float(stated[each.name]) for each in constants}
+    return {each.name: float(stated[each.name]) for each in CONSTANTS}
 
 
 def _left_out_seconds(

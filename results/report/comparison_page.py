@@ -104,7 +104,7 @@ def _head(before: Side, after: Side) -> Head:
 
 def comparison_sections(before: Side, after: Side) -> list[Section]:
     both = compare_sweeps(before.results, after.results)
-    return [_points(before, after, both), _winners(before, after), _circumstances(before, after)]
+    return [_points(both), _winners(before, after), _circumstances(before, after)]
 
 
 def finding(both: SweepComparison) -> str:
@@ -122,7 +122,7 @@ def finding(both: SweepComparison) -> str:
     )
 
 
-def _points(before: Side, after: Side, both: SweepComparison) -> Section:
+def _points(both: SweepComparison) -> Section:
     return Section("points", "Points that both measured", "measured", finding(both), tuple(_point_blocks(both)))
 
 

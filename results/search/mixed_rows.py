@@ -58,7 +58,7 @@ def _block_text(block: MixedBlock) -> str:
 
 
 def mixed_document(
-    choice: MixedChoice, spaces: Sequence[Space], training: Training, padding: Sequence[str] = ()
+    choice: MixedChoice, spaces: Sequence[Space], training: Training, padding: Sequence[str]
 ) -> dict[str, object]:
     """The answer for JSON. `seconds` is the time of the whole search; `priced` plans are those no bound ruled out.
 

@@ -50,13 +50,13 @@ RANKED_COLUMNS = {
 PLAN_COLUMNS = {"devices": "devices", "TFLOPS": "model TFLOPS", "MFU %": "MFU %", "step s": "step s", "GiB": "peak GiB"}
 
 
-def ranked_table(readings: Sequence[TrialReading], labels: Labels | None = None) -> Table:
+def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
     """The points of a sweep, the measured ones first and fastest first; below them the other trials by outcome.
 
     TFLOPS are model FLOPs per device; the step is the slowest rank's median.
 
     Args:
-        labels: how the trials are called; the caption explains the names. None: names are not explained.
+        labels: how the trials are called; the caption explains the names.
     """
     points = measured_points(readings)
     relations = relations_of_points(points, readings)
@@ -65,14 +65,14 @@ def ranked_table(readings: Sequence[TrialReading], labels: Labels | None = None)
         for place, point in zip(places(points), points, strict=True)
     ]
     rows += [_unmeasured_row(reading, len(RANKED_COLUMNS)) for reading in _never_measured(readings, points)]
-    setups = [each.experiment for each in readings if each.experiment] if labels else []
+    setups = [each.experiment for each in readings if each.experiment]
     return _table(
         "Measured here, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
         f" as fast.{_disturbed_words(readings, points)} *: the baseline.{_names(setups, labels)}",
-        labels.heading if labels else "layout",
+        labels.heading,
         RANKED_COLUMNS,
         rows,
     )
@@ -163,10 +163,10 @@ def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:
     )
 
 
-def _names(setups: Iterable[Setup], labels: Labels | None) -> str:
+def _names(setups: Iterable[Setup], labels: Labels) -> str:
     """A sentence that explains the names in a table; empty where there is none."""
-    layouts = legend_in_short(setups) if labels is None or labels.names_layouts else ""
-    keys = ", ".join(f"{name}: {key}" for name, key in labels.legend) if labels else ""
+    layouts = legend_in_short(setups) if labels.names_layouts else ""
+    keys = ", ".join(f"{name}: {key}" for name, key in labels.legend)
     legend = ", ".join(filter(None, (layouts, keys)))
     return f" Names: {legend}." if legend else ""
 

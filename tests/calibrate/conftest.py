@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Protocol
 
 import pytest
 
-from conf.folders import CONF_DIR
+from conf.folders import CONF_DIR, draft_first
 from conf.types.cluster_spec import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.plan import rates_plan
@@ -39,11 +40,12 @@ def folder(tmp_path: Path) -> RatesFolder:
 
 
 @pytest.fixture
-def conf_copy(tmp_path: Path) -> Path:
-    """The configuration in a folder of its own, to be written to."""
+def conf_copy(tmp_path: Path) -> Iterator[Path]:
+    """The configuration in a folder of its own, which holds before all others, to be written to."""
     copy = tmp_path / "conf"
     shutil.copytree(CONF_DIR, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    return copy
+    with draft_first(copy):
+        yield copy
 
 
 @pytest.fixture(scope="session")

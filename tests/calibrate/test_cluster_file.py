@@ -10,6 +10,7 @@ from calibrate.calibration import draft_of_rates
 from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewrite
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
+from conf.folders import CONF_DIR, draft_first
 from tests.calibrate.conftest import RatesOf
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
@@ -18,8 +19,8 @@ GPU = {"product": 100e12, "attention": 60e12, "memory": 1.2e12, "kernel_seconds"
 
 def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path, rates_of: RatesOf) -> None:
     local = load_cluster("local")
-    draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).write(conf_copy)
-    new = load_cluster("local", conf_copy)
+    draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU)).write()
+    new = load_cluster("local")
     assert new.device.peak_flops_per_second == {"fp32": 8e10, "bf16": 8e10}
     assert new.device.memory_bandwidth_bytes_per_second == 9e9
     assert (new.efficiency.matmul, new.efficiency.attention, new.efficiency.memory) == (0.5, 0.125, 1.0)
@@ -38,8 +39,8 @@ def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path, rates_of: Ra
 
 def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy: Path, rates_of: RatesOf) -> None:
     frontier = load_cluster("frontier")
-    draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU), conf_copy).write(conf_copy)
-    new = load_cluster("frontier", conf_copy)
+    draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU)).write()
+    new = load_cluster("frontier")
     assert (new.device, new.cores_per_node) == (frontier.device, frontier.cores_per_node)
     assert new.efficiency.matmul == pytest.approx(100 / 191.5, rel=0.01)
     assert new.efficiency.attention == pytest.approx(60 / 191.5, rel=0.01)
@@ -52,10 +53,10 @@ def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(
     conf_copy: Path, rates_of: RatesOf
 ) -> None:
     frontier = load_cluster("frontier")
-    new = draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 8, **GPU), conf_copy)
+    new = draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 8, **GPU))
     assert "link slingshot: left as it was, because no two of the 8 ranks on 1 host meet only through it" in new.notes
-    new.write(conf_copy)
-    composed = load_cluster("frontier", conf_copy)
+    new.write()
+    composed = load_cluster("frontier")
     before, after = frontier.links[-1], composed.links[-1]
     effective = before.bandwidth_bytes_per_second * frontier.efficiency.link
     assert after.bandwidth_bytes_per_second * composed.efficiency.link == pytest.approx(effective, rel=1e-3)
@@ -64,7 +65,7 @@ def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(
 
 def test_every_measured_value_says_what_when_and_within_which_range(conf_copy: Path, rates_of: RatesOf) -> None:
     local = load_cluster("local")
-    text = draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).text
+    text = draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU)).text
     assert text.splitlines()[0] == (
         "# Calibrated 2027-01-15 08:00 UTC: node1 (a device, 2 ranks, 4 cores a host), torch 2.9.9, Python 3.12.1,"
         " gloo; medians of 5 samples"
@@ -86,13 +87,13 @@ def test_every_measured_value_says_what_when_and_within_which_range(conf_copy: P
 def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy: Path, rates_of: RatesOf) -> None:
     local = load_cluster("local")
     rates = rates_of(local, "cpu", 2, **CPU)
-    first = draft_of_rates(local, "local", rates, conf_copy)
-    first.write(conf_copy)
+    first = draft_of_rates(local, "local", rates)
+    first.write()
     later = rates_of(local, "cpu", 2, **{**CPU, "kernel_seconds": 8e-6}).model_copy(update={"finished": 1.9e9})
-    second = draft_of_rates(load_cluster("local", conf_copy), "local", later, conf_copy)
-    second.write(conf_copy)
+    second = draft_of_rates(load_cluster("local"), "local", later)
+    second.write()
     assert len(second.text.splitlines()) == len(first.text.splitlines())
-    assert load_cluster("local", conf_copy).efficiency.kernel_seconds == 8e-6
+    assert load_cluster("local").efficiency.kernel_seconds == 8e-6
 
 
 def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(conf_copy: Path) -> None:
@@ -106,50 +107,54 @@ def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(con
 
 def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy: Path, rates_of: RatesOf) -> None:
     selene = load_cluster("selene")
-    path = draft_of_rates(selene, "mine", rates_of(selene, "gpu", 16, **GPU), conf_copy).write(conf_copy)
+    path = draft_of_rates(selene, "mine", rates_of(selene, "gpu", 16, **GPU)).write()
     assert path == conf_copy / "cluster" / "mine.yaml"
-    mine = load_cluster("mine", conf_copy)
+    mine = load_cluster("mine")
     assert (mine.name, mine.gpu_names) == ("mine", ())  # a table's GPU name goes on to mean selene
-    assert cluster_path("selene", conf_copy).read_text() == cluster_path("selene").read_text()
+    assert cluster_path("selene").read_text() == (CONF_DIR / "cluster" / "selene.yaml").read_text()
 
 
 def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy: Path, rates_of: RatesOf) -> None:
-    path = cluster_path("local", conf_copy)
+    path = cluster_path("local")
     before = path.read_text().replace("  - /device@device: cpu\n  - _self_\n", "  - _self_\n  - /device@device: cpu\n")
     path.write_text(before)
-    local = load_cluster("local", conf_copy)
+    local = load_cluster("local")
     with pytest.raises(ConfigError, match=r"cluster\.device\.peak_flops_per_second\.bf16 = .*_self_"):
-        draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU), conf_copy).write(conf_copy)
+        draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU)).write()
     assert path.read_text() == before
 
 
 def test_a_file_that_would_not_compose_is_not_replaced(conf_copy: Path) -> None:
     local = load_cluster("local")
-    before = cluster_path("local", conf_copy).read_text()
+    before = cluster_path("local").read_text()
     change = Change(("efficiency", "matmul"), 0.6, 1.5, "measured: wrongly")
     text = rewrite(before, [change], "now", "here")
     with pytest.raises(ConfigError, match=r"cluster\.efficiency\.matmul = 1\.5"):
-        replace_cluster_file(local, "local", text, [change], conf_copy)
-    assert cluster_path("local", conf_copy).read_text() == before
+        replace_cluster_file(local, "local", text, [change])
+    assert cluster_path("local").read_text() == before
     assert [path for path in (conf_copy / "cluster").iterdir() if path.name.startswith(".")] == []
 
 
 def test_an_impossible_measurement_is_not_taken_for_a_unit_left_out(conf_copy: Path) -> None:
     local = load_cluster("local")
-    before = cluster_path("local", conf_copy).read_text()
+    before = cluster_path("local").read_text()
     change = Change(("links", 0, "bandwidth_bytes_per_second"), 1e9, 976e3, "measured: beside something else")
     text = rewrite(before, [change], "now", "here")
     with pytest.raises(ConfigError, match=r"976000\.0: was just measured, but no machine .*Calibrate again"):
-        replace_cluster_file(local, "local", text, [change], conf_copy)
-    assert cluster_path("local", conf_copy).read_text() == before
+        replace_cluster_file(local, "local", text, [change])
+    assert cluster_path("local").read_text() == before
 
 
 def test_a_result_that_would_destroy_another_file_or_could_not_be_written_is_refused_beforehand(
     conf_copy: Path,
 ) -> None:
-    require_writable("local", "local", conf_copy)
-    require_writable("local", "mine", conf_copy)
+    require_writable("local", "local")
+    require_writable("local", "mine")
     with pytest.raises(UsageError, match=r"frontier\.yaml exists already"):
-        require_writable("local", "frontier", conf_copy)
-    with pytest.raises(UsageError, match=r"/proc/cluster cannot be written \(No such file or directory\)"):
-        require_writable("local", "local", Path("/proc"))  # where not even root may write
+        require_writable("local", "frontier")
+    # /proc is where not even root may write.
+    with (
+        draft_first(Path("/proc")),
+        pytest.raises(UsageError, match=r"/proc/cluster cannot be written \(No such file or directory\)"),
+    ):
+        require_writable("local", "mine")

@@ -48,9 +48,9 @@ def test_two_ranks_measure_everything_and_their_rates_compose(
     assert rates.environment.backend == "gloo"
     assert any("of 5: " in line for line in told)
     local = load_cluster("local")
-    draft_of_rates(local, "local", rates, conf_copy).write(conf_copy)
+    draft_of_rates(local, "local", rates).write()
     # a tiny product is no peak, so efficiencies may come out at 1
-    assert load_cluster("local", conf_copy).device.peak_flops_per_second["fp32"] != 0.18e12
+    assert load_cluster("local").device.peak_flops_per_second["fp32"] != 0.18e12
 
 
 @pytest.mark.thorough  # than two ranks
@@ -61,10 +61,10 @@ def test_one_rank_alone_measures_no_link_and_a_later_failure_does_not_pass_for_i
     rates = Here().measure(folder, tiny_rates_plan(1), silent)
     assert rates.link_times == ()
     local = load_cluster("local")
-    new = draft_of_rates(local, "local", rates, conf_copy)
+    new = draft_of_rates(local, "local", rates)
     assert any("link loopback: left as it was" in note for note in new.notes)
-    new.write(conf_copy)
-    assert load_cluster("local", conf_copy).links == local.links
+    new.write()
+    assert load_cluster("local").links == local.links
     greedy = tiny_rates_plan(1).model_copy(update={"memory_bytes": 2**60})
     with pytest.raises(UsageError, match="The measurement failed"):
         Here().measure(folder, greedy, silent)

@@ -9,6 +9,7 @@ from conf.folders import CONF_DIR
 from results.published import chosen_figures, published_figures
 from results.report.sections.published import published_table
 from tests.composed import load
+from tests.results.conftest import WriteSweep
 
 
 def test_the_frontier_headline_figures_are_hardware_flops_per_gcd() -> None:
@@ -50,6 +51,6 @@ def test_every_sweep_asks_for_figures_that_exist() -> None:
         chosen_figures(spec.published)
 
 
-def test_a_row_that_is_not_confirmed_says_so_wherever_it_is_shown() -> None:
-    table = published_table(chosen_figures(["frontier-175b-recipe"]))
+def test_a_row_that_is_not_confirmed_says_so_wherever_it_is_shown(write_sweep: WriteSweep) -> None:
+    table = published_table(chosen_figures(["frontier-175b-recipe"]), write_sweep([]).record, [])
     assert "unconfirmed" in table.markdown()

@@ -61,17 +61,15 @@ def _finding(figures: Sequence[PublishedFigure], table: Table) -> str:
     return counted
 
 
-def published_table(
-    figures: Sequence[PublishedFigure], record: SweepRecord | None = None, results: Sequence[TrialReading] = ()
-) -> Table:
+def published_table(figures: Sequence[PublishedFigure], record: SweepRecord, results: Sequence[TrialReading]) -> Table:
     """The figures as their sources print them; beside them ours, where the sweep has the same point."""
     rows = tuple(_row(figure, record, results) for figure in figures)
     return Table(COLUMNS, rows, frozenset(NUMERIC)).without_empty_columns()
 
 
-def _row(figure: PublishedFigure, record: SweepRecord | None, results: Sequence[TrialReading]) -> tuple[Cell, ...]:
-    predicted = next((trial.estimate for trial in record.plan if _is_of(figure, trial)), None) if record else None
-    is_full_size = record is not None and record.mode == "cluster"
+def _row(figure: PublishedFigure, record: SweepRecord, results: Sequence[TrialReading]) -> tuple[Cell, ...]:
+    predicted = next((trial.estimate for trial in record.plan if _is_of(figure, trial)), None)
+    is_full_size = record.mode == "cluster"
     measured = next((each.performance for each in results if is_full_size and _is_of(figure, each.trial)), None)
     source = f"{figure.source}, arXiv {figure.arxiv}, {figure.where}: {figure.confirmation}."
     return (

@@ -16,7 +16,7 @@ import numpy as np
 
 from conf.compose.tree import Tree
 from conf.errors import ConfigError
-from conf.types.sweep_spec import Objective, SearchPlan
+from conf.types.sweep_spec import SearchPlan
 from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
@@ -105,7 +105,7 @@ class AxisSearch:
         return best_points(self.plan, seen_points(trials, self.plan.objective))
 
     def _seeds(self, seen: Sequence[SeenPoint], *, is_last: bool) -> list[Proposal]:
-        return further_seeds(seen, self.plan.objective, self.plan.num_seeds, self.tree, is_last=is_last)
+        return further_seeds(seen, self.plan.num_seeds, self.tree, is_last=is_last)
 
     def _why_enough(self, seen: Sequence[SeenPoint]) -> str:
         """Return why no new point is worth trying; empty while one is."""
@@ -218,9 +218,7 @@ FEWEST_POINTS = 4
 """Before so many points have ended, half of them is no measure of what is poor."""
 
 
-def further_seeds(
-    seen: Sequence[SeenPoint], objectives: Sequence[Objective], num_seeds: int, tree: Tree, *, is_last: bool
-) -> list[Proposal]:
+def further_seeds(seen: Sequence[SeenPoint], num_seeds: int, tree: Tree, *, is_last: bool) -> list[Proposal]:
     """The next seed of each point that deserves it, best point first.
 
     Args:

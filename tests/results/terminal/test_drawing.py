@@ -46,7 +46,7 @@ def test_the_report_and_a_terminal_rank_the_same_points_with_the_same_figures(wr
     sweep = Sweep.stored_in(folder)
     whole = section(subject_of(sweep))
     assert whole is not None
-    reported, shown = table_of(whole, "trials"), ranked_table(sweep.read())
+    reported, shown = table_of(whole, "trials"), ranked_table(sweep.read(), sweep.record.labels)
     both = [(short, long) for short, long in RANKED_COLUMNS.items() if long in reported.columns and short != "x"]
     assert len(both) >= 4
     for short, long in both:

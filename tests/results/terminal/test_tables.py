@@ -11,8 +11,10 @@ from rich.text import Text
 from cli.output.state_table import state_table
 from results.knobs.table import measured_table
 from results.report.findings.predictions import by_prediction
+from results.table import Table
 from results.terminal.tables import plan_table, ranked_table
 from results.trial_rows import repeat_columns
+from sweeps.labels import Labels
 from sweeps.repeats.ranking import TWO_SPEEDS
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep
@@ -28,11 +30,15 @@ def shown(table: RenderableType, width: int) -> str:
     return output.getvalue()
 
 
+def table_of(sweep: Sweep) -> Table:
+    return ranked_table(sweep.read(), sweep.record.labels)
+
+
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int) -> None:
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
     for table, numbers in (
-        (ranked_table(Sweep.stored_in(folder).read()), ("0.100", "0.0950", "2.56", "1.50")),
+        (table_of(Sweep.stored_in(folder)), ("0.100", "0.0950", "2.56", "1.50")),
         (plan_table(write_sweep([], plan=PLAN).record, PLAN), ("128.0 GiB", "short", "1.56", "192.0")),
     ):
         text = shown(table, width)
@@ -44,7 +50,7 @@ def test_both_tables_fit_and_lose_no_number(write_sweep: WriteSweep, width: int)
 
 def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(PROXY_TRIALS, HOW)
-    lines = shown(ranked_table(Sweep.stored_in(folder).read()), 140).splitlines()
+    lines = shown(table_of(Sweep.stored_in(folder)), 140).splitlines()
     ranked = [line.split() for line in lines if "COMPLETED" in line]
     assert [line[0] for line in ranked] == ["1=", "1=", "3", "4"]
     assert "*" in ranked[0]
@@ -59,7 +65,7 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
         stepped(4, QUIET, 0, model_flops_utilization=4.32, peak_source="data sheet"),
         slow,
     ]
-    table = ranked_table(trials)
+    table = ranked_table(trials, Labels([(each.trial.point, each.experiment) for each in trials]))
     lines = shown(table, 140).splitlines()
     places = {line.split()[0] for line in lines if "COMPLETED" in line}
     (disturbed,) = [line for line in lines if line.lstrip().startswith("tp1") and "DISTURBED" in line]
@@ -75,7 +81,7 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
 
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
     folder, record = write_sweep([])
-    assert "Measured here" in shown(ranked_table(Sweep.stored_in(folder).read()), 80)
+    assert "Measured here" in shown(table_of(Sweep.stored_in(folder)), 80)
     assert "Predicted" in shown(plan_table(record, []), 80)
 
 
