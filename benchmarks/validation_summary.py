@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from math import expm1
 
+from benchmarks.fitting.learned import SHARE
 from benchmarks.forward import AS_IT_HAPPENED, WITH_TODAYS_WIDTHS
 from benchmarks.level_results import LevelResult
 from benchmarks.levels import GENERATION, TABLE
@@ -13,7 +14,7 @@ from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain
-from sweeps.confidence import SHARE, load_validated
+from sweeps.confidence import load_validated
 
 CLOSE, FAR = 0.1, 0.15
 LINE = 120

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import FittedRuns
@@ -22,7 +22,6 @@ from conf.units import GIGA
 from train_core.costs import Estimate, num_parameters
 from train_core.costs.counts.flops import layer_forward_flops
 
-SHARE = 0.8
 LEAST_ERROR = 0.02
 """A cluster's own runs leave at least this much open. With it, intervals of calibrations that were replayed on five
 rows of published tables hold 79 % of the other rows where the five were drawn, and 85 % where they were chosen."""
@@ -218,14 +217,7 @@ class Validated(Frozen):
 
 @cache
 def load_validated(path: Path = VALIDATED) -> Validated:
-    content = yaml.safe_load(path.read_text())
-    return TypeAdapter(Validated).validate_python(content)
-
-
-def yaml_text(found: Validated) -> str:
-    """The text of validated.yaml."""
-    heading = "# Written by `python -m benchmarks.fitting --write`; do not edit.\n"
-    return heading + yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)
+    return Validated.model_validate(yaml.safe_load(path.read_text()))
 
 
 SMALL_LAYER_FLOPS = 2e12

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.csv_rows import write_rows
 from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
-from benchmarks.fitting.learned import intervals, lessons_of
+from benchmarks.fitting.learned import intervals, lessons_of, yaml_text
 from benchmarks.fitting.replays import replays_of
 from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
 from benchmarks.fitting.written_constants import write_constants
@@ -25,7 +25,7 @@ from benchmarks.level_results import LEVEL_RESULTS, LevelResult, level_results
 from benchmarks.levels import GENERATION, LEVELS, TABLE
 from benchmarks.measured_rows import measured_rows, published_rows
 from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
-from sweeps.confidence import VALIDATED, yaml_text
+from sweeps.confidence import VALIDATED
 from train_core.whole_files import write_atomically
 
 

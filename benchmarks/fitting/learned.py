@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
 from benchmarks.measured_rows import MeasuredRow
 from sweeps.confidence import (
-    SHARE,
     Interval,
     Range,
     Validated,
@@ -24,6 +24,8 @@ from sweeps.confidence import (
 
 Floats = NDArray[np.float64]
 MOST_PAIRS = 400
+SHARE = 0.8
+"""Of the measurements, so many are to lie in their intervals."""
 
 
 def lessons_of(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
@@ -33,6 +35,12 @@ def lessons_of(rows: Sequence[MeasuredRow], ratios: Floats) -> Validated:
         ratios: log of predicted over measured of every row, by constants fitted without its generation, (n,).
     """
     return _with_errors(_coverage_of(rows), rows, ratios)
+
+
+def yaml_text(found: Validated) -> str:
+    """The text of sweeps/validated.yaml."""
+    heading = "# Written by `python -m benchmarks.fitting --write`; do not edit.\n"
+    return heading + yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)
 
 
 def intervals(rows: Sequence[MeasuredRow], ratios: Floats, generation_ratios: Floats, level: str) -> list[Interval]:

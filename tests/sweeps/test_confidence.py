@@ -6,6 +6,7 @@ from math import exp, log
 
 import pytest
 
+from benchmarks.fitting.learned import yaml_text
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
 from conf.plan.experiment import Experiment
@@ -19,7 +20,6 @@ from sweeps.confidence import (
     load_validated,
     outside_of,
     width_of,
-    yaml_text,
 )
 from tests.composed import compose_tree
 from train_core.costs import IMPLEMENTATIONS, estimate
