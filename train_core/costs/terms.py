@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
-from typing import Annotated, ClassVar, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import ConfigDict
 
 from train_core.costs.setting import Floats, Integers
 
@@ -32,7 +32,7 @@ class SecondsByTerm(Generic[Number]):
         bubble_seconds: waiting for the pipeline to fill and drain, and for slower stages.
         data_seconds: reducing gradients and gathering weights over replicas.
         optimizer_seconds: the update, bound by memory bandwidth.
-        waiting_seconds: waiting for the slowest of many devices; older folders call it `jitter_seconds`.
+        waiting_seconds: waiting for the slowest of many devices.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = CHECKED
@@ -43,7 +43,7 @@ class SecondsByTerm(Generic[Number]):
     bubble_seconds: Number
     data_seconds: Number
     optimizer_seconds: Number
-    waiting_seconds: Annotated[Number, Field(validation_alias=AliasChoices("waiting_seconds", "jitter_seconds"))]
+    waiting_seconds: Number
 
     @property
     def total_seconds(self) -> Number:
