@@ -17,6 +17,7 @@ import pandas
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS
 from conf.types.schema import BatchPlan, Value
+from conf.units import MILLION
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.scaling import Scaling, scalings
 from results.units import gib, percent, tflops
@@ -31,7 +32,6 @@ from train_core.measurement import BlockRates, Environment, Outcome, Performance
 
 Row = dict[str, Any]
 
-MILLION = 1e6
 CO2 = "grams_co2_per_million_tokens"
 # These fields hold a value for every rank, step or type of devices, which is no cell of a table.
 NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")

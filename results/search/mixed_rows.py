@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.plan.knobs import KNOBS, layers_in_short
-from conf.units import GIBIBYTE, SECONDS_PER_HOUR, TERA
-from results.search.rows import MILLION, Row, knob_cells
+from conf.units import GIBIBYTE, MILLION, SECONDS_PER_HOUR, TERA
+from results.search.rows import Row, knob_cells
 from results.table import Table, breakable, text
 from results.units import seconds, significant, tflops
 from sweeps.planner import Training

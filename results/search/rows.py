@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from conf.compose.settings import Settings
 from conf.plan.knobs import KNOBS, Knob, KnobValue, labelled_values, layers_in_short
-from conf.units import GIBIBYTE, JOULES_PER_KWH, SECONDS_PER_HOUR, TERA
+from conf.units import GIBIBYTE, JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR, TERA
 from results.machine_text import csv_cell
 from sweeps.planner import Candidate, Choice, Training
 from sweeps.planner.choosing.choice import Judged, num_rivals
@@ -25,7 +25,6 @@ from sweeps.planner.request import Request
 
 Cell: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Cell]
-MILLION = 1_000_000
 
 
 def search_row(candidate: Candidate, training: Training) -> Row:

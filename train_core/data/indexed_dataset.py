@@ -26,7 +26,7 @@ from conf.errors import ConfigError
 from conf.nearest import padded_vocabulary
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import DataSpec
-from train_core.data.token_file import Ids, TokenFile
+from train_core.data.token_file import CHUNK_TOKENS, Ids, TokenFile
 from train_core.whole_files import write_atomically
 
 # Magic, version, code of the type, number of sequences, number of bounds of documents.
@@ -34,9 +34,6 @@ HEADER = struct.Struct("<9sQBQQ")
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of ids by their code; 6 and 7 are floating-point numbers, which are no ids."""
-
-CHUNK_TOKENS = 2**24
-"""The number of ids that are looked at together, so that a dataset larger than memory can be read through."""
 
 WRITE_AGAIN = "Write the dataset again with Megatron-LM's tools/preprocess_data.py, or copy both files again."
 

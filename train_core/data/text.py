@@ -28,12 +28,10 @@ from conf.types.schema import DataSpec
 from train_core.data import byte_pairs
 from train_core.data.byte_pairs import BytePairs, learnt_beside
 from train_core.data.text_files import TextFiles, pieces, text_files
-from train_core.data.token_file import TokenFile
+from train_core.data.token_file import CHUNK_TOKENS, TokenFile
 from train_core.whole_files import replacing, write_atomically
 
 NUM_BYTES = 256
-CHUNK_TOKENS = 2**24
-"""The number of ids that are looked at together."""
 BYTES_FORMAT, BPE_FORMAT = 1, 2  # raised when the same text would give other tokens
 LOGGER = logging.getLogger(__name__)
 

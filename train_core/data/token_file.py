@@ -15,6 +15,9 @@ from train_core.whole_files import replacing
 
 Ids = NDArray[np.integer]
 
+CHUNK_TOKENS = 2**24
+"""The number of ids that are looked at together, so that a file larger than memory can be read through."""
+
 
 @dataclass(frozen=True)
 class TokenFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from conf.units import MILLI
 from results.report.blocks.charts import category, quantity, tooltip
 from results.report.findings.comparable import display_name, measured_terms, pairs, predicted_terms, timed_pairs
 from results.report.section import Plot
@@ -15,7 +16,6 @@ from train_core.measurement import Breakdown
 
 MOST_BARS = 12
 """Trials whose steps are drawn term by term, the fastest ones."""
-MILLI = 1e-3
 ROW_HEIGHT = 38
 TERMS = ("compute", "tensor parallel", "pipeline and bubble", "data parallel", "waiting for all ranks", "optimizer")
 """In the order of `StepTerms`."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from conf.plan.experiment import Experiment
+from conf.units import MILLI
 from results.report.section import Plot
 from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, StageSpan
 from results.units import round_to_digits, seconds
@@ -18,7 +19,6 @@ MOST_SPANS = 2800
 page's data stay below 300 KB."""
 ROOM = 1.25
 """A picture of the pipeline's beginning lasts so many times as long as the pipeline takes to fill."""
-MILLI = 1e-3
 ROW_HEIGHT = 22
 COLOURS: dict[Kind, str] = {
     "forward": "var(--c1)",

@@ -11,9 +11,8 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
+from conf.units import MICRO
 from train_core.watch.energy.counter import EnergyCounter
-
-MICRO = 1e-6
 
 
 def amd_counter(pci_address: str) -> EnergyCounter | None:

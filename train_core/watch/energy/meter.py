@@ -14,6 +14,7 @@ from typing import TypedDict
 
 import torch
 
+from conf.units import MICRO
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
 from train_core.watch.energy.amd import amd_counter
@@ -171,7 +172,6 @@ def _words(parts: Sequence[PartPower]) -> str:
 
 
 POWERCAP = Path("/sys/class/powercap")
-MICRO = 1e-6
 
 
 def rapl_counters(counts: CountedPart, root: Path = POWERCAP) -> list[EnergyCounter]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from conf.units import MILLI
 from train_core.watch.energy.counter import EnergyCounter
-
-MILLI = 1e-3
 
 
 def nvml_counter(uuid: str) -> EnergyCounter | None:
