@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
 from sweeps.planner import Choice
-from sweeps.planner.choosing.choice import NEARLY_FULL, Judged, num_rivals
+from sweeps.planner.choosing.choice import Judged, num_rivals
 from sweeps.planner.request import Request
+from train_core.costs.estimate import TIGHT_SHARE
 
 MOST_OUTSIDE = 3
 
@@ -21,10 +22,10 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
     if choice is not None:
         yield _order_sentence(choice, shown)
     yield from _outside_sentences(shown)
-    full = [f"#{number}" for number, judged in enumerate(shown, start=1) if judged.is_nearly_full]
+    full = [f"#{number}" for number, judged in enumerate(shown, start=1) if judged.predicted.is_tight]
     if full:
         need = "needs" if len(full) == 1 else "need"
-        yield f"! {', '.join(full)} {need} more than {NEARLY_FULL:.0%} of the memory; --headroom 10% leaves some free."
+        yield f"! {', '.join(full)} {need} more than {TIGHT_SHARE:.0%} of the memory; --headroom 10% leaves some free."
     yield from unpriced_sentences(request.settings.data, request.settings.precision)
     if request.padding:
         yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)

@@ -29,7 +29,7 @@ Row: TypeAlias = dict[str, Cell]
 
 def search_row(candidate: Candidate, training: Training) -> Row:
     """One plan: its knobs under the names of the configuration, then what is predicted of it."""
-    return {**_plan_cells(candidate), **_predicted_cells(candidate), **_training_cells(candidate, training)}
+    return {**_plan_cells(candidate), **_predicted_cells(candidate), **training_costs(candidate, training)}
 
 
 def _plan_cells(candidate: Candidate) -> Row:
@@ -64,7 +64,7 @@ def _predicted_cells(candidate: Candidate) -> Row:
     }
 
 
-def _training_cells(candidate: Candidate, training: Training) -> Row:
+def training_costs(candidate: Candidate, training: Training) -> dict[str, float | None]:
     """Money and energy for a token, and for the whole training where its length is known."""
     space, seconds = candidate.space, candidate.step_seconds
     rate, tokens = dollars_per_second(space), tokens_per_step(space)
@@ -88,7 +88,7 @@ def judged_row(judged: Judged, training: Training) -> Row:
         **search_row(judged.candidate, training),
         "predicted_low_step_seconds": judged.interval.low_seconds,
         "predicted_high_step_seconds": judged.interval.high_seconds,
-        "predicted_memory_percent": 100 * judged.memory_share,
+        "predicted_memory_percent": 100 * judged.predicted.memory_share,
         "outside": "; ".join(judged.interval.outside),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from results.search.rows import Row, layout, layout_knobs, search_row
+from results.search.rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
 from results.terminal.layout_names import names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
@@ -54,7 +54,7 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     for judged in shown:
         cells = _cells(judged.candidate, training)
         cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
-        cells["GiB"] += "!" if judged.is_nearly_full else ""
+        cells["GiB"] += "!" if judged.predicted.is_tight else ""
         rows.append(cells)
     return _table(title, best, columns, rows)
 
@@ -91,24 +91,18 @@ def _columns(best: Sequence[Candidate], training: Training, several_places: bool
 
 
 def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
-    space, row = candidate.space, search_row(candidate, training)
+    space, costs = candidate.space, training_costs(candidate, training)
     return {
         "devices": f"{space.world_size:,} {space.setting.cluster.name}",
         "step s": seconds(candidate.step_seconds),
         "TFLOPS": tflops(candidate.model_flops_per_second_per_device),
         "MFU %": percent(candidate.model_flops_utilization),
         "GiB": gib(candidate.peak_memory_bytes),
-        "$/Mtoken": significant(_number(row, "predicted_dollars_per_million_tokens")),
-        "J/token": significant(_number(row, "predicted_joules_per_token")),
-        "hours": significant(_number(row, "predicted_hours")),
-        "$": count(_number(row, "predicted_dollars")),
+        "$/Mtoken": significant(costs["predicted_dollars_per_million_tokens"]),
+        "J/token": significant(costs["predicted_joules_per_token"]),
+        "hours": significant(costs["predicted_hours"]),
+        "$": count(costs["predicted_dollars"]),
     }
-
-
-def _number(row: Row, name: str) -> float | None:
-    value = row[name]
-    assert value is None or isinstance(value, float)
-    return value
 
 
 def scaling_table(points: Sequence[ScalingPoint], kind: ScalingKind) -> Table:

@@ -29,7 +29,7 @@ from sweeps.planner.choosing.promising import Prospects
 from sweeps.planner.plans.search import Found, Ranked, search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
-from train_core.costs import StepTime, estimate
+from train_core.costs import Estimate, StepTime, estimate
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.price import price
 from train_core.costs.setting import Setting
@@ -311,25 +311,13 @@ def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training
 _REMEDY = "Allow more, train fewer tokens, or offer other devices with --devices or --clusters."
 
 
-NEARLY_FULL = 0.9
-"""Share of a device's memory above which a plan is said to be close to it: predictions err by a few percent, and what
-other libraries take is not in them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A plan with what is known of its prediction's error."""
+    """A plan with its prediction, and what is known of that one's error."""
 
     candidate: Candidate
+    predicted: Estimate
     interval: Interval
-
-    @property
-    def memory_share(self) -> float:
-        return self.candidate.peak_memory_bytes / self.candidate.space.setting.cluster.device.memory_bytes
-
-    @property
-    def is_nearly_full(self) -> bool:
-        return self.memory_share > NEARLY_FULL
 
 
 def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
@@ -346,7 +334,7 @@ def _judge(candidate: Candidate, parts: SetupParts) -> Judged:
     like = parts.model_copy(update={"model": setting.model, "cluster": setting.cluster, "mixed": None})
     setup = candidate.strategy.setup(like)
     predicted = estimate(setup, setting.implementation)
-    return Judged(candidate, interval_of(setup, setting.implementation.name, predicted))
+    return Judged(candidate, predicted, interval_of(setup, setting.implementation.name, predicted))
 
 
 def num_rivals(choice: Choice, best: Judged) -> int:
