@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,6 +15,8 @@ FEWEST_OF_EACH = 6
 """With fewer trials that ran out, or fewer that did not, trees learn those few by heart. Assumed."""
 MOST_ROWS = 6
 """Neighbouring values of a knob with more of them share a row."""
+
+KnobShare: TypeAlias = tuple[KnobColumn, float]
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def memory_counts(table: KnobTable) -> list[MemoryCount]:
     return [each for counts in by_column for each in counts]
 
 
-def memory_shares(table: KnobTable) -> list[tuple[KnobColumn, float]]:
+def memory_shares(table: KnobTable) -> list[KnobShare]:
     """Return each knob's share in whether a point runs out of memory, the largest first.
 
     The shares are those of SHAP values of trees that tell the points with a rate from those without. Empty where there

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from results.knobs.finding import finding, published_order
-from results.knobs.out_of_memory import memory_counts, memory_shares
+from results.knobs.out_of_memory import KnobShare, memory_counts, memory_shares
 from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, why_untold
 from results.knobs.table import (
     KnobColumn,
@@ -43,12 +43,13 @@ def section(subject: ReportSubject) -> Section | None:
     if not tables:
         return None
     sensitivities = {table.rates_are: sensitivity(table) for table in tables if not why_untold(table)}
+    memory = {table.rates_are: memory_shares(table) for table in tables}
     explained, first = _explanation(subject), tables[0]
     blocks: list[Block] = []
     for table in tables:
-        blocks += _table_blocks(table, sensitivities.get(table.rates_are))
+        blocks += _table_blocks(table, sensitivities.get(table.rates_are), memory[table.rates_are])
     blocks += _neighbours(explained) if explained else []
-    blocks += _published_blocks(record.name, sensitivities, tables)
+    blocks += _published_blocks(record.name, sensitivities, memory)
     sentence = _finding(tables, sensitivities)
     is_mixed = first.rates_are == "measured" and (explained is not None or len(tables) > 1)
     kind: NumbersAre = "measured and predicted" if is_mixed else first.rates_are
@@ -66,7 +67,7 @@ def _finding(tables: Sequence[KnobTable], sensitivities: Mapping[RatesAre, Sensi
     return " ".join((first, *(f"On paper: {other[0].lower()}{other[1:]}" for other in others)))
 
 
-def _table_blocks(table: KnobTable, sensitivity: Sensitivity | None) -> Iterator[Block]:
+def _table_blocks(table: KnobTable, sensitivity: Sensitivity | None, shares: Sequence[KnobShare]) -> Iterator[Block]:
     kind = table.rates_are
     yield Heading("In the trials that were measured" if kind == "measured" else "In the points that are predicted")
     if sensitivity is None:
@@ -77,7 +78,7 @@ def _table_blocks(table: KnobTable, sensitivity: Sensitivity | None) -> Iterator
         yield from _effect_blocks(table, sensitivity)
     if memory := _memory_table(table):
         what = "ran out of memory" if kind == "measured" else "do not fit on paper"
-        yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(table))
+        yield Paragraph((_RAN_OUT if kind == "measured" else _DOES_NOT_FIT) + _decides(shares))
         yield NamedTable(f"knobs-memory-{kind}", memory, folded_as=f"How many trials {what}, by value of each knob")
 
 
@@ -145,10 +146,9 @@ def _memory_table(table: KnobTable) -> Table | None:
     return Table(columns, tuple(rows), frozenset(columns[2:]))
 
 
-def _decides(table: KnobTable) -> str:
+def _decides(shares: Sequence[KnobShare]) -> str:
     """A sentence on the knobs that decide whether there is a rate at all; empty if the trials do not tell."""
-    shares = memory_shares(table)[:MOST_NAMED]
-    named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares)
+    named = ", ".join(f"{column.words} {percent(share)} %" for column, share in shares[:MOST_NAMED])
     return f" What decides it (SHAP): {named}." if named else ""
 
 
@@ -206,16 +206,16 @@ def _predicted_cell(estimate: Estimate | None, name: str, shown_as: Callable[[fl
 
 
 def _published_blocks(
-    sweep: str, sensitivities: Mapping[RatesAre, Sensitivity], tables: Sequence[KnobTable]
+    sweep: str, sensitivities: Mapping[RatesAre, Sensitivity], memory: Mapping[RatesAre, Sequence[KnobShare]]
 ) -> Iterator[Block]:
     """The order that a study found beside ours."""
     places = published_order(sweep)
     if not places:
         return
     ours = {f"{kind}, by rate": [effect.column for effect in sensitivities[kind].effects] for kind in sensitivities}
-    for table in tables:
-        if columns := [column for column, _ in memory_shares(table)]:
-            ours[f"{table.rates_are}, by memory"] = columns
+    for kind, shares in memory.items():
+        if columns := [column for column, _ in shares]:
+            ours[f"{kind}, by memory"] = columns
     doubt = "" if places[0].confirmed == "yes" else " It is recalled, and was not confirmed by a look-up."
     yield Heading("The order that the study found")
     yield Paragraph(f"Published: {places[0].source}.{doubt} {_PLACES}")
