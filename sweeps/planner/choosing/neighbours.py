@@ -42,7 +42,8 @@ def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementa
     ):
         yield "context_parallel_size", strategy.with_values(context_parallel_size=size)
     num_experts = parts.model.experts.num_experts if parts.model.experts else 1
-    shared = divisors(gcd(num_experts, max(1, d * c)))
+    holders = d * c * t // (parallel.expert_tensor_parallel_size or t)
+    shared = divisors(gcd(num_experts, max(1, holders)))
     for size in _next_to(parallel.expert_parallel_size, _runnable_values(trainer, "expert_parallel_size", shared)):
         yield "expert_parallel_size", strategy.with_values(expert_parallel_size=size)
 

@@ -128,7 +128,7 @@ def _plain_first(entry: int | None) -> int:
 def blocks(space: Space) -> Iterator[PlanGrid]:
     """The whole space: every legal plan in exactly one block."""
     for sizes in all_sizes(space):
-        yield from _blocks_of(space, sizes, expert_parallel_sizes(space, sizes.num_replicas))
+        yield from _blocks_of(space, sizes, expert_parallel_sizes(space, sizes))
 
 
 def blocks_of(space: Space, family: Family, micro_batch_sizes: Collection[int] | None = None) -> Iterator[PlanGrid]:
@@ -155,7 +155,7 @@ def _blocks_of(
 def families(space: Space) -> Iterator[Family]:
     """Every family of the space."""
     for sizes in all_sizes(space):
-        yield from (Family(sizes, expert) for expert in expert_parallel_sizes(space, sizes.num_replicas))
+        yield from (Family(sizes, expert) for expert in expert_parallel_sizes(space, sizes))
 
 
 def all_sizes(space: Space) -> Iterator[Sizes]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from conf.plan.knobs import RECOMPUTES
 from sweeps.planner.plans.space import (
+    Sizes,
     Space,
     context_parallel_sizes,
     expert_parallel_sizes,
@@ -97,7 +98,7 @@ def price_all_shards(spaces: Sequence[Space]) -> ShardWork:
     tensor = _union(tensor_parallel_sizes(space) for space in spaces)
     context = _union(context_parallel_sizes(space, t) for space in spaces for t in tensor_parallel_sizes(space))
     # With all devices as replicas, experts can be cut in every way in which they can with fewer.
-    expert = _union(expert_parallel_sizes(space, space.world_size) for space in spaces)
+    expert = _union(expert_parallel_sizes(space, Sizes(1, 1, 1, space.world_size)) for space in spaces)
     return price_shards(spaces[0].setting, tensor, priced_batch_sizes(spaces[0]), context, expert)
 
 

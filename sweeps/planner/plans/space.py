@@ -158,11 +158,17 @@ def pipeline_parallel_sizes(space: Space, ranks_per_stage: int) -> list[int]:
     return space.allowed_values("pipeline_parallel_size", sizes)
 
 
-def expert_parallel_sizes(space: Space, num_replicas: int) -> list[int]:
-    """Divisors of the experts that the ranks of a stage can be cut into; 1 where there are no experts."""
-    experts = space.setting.model.experts
-    most = gcd(experts.num_experts, num_replicas) if experts else 1
-    return space.allowed_values("expert_parallel_size", divisors(most))
+def expert_parallel_sizes(space: Space, sizes: Sizes) -> list[int]:
+    """Divisors of the experts that leave whole groups of a stage's ranks; 1 where there are no experts.
+
+    Where each rank holds whole experts, they are spread over a stage's tensor ranks too.
+    """
+    experts, split = space.setting.model.experts, space.setting.expert_tensor_size(sizes.tensor)
+    if experts is None:
+        return space.allowed_values("expert_parallel_size", [1])
+    ranks = sizes.tensor * sizes.num_replicas
+    whole = [size for size in divisors(experts.num_experts) if ranks % (size * split) == 0]
+    return space.allowed_values("expert_parallel_size", whole)
 
 
 def priced_batch_sizes(space: Space) -> list[int]:

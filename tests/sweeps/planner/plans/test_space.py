@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
 from conf.errors import InfeasiblePlan
 from conf.plan.knobs import RECOMPUTES, SCHEDULES
 from sweeps.planner.choosing.explain import priceable
-from sweeps.planner.plans.blocks import PlanGrid, blocks
+from sweeps.planner.plans.blocks import PlanGrid, all_sizes, blocks
 from sweeps.planner.plans.space import (
     SEARCHED_SCHEDULES,
     Sizes,
@@ -202,6 +204,50 @@ def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: di
             index = np.flatnonzero(np.broadcast_to(block.legal, block.shape))[:1]
             (strategy,) = case.strategies(block, index)
             assert priceable(strategy, case.settings, case.space.setting.implementation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer", "split"),
+    [("trisweep", "null"), ("trisweep", "1"), ("megatron-core", "null"), ("megatron-core", "1"), ("megatron-core", "2")],
+)
+def test_experts_are_spread_over_every_number_of_ranks_that_an_experiment_accepts(trainer: str, split: str) -> None:
+    """Over tensor ranks too, where each rank holds whole experts."""
+    overrides = ["model=mixtral-8x7b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=16"]
+    overrides.append(f"parallel.expert_tensor_parallel_size={split}")
+    wanted = request(composed(overrides), devices="16", implementation=trainer)
+    (space,) = wanted.spaces
+    offered = defaultdict[Sizes, set[int]](set)
+    for block in blocks(space):
+        offered[block.sizes].update(family.expert for family, shards in block.families if block.legal[:, shards].any())
+    for sizes in all_sizes(space):
+        for expert in divisors(8):
+            strategy = Strategy.of(
+                {
+                    "world_size": 16,
+                    "tensor_parallel_size": sizes.tensor,
+                    "context_parallel_size": sizes.context,
+                    "pipeline_parallel_size": sizes.pipeline,
+                    "expert_parallel_size": expert,
+                    "expert_tensor_parallel_size": None if split == "null" else int(split),
+                    "virtual_pipeline_size": 1,
+                    "schedule": "1f1b",
+                    "layers_per_stage": None,
+                    "sequence_parallel": sizes.tensor > 1,
+                    "zero_stage": 0,
+                    "recompute": "none",
+                    "recompute_every": 1,
+                    "tensor_parallel_across_nodes": False,
+                    "micro_batch_size": 1,
+                    "global_batch_size": 16,
+                }
+            )
+            try:
+                priceable(strategy, wanted.settings, space.setting.implementation)
+            except InfeasiblePlan:
+                assert expert not in offered[sizes], strategy
+            else:
+                assert expert in offered[sizes], strategy
 
 
 @pytest.mark.slow
