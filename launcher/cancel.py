@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
 
 import psutil
@@ -18,6 +16,7 @@ from launcher.slurm.own_jobs import standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
+from launcher.tools import MANY_JOBS_SECONDS, ask
 from launcher.trainings import LongRun
 from sweeps.folder.history import History
 from sweeps.folder.journal import Cancelled, Journal
@@ -27,7 +26,6 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from train_core.trial_folder import JobFolder
 
-ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
 """A sweep may have thousands of jobs. So many ids at a time stay far below the longest command line."""
 
@@ -158,8 +156,6 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
 
 
 def _scancel(job_ids: list[str]) -> None:
-    if not shutil.which("scancel"):
-        raise UsageError("There is no scancel on the PATH", "Run this on a Slurm login node.")
-    done = subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    if done.returncode:
-        raise UsageError(f"scancel failed: {' '.join(done.stderr.split())}", "Cancel the jobs by hand.")
+    result = ask("scancel", *job_ids, seconds=MANY_JOBS_SECONDS)
+    if not result.ok:
+        raise UsageError(f"scancel failed: {result.complaint}", "Cancel the jobs by hand.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +14,8 @@ from conf.errors import UsageError
 from launcher.slurm.cluster import node_names
 from launcher.slurm.own_jobs import own_job_id
 from launcher.slurm.query import SlurmSilent
+from launcher.tools import ask
 
-ANSWER_SECONDS = 15
 DAY, HOUR, MINUTE = 86400, 3600, 60
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
 # The number stands before the bracket with the indices: `gpu:a100:4(IDX:0-3)`.
@@ -102,20 +101,20 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
     Raises:
         SlurmSilent: Slurm does not answer.
     """
-    lines = _answer(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N"]).splitlines()
+    lines = _answer("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N").splitlines()
     # Apart at the last mark: a step's name may hold one, and those of nodes do not.
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
 
 
 def _job_text(job_id: str) -> str:
-    return _answer(["scontrol", "show", "job", "--detail", job_id])
+    return _answer("scontrol", "show", "job", "--detail", job_id)
 
 
 def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
     """Return the nodes that are given nothing more. Slurm counts a draining node among a job's to the job's end."""
     if not nodes:
         return set()
-    shown = _answer(["scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes)])
+    shown = _answer("scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes))
     return {match["node"] for match in STATE.finditer(shown) if UNFIT.search(match["state"])}
 
 
@@ -165,13 +164,10 @@ def _seconds(text: str) -> float:
     return float(days * DAY + hours * HOUR + minutes * MINUTE + seconds)
 
 
-def _answer(command: list[str]) -> str:
+def _answer(*command: str) -> str:
     if not shutil.which(command[0]):
         raise UsageError(f"There is no {command[0]} on the PATH of this node", "The controller needs Slurm's commands.")
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise SlurmSilent from None
-    if done.returncode:
+    result = ask(*command)
+    if not result.ok:
         raise SlurmSilent
-    return done.stdout
+    return result.stdout

@@ -14,7 +14,8 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
-from launcher.slurm.cluster import ask, best_of, minutes, node_kinds, this_cluster
+from launcher.slurm.cluster import best_of, minutes, node_kinds, this_cluster
+from launcher.tools import ask
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300

@@ -10,16 +10,15 @@ import datetime
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape
 
-ANSWER_SECONDS = 10
 _KEPT_SECONDS = 10.0
 _known: dict[tuple[str, str], tuple[float, SlurmCluster]] = {}
 """What was said, and when, by where it was asked."""
@@ -64,23 +63,13 @@ def this_cluster() -> SlurmCluster:
 
 
 def _ask_controller() -> SlurmCluster:
-    shown = _config_text()
+    shown = ask("scontrol", "show", "config").stdout
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
     name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
     enforced = re.search(r"^AccountingStorageEnforce\s*=.*\b(limits|safe|qos|all)\b", shown, re.MULTILINE)
     most = max(1, int(size.group(1))) if size else None
     return SlurmCluster(name.group(1) if name else None, _clock(shown), most, enforced is not None)
-
-
-def _config_text() -> str:
-    if not shutil.which("scontrol"):
-        return ""
-    command = ["scontrol", "show", "config"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False).stdout
-    except subprocess.TimeoutExpired:
-        return ""
 
 
 def _clock(shown: str) -> float:
@@ -190,38 +179,6 @@ def first_rank_lines(shape: JobShape) -> list[str]:
 def first_ranks(log: str) -> dict[str, int]:
     """The first rank of the component of each node, from what the script said; empty for any other job."""
     return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in node_names(nodes)}
-
-
-TOOL_ANSWER_SECONDS = 15
-
-
-class ToolResult(NamedTuple):
-    """The output of a tool, and whether it succeeded.
-
-    Attributes:
-        ok: it ran, and ended well.
-    """
-
-    ok: bool
-    stdout: str
-    stderr: str
-
-    @property
-    def complaint(self) -> str:
-        return " ".join((self.stderr or self.stdout).split())
-
-
-def ask(*command: str, stdin: str | None = None) -> ToolResult:
-    """Run a tool; one that is absent or hangs has not answered well."""
-    if not shutil.which(command[0]):
-        return ToolResult(False, "", f"there is no {command[0]} on the PATH")
-    try:
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=TOOL_ANSWER_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return ToolResult(False, "", f"{command[0]} did not answer within {TOOL_ANSWER_SECONDS} s")
-    return ToolResult(done.returncode == 0, done.stdout, done.stderr)
 
 
 def pairs_of_lines(text: str) -> dict[str, str]:

@@ -19,7 +19,6 @@ import secrets
 import shlex
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from launcher.executor import Executor, FolderWork
 from launcher.slurm.cluster import first_rank_lines, this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.whole_files import replacing
 
@@ -167,10 +167,10 @@ class SlurmExecutor(Executor):
         """The id of the job of this text, which stays beside its output under that id, as submitit leaves its own."""
         script = self.logs / f".submission_file_{job_name}.sh"
         script.write_text(text)
-        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
-        submitted = SUBMITTED.search(done.stdout)
-        if done.returncode or submitted is None:
-            job_id = _find_accepted_job(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
+        result = ask("sbatch", str(script), seconds=None)
+        submitted = SUBMITTED.search(result.stdout)
+        if not result.ok or submitted is None:
+            job_id = _find_accepted_job(job_name, result.complaint or "sbatch gave no reason")
         else:
             job_id = submitted.group(1)
         script.rename(self.logs / f"{job_id}_submission.sh")

@@ -7,7 +7,6 @@ memory gives them out again. A job is ours where the cluster and the job's name 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.pbs import states_in_pbs, submit_host
 from launcher.slurm.query import SlurmJobState, query_jobs, query_named
+from launcher.tools import ask
 from sweeps.folder.submission import Submission
 
 
@@ -126,11 +126,7 @@ def own_job_id(environment: Mapping[str, str] = os.environ) -> str:
 def requeue() -> None:
     """Have Slurm run this job again; it goes on from what was saved."""
     # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
-    command = ["scontrol", "requeue", own_job_id()]
-    try:
-        refusal = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = refusal.stderr.strip() if refusal.returncode else ""
-    except OSError as error:
-        said = str(error)
-    if said:
-        print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
+    result = ask("scontrol", "requeue", own_job_id())
+    if not result.ok:
+        why = result.complaint or "it gave no reason"
+        print(f"saved, but Slurm did not requeue the job ({why}); the command that submitted it goes on from there")
