@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import psutil
 
 from conf.errors import UsageError
-from launcher.allocation.folder import live_allocation
 from launcher.folder_lock import holder
-from launcher.slurm.own_jobs import standings
+from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
@@ -24,7 +23,6 @@ from sweeps.folder.submission import Submission, read_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
-from train_core.trial_folder import JobFolder
 
 IDS_PER_CALL = 500
 """A sweep may have thousands of jobs. So many ids at a time stay far below the longest command line."""
@@ -52,9 +50,9 @@ def cancel_sweep(sweep: Sweep) -> int:
         journal.append(Cancelled(trial_id=None))
     else:
         _end_sweep_process(sweep.folder)
-    if allocation := live_allocation(sweep.folder):
+    if allocation := live_job(sweep.folder.allocation):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
-    by_job = read_submission(JobFolder(sweep.folder.controller))
+    by_job = read_submission(sweep.folder.controller)
     cancel_jobs([by_job] if by_job else [])
     end_trees(controller for job in here if (controller := controller_of(job)))
     # Asked trials may have come while this process looked elsewhere.

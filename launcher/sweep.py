@@ -14,11 +14,12 @@ from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
 from launcher.control.workplace import ProgressDisplay, Workplace
-from launcher.controller import live_controller, submit_controller
+from launcher.controller import submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob
+from launcher.slurm.own_jobs import live_job
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import look_here
@@ -135,12 +136,12 @@ def hand_over(
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
     require_scheduler(slurm)
-    if (live := live_controller(sweep.folder)) is not None:
+    if (live := live_job(sweep.folder.controller)) is not None:
         if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))
         return live.job_id
     with lock_folder(sweep.folder):
-        if (live := live_controller(sweep.folder)) is not None:  # another command was faster
+        if (live := live_job(sweep.folder.controller)) is not None:  # another command was faster
             return live.job_id
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)

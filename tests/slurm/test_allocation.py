@@ -17,11 +17,11 @@ from benchmarks.chaos.cluster import Cluster
 from conf.compose.settings import LauncherSpec
 from conf.types.schema import Frozen, Value
 from conf.types.sites import SlurmSpec
-from launcher.allocation.folder import live_allocation
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation_job import LOCK_SECONDS
 from launcher.allocation_sweep import submit_allocation
 from launcher.folder_lock import holder, lock_folder
+from launcher.slurm.own_jobs import live_job
 from launcher.workplaces.in_allocation import STEP_PATIENCE_SECONDS
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -298,4 +298,4 @@ def own_restarts(job_id: str) -> int:
 
 
 def is_live(folder: SweepFolder) -> bool:
-    return live_allocation(folder) is not None
+    return live_job(folder.allocation) is not None
