@@ -20,7 +20,8 @@ from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import why_ended
 from launcher.snapshot import snapshot_code
 from launcher.tools import ask
-from sweeps.folder.submission import JobShape, Submission, read_submission, tail
+from sweeps.folder.submission import JobShape, Submission, read_submission
+from train_core.log_files import tail
 
 QUEUE_SECONDS = 60.0
 RUN_SECONDS = 180.0

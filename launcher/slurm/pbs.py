@@ -17,7 +17,8 @@ from launcher.slurm.answers import FRESH, Patience, answer_of
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import OUTCOME_OF_STATE, outcome_in_words
 from launcher.tools import MANY_JOBS_SECONDS, ask
-from sweeps.folder.submission import Submission, tail
+from sweeps.folder.submission import Submission
+from train_core.log_files import tail
 from train_core.measurement import Outcome
 
 LIVE = {
