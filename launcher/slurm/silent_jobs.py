@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.slurm.cluster import first_ranks, node_names
 from launcher.slurm.query import SlurmJobState, age
+from launcher.slurm.texts import node_names, numbers
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
@@ -65,6 +65,9 @@ FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcom
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
 TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
+FIRST_RANK = re.compile(r"^trisweep: ranks from (\d+) on are those of (\S+)$", re.MULTILINE)
+"""So the script of a heterogeneous job says after a failed step where its components were."""
+
 STEP_ENDED = "*** STEP "
 """So begins `*** STEP 7.0 ON node1 CANCELLED AT ... ***`. From there on srun ends the tasks that are left, with SIGTERM
 first."""
@@ -218,5 +221,9 @@ def _ranks_ended_by_srun(log: str) -> set[int]:
 
 def _ranks(tasks: str, first_rank: int) -> list[int]:
     """`0,4-6` -> 0, 4, 5, 6, each counted on from the first rank."""
-    spans = (part.partition("-") for part in tasks.split(","))
-    return [first_rank + task for first, _, last in spans for task in range(int(first), int(last or first) + 1)]
+    return [first_rank + int(task) for task in numbers(tasks)]
+
+
+def first_ranks(log: str) -> dict[str, int]:
+    """The first rank of the component of each node, from what the script said; empty for any other job."""
+    return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in node_names(nodes)}
