@@ -9,7 +9,7 @@ from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
-from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
+from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
@@ -20,7 +20,7 @@ from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm.own_jobs import live_job
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin_sweep, slurm_rules, union_for
-from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS
+from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from launcher.workplaces.queue import Elsewhere
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.submission import JobShape
@@ -80,9 +80,7 @@ def submit_allocation(
     rules: Rules | None = None,
     command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
-    closing_seconds: float = CLOSING_SECONDS,
-    step_patience_seconds: int = STEP_PATIENCE_SECONDS,
-    lock_seconds: float = LOCK_SECONDS,
+    times: AllocationTimes = ORDINARY_TIMES,
 ) -> SubmittedAllocation:
     """Submit the job in which the sweep is carried out, unless one lives or nothing is left to run, and return.
 
@@ -108,9 +106,7 @@ def submit_allocation(
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
         overrides = None if rules is None else overrides_for_records(command.overrides)
-        function = AllocationJob(
-            slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
-        )
+        function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, times)
         job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
     return SubmittedAllocation(job_id, True, step)
 
@@ -149,7 +145,7 @@ def run_inside(
 
 def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
     """Raises ConfigError where a trial could not run to its own time limit, however early it started."""
-    least = slurm.time_limit_minutes + CLOSING_SECONDS / SECONDS_PER_MINUTE
+    least = slurm.time_limit_minutes + ORDINARY_TIMES.closing_seconds / SECONDS_PER_MINUTE
     if launcher.time_limit_minutes < least:
         problem = f"is too short for a trial, which has slurm.time_limit_minutes = {slurm.time_limit_minutes}"
         raise ConfigError(

@@ -105,7 +105,6 @@ def carry_out_on_slurm(
     progress: ProgressDisplay,
     poll_seconds: float,
     command: SweepOrders = ORDINARY,
-    job: SlurmJob = RUN_IN_SLURM,
 ) -> SweepStep:
     """Go on with the sweep through Slurm until it has ended.
 
@@ -116,7 +115,7 @@ def carry_out_on_slurm(
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
-        conductor = begin_sweep(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
+        conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
