@@ -10,7 +10,8 @@ from pathlib import Path
 from cli.output.console import complaints, shown_path
 from cli.output.state_table import duration
 from conf.errors import UsageError
-from launcher.watch import SlurmWatch
+from launcher.slurm.answers import WATCHING
+from launcher.state import reconcile
 from results.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading
@@ -41,10 +42,9 @@ def print_log(reading: Reading, rank: int | None) -> None:
 def follow_log(reading: Reading, rank: int | None) -> None:
     """Print the log and each step, through requeues and new attempts, until the trial has ended or Ctrl-C."""
     following = _Following(rank)
-    slurm = SlurmWatch()
     try:
         while True:
-            (reading,) = slurm.latest([replace(reading, job=None)])
+            (reading,) = reconcile([replace(reading, job=None)], WATCHING)
             following.show(reading)
             if reading.outcome is None or reading.outcome.is_final:
                 break

@@ -81,6 +81,8 @@ class Patience(NamedTuple):
 
 
 FRESH = Patience(0.0)
+WATCHING = Patience(30.0)
+"""Of those who look again and again: sites ask that squeue is not called in a loop; folders may be read at any time."""
 
 
 def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from launcher.slurm.texts import gpus_in, minutes, pairs_of_lines
 from launcher.tools import ask
 
-_KEPT_SECONDS = 10.0
+_KEPT_SECONDS = 60.0
 _known: dict[tuple[str, str], tuple[float, SlurmCluster]] = {}
 """What was said, and when, by where it was asked."""
 
