@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from conf.plan.experiment import Experiment
-from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
+from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
 from train_core.whole_files import append_whole, replacing, write_atomically
 
@@ -210,6 +210,12 @@ class TrialFolder(JobFolder):
 
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
+
+    def completed(self, experiment: Experiment) -> Measurement | None:
+        """The measurement of just this experiment, once it has completed."""
+        known = self.read_measurement()
+        wanted = (Outcome.COMPLETED, experiment.fingerprint)
+        return known if known is not None and (known.outcome, known.fingerprint) == wanted else None
 
     def clear_results(self) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""
