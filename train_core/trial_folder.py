@@ -132,19 +132,24 @@ class JobFolder:
 
     def is_running_here(self) -> bool:
         """True if a job of this machine, its supervisor or one of its ranks, holds the folder."""
-        try:
-            descriptor = os.open(self.running_lock, os.O_RDWR)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # the file system knows no locks
-            return False
-        finally:
-            os.close(descriptor)
+        return is_held(self.running_lock)
+
+
+def is_held(lock: Path) -> bool:
+    """True if a process holds the lock (flock) now. One that is got here is let go at once."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except OSError:
         return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # the file system knows no locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class TrialFolder(JobFolder):
