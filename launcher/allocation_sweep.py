@@ -9,6 +9,7 @@ from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
+from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
@@ -27,7 +28,6 @@ from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
 
 INTERRUPTED = "the command in whose allocation it ran was interrupted"
-MINUTES_PER_HOUR, SECONDS_PER_MINUTE = 60, 60
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import keep_folders
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor, SweepStep
 from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import rules_for, time_limit_here
@@ -20,7 +21,7 @@ from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import live_job
 from launcher.slurm.pbs_executor import PbsExecutor
-from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
+from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
 from launcher.workplaces.here import ThisMachine

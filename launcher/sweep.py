@@ -8,6 +8,7 @@ from pathlib import Path
 from conf.compose.settings import UNLIMITED_BUDGET, ControllerSpec
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
@@ -181,7 +182,7 @@ def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:
     """Every listed point once, whatever it costs."""
-    budget = Budget(UNLIMITED_BUDGET, slurm, slurm.time_limit_minutes * 60)
+    budget = Budget(UNLIMITED_BUDGET, slurm, slurm.time_limit_minutes * SECONDS_PER_MINUTE)
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PBS_JOB, Executor, FolderWork
 from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
 from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
-from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE, python_command, require_plain_path, setup_lines
+from launcher.slurm.sbatch import SAVE_SECONDS, python_command, require_plain_path, setup_lines
 from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.process.meeting import FIRST_PORT, NUM_PORTS

@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
+from conf.units import MINUTES_PER_HOUR
 from launcher.slurm.cluster import this_cluster
 from launcher.tools import ask
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
 from train_core.process.stop import saves_when_stopped
-
-MINUTES_PER_HOUR = 60
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""

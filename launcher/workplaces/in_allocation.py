@@ -15,6 +15,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.allocation.ends import allocation_end, step_end, why_not_created
 from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
@@ -32,7 +33,6 @@ from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
-SECONDS_PER_MINUTE = 60
 ASK_SECONDS = 2.0
 """Slurm is asked no more often how the allocation stands."""
 
