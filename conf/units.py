@@ -9,7 +9,7 @@ MICRO = 1e-6
 MEBIBYTE = 2**20
 GIBIBYTE = 2**30
 JOULES_PER_KWH = 3.6e6
-SECONDS_PER_HOUR = 3600
+SECONDS_PER_MINUTE, MINUTES_PER_HOUR, SECONDS_PER_HOUR = 60, 60, 3600
 
 FLOAT32_BYTES = 4
 """The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""

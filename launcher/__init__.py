@@ -10,7 +10,6 @@ doctor            whether a site is ready, and what to change
 sweep             `submit`, `run_here` and `dry_run`: a sweep carried out
 controller        the small Slurm job that goes on with a sweep
 workplaces        where trials run: this machine, Slurm's queue, steps of an allocation
-watch             how trials stand, again and again, for somebody who watches
 control           one step of a sweep, and what it goes by: rules, budget, retries, orders
 state             what Slurm and this machine add to what the folders say
 cancel            ending what is queued or running
@@ -22,5 +21,6 @@ slurm             all that talks to Slurm or writes what Slurm reads
 command_trainer   trials whose trainer is another program
 
 Under all of them lie `executor` (the interface of what runs jobs, and the functions that they call), `snapshot` and
-`provenance` (the code as it was, and where numbers come from), and `folder_lock`.
+`provenance` (the code as it was, and where numbers come from), `folder_lock`, and `tools` (Slurm's and other people's
+programs, run for their answer).
 """

@@ -20,7 +20,7 @@ from launcher.folder_lock import holder, lock_folder, wait_until_free
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import requeue
 from launcher.slurm.query import SlurmSilent
-from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS, AllocationRoom
+from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationRoom, AllocationTimes
 from launcher.workplaces.submission import logs_folder
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -32,8 +32,6 @@ POLL_SECONDS = 5.0
 
 PATIENCE_SECONDS = 120.0
 """For so long Slurm may keep silent when the controller starts."""
-
-LOCK_SECONDS = 600.0
 
 ENDED = "the allocation in which it ran was ended"
 GIVEN_UP = "Slurm makes no steps in this allocation any more ({said}); the trials go back to the queue."
@@ -48,27 +46,21 @@ class AllocationJob:
         devices_per_node: of the cluster.
         overrides: with which the sweep was begun; None carries out the listed points, whatever they cost.
         job: what each task of a step calls with the trial folder.
-        closing_seconds: so long before the allocation's time limit, its trials are ended.
-        step_patience_seconds: after which a step is given up that Slurm does not make.
-        lock_seconds: for so long another command may work on the sweep; the wait in the queue is not lost meanwhile.
     """
 
     slurm: SlurmSpec
     devices_per_node: int
     overrides: tuple[str, ...] | None = None
     job: SlurmJob = RUN_IN_SLURM
-    closing_seconds: float = CLOSING_SECONDS
-    step_patience_seconds: int = STEP_PATIENCE_SECONDS
-    lock_seconds: float = LOCK_SECONDS
+    times: AllocationTimes = ORDINARY_TIMES
 
     def __call__(self, folder: str) -> None:
         """Carry the sweep out in this allocation. If trials are left when its time is over, have Slurm run it again."""
         files = SweepFolder(Path(folder).parent)
         sweep = Sweep(files, files.read_record())
         code = Path(__file__).parents[1]  # the snapshot that this job runs
-        room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.closing_seconds)
-        room.patience_seconds = self.step_patience_seconds
-        wait_until_free(sweep.folder, self.lock_seconds)
+        room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.times)
+        wait_until_free(sweep.folder, self.times.lock_seconds)
         if (other := holder(sweep.folder)) is not None:
             print(
                 f"Process {other.pid} on {other.hostname} works on the sweep; Slurm runs this allocation again later."
@@ -121,7 +113,7 @@ def room_for(
     devices_per_node: int,
     snapshot: Callable[[], Path],
     job: SlurmJob = RUN_IN_SLURM,
-    closing_seconds: float = CLOSING_SECONDS,
+    times: AllocationTimes = ORDINARY_TIMES,
     *,
     runs_setup: bool = False,
 ) -> AllocationRoom:
@@ -135,7 +127,7 @@ def room_for(
         logs=logs_folder(sweep.folder),
         job=job,
         runs_setup=runs_setup,
-        closing_seconds=closing_seconds,
+        times=times,
     )
 
 

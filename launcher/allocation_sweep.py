@@ -9,8 +9,8 @@ from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
-from launcher.allocation.folder import allocation_folder, live_allocation
-from launcher.allocation_job import LOCK_SECONDS, POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
+from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
+from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
 from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
@@ -18,16 +18,16 @@ from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
+from launcher.slurm.own_jobs import live_job
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin_sweep, slurm_rules, union_for
-from launcher.workplaces.in_allocation import CLOSING_SECONDS, STEP_PATIENCE_SECONDS
+from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from launcher.workplaces.queue import Elsewhere
 from launcher.workplaces.submission import logs_folder
 from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
 
 INTERRUPTED = "the command in whose allocation it ran was interrupted"
-MINUTES_PER_HOUR, SECONDS_PER_MINUTE = 60, 60
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ def submit_allocation(
     rules: Rules | None = None,
     command: SweepOrders = ORDINARY,
     job: SlurmJob = RUN_IN_SLURM,
-    closing_seconds: float = CLOSING_SECONDS,
-    step_patience_seconds: int = STEP_PATIENCE_SECONDS,
-    lock_seconds: float = LOCK_SECONDS,
+    times: AllocationTimes = ORDINARY_TIMES,
 ) -> SubmittedAllocation:
     """Submit the job in which the sweep is carried out, unless one lives or nothing is left to run, and return.
 
@@ -95,22 +93,20 @@ def submit_allocation(
         ConfigError: the folder cannot be written, or a trial would not fit into the allocation.
     """
     require_sbatch(slurm)
-    if live := live_allocation(sweep.folder):
-        _require_same(sweep, rules or slurm_rules(slurm), live.submission.job_id)
-        return SubmittedAllocation(live.submission.job_id, False, None)
+    if live := live_job(sweep.folder.allocation):
+        _require_same(sweep, rules or slurm_rules(slurm), live.job_id)
+        return SubmittedAllocation(live.job_id, False, None)
     shape = _shape(sweep, launcher, cluster)
     with lock_folder(sweep.folder):
         conductor = begin_sweep(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()
         if step.finished:
             return SubmittedAllocation(None, False, step)
-        folder = allocation_folder(sweep.folder)
+        folder = sweep.folder.allocation
         folder.path.mkdir(parents=True, exist_ok=True)
         executor = _executor(sweep, slurm, launcher, snapshot_code(sweep.folder.code.absolute()).name)
         overrides = None if rules is None else overrides_for_records(command.overrides)
-        function = AllocationJob(
-            slurm, shape.tasks_per_node, overrides, job, closing_seconds, step_patience_seconds, lock_seconds
-        )
+        function = AllocationJob(slurm, shape.tasks_per_node, overrides, job, times)
         job_id = executor.submit(function, [FolderWork(folder, 1)], shape)
     return SubmittedAllocation(job_id, True, step)
 
@@ -149,7 +145,7 @@ def run_inside(
 
 def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
     """Raises ConfigError where a trial could not run to its own time limit, however early it started."""
-    least = slurm.time_limit_minutes + CLOSING_SECONDS / SECONDS_PER_MINUTE
+    least = slurm.time_limit_minutes + ORDINARY_TIMES.closing_seconds / SECONDS_PER_MINUTE
     if launcher.time_limit_minutes < least:
         problem = f"is too short for a trial, which has slurm.time_limit_minutes = {slurm.time_limit_minutes}"
         raise ConfigError(
@@ -160,7 +156,7 @@ def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
         )
 
 
-def _require_same(sweep: Sweep, rules: Rules, job_id: str | None) -> None:
+def _require_same(sweep: Sweep, rules: Rules, job_id: str) -> None:
     if Sweep.stored_in(sweep.folder).record != union_for(sweep, rules):
         problem = f"Job {job_id} carries the sweep out as it was planned before"
         raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
 
 import psutil
 
 from conf.errors import UsageError
-from launcher.allocation.folder import live_allocation
 from launcher.folder_lock import holder
-from launcher.slurm.own_jobs import standings
+from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
+from launcher.tools import MANY_JOBS_SECONDS, ask
 from launcher.trainings import LongRun
 from sweeps.folder.history import History
 from sweeps.folder.journal import Cancelled, Journal
@@ -25,9 +23,7 @@ from sweeps.folder.submission import Submission, read_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
-from train_core.trial_folder import JobFolder
 
-ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
 """A sweep may have thousands of jobs. So many ids at a time stay far below the longest command line."""
 
@@ -54,9 +50,9 @@ def cancel_sweep(sweep: Sweep) -> int:
         journal.append(Cancelled(trial_id=None))
     else:
         _end_sweep_process(sweep.folder)
-    if allocation := live_allocation(sweep.folder):
+    if allocation := live_job(sweep.folder.allocation):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
-    by_job = read_submission(JobFolder(sweep.folder.controller))
+    by_job = read_submission(sweep.folder.controller)
     cancel_jobs([by_job] if by_job else [])
     end_trees(controller for job in here if (controller := controller_of(job)))
     # Asked trials may have come while this process looked elsewhere.
@@ -158,8 +154,6 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
 
 
 def _scancel(job_ids: list[str]) -> None:
-    if not shutil.which("scancel"):
-        raise UsageError("There is no scancel on the PATH", "Run this on a Slurm login node.")
-    done = subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    if done.returncode:
-        raise UsageError(f"scancel failed: {' '.join(done.stderr.split())}", "Cancel the jobs by hand.")
+    result = ask("scancel", *job_ids, seconds=MANY_JOBS_SECONDS)
+    if not result.ok:
+        raise UsageError(f"scancel failed: {result.complaint}", "Cancel the jobs by hand.")

@@ -11,6 +11,7 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import keep_folders
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor, SweepStep
 from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import rules_for, time_limit_here
@@ -18,11 +19,11 @@ from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.own_jobs import live_job
 from launcher.slurm.pbs_executor import PbsExecutor
-from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE
+from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
-from launcher.trainings import LiveJob, live_job
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
 from launcher.workplaces.submission import logs_folder, require_scheduler
@@ -31,7 +32,6 @@ from sweeps.folder.journal import Begun
 from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from train_core.trial_folder import TrialFolder
 
 WHOLE_NODES = ("exclusive", "gres", "gpus", "gpus-per-node", "mem")
 """Options of the site's jobs that the controller, which needs one core, does not ask for."""
@@ -83,24 +83,6 @@ def _workplace_here(sweep: Sweep) -> Workplace:
     )
 
 
-def controller_folder(folder: SweepFolder) -> TrialFolder:
-    return TrialFolder(folder.controller)
-
-
-def live_controller(folder: SweepFolder) -> LiveJob | None:
-    """The job that goes on with the sweep, queued or running; None where there is none.
-
-    Raises:
-        UsageError: Slurm does not answer, or cannot know the last job here.
-    """
-    return live_job(controller_folder(folder))
-
-
-def had_controller(folder: SweepFolder) -> bool:
-    """True if a controller job was ever submitted for the sweep. Needs no Slurm."""
-    return read_submission(controller_folder(folder)) is not None
-
-
 def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) -> str:
     """Submit the job that goes on with the sweep, and return its id. Whoever calls holds the folder's lock.
 
@@ -115,7 +97,7 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
         key = "controller.time_limit_minutes"
         raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g}.")
-    folder, own = controller_folder(sweep.folder), _settings_of_one_task(slurm, controller)
+    folder, own = sweep.folder.controller, _settings_of_one_task(slurm, controller)
     folder.path.mkdir(parents=True, exist_ok=True)
     code = snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES)
     name = f"trisweep-{sweep.record.name}-controller"
@@ -138,9 +120,9 @@ def resume_controller(sweep: Sweep) -> str | None:
         UsageError: Slurm does not answer, or refuses; or another process works on the folder.
     """
     begun = History.kept_in(sweep.folder).begun
-    if begun is None or not had_controller(sweep.folder):
+    if begun is None or read_submission(sweep.folder.controller) is None:
         return None
-    if (live := live_controller(sweep.folder)) is not None:
+    if (live := live_job(sweep.folder.controller)) is not None:
         return live.job_id
     settings = _compose_again(sweep.folder, begun).settings
     with lock_folder(sweep.folder):
@@ -152,7 +134,7 @@ def start_now(sweep: Sweep) -> SweepStep | None:
     begun = History.kept_in(sweep.folder).begun
     if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:
         return None
-    if had_controller(sweep.folder) and live_controller(sweep.folder) is not None:
+    if live_job(sweep.folder.controller) is not None:
         return None
     with lock_folder(sweep.folder):
         return take_up(sweep.folder).conductor.advance()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from conf.errors import ConfigError, UsageError
+from train_core.trial_folder import is_held
 from train_core.whole_files import write_atomically
 
 PROBE_BYTES = 2**20
@@ -70,21 +71,11 @@ def lock_folder(folder: Lockable) -> Iterator[None]:
 
 
 def holder(folder: Lockable) -> Holder | None:
-    """The process that holds the folder now; None where nobody does. A lock that is got here is let go at once."""
-    try:
-        descriptor = os.open(folder.lock, os.O_RDWR)
-    except OSError:
+    """The process that holds the folder now; None where nobody does."""
+    if not is_held(folder.lock):
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid, _, hostname = folder.lock.read_text().strip().partition(" ")
-        return Holder(int(pid or 0), hostname)
-    except OSError:  # the file system knows no locks
-        return None
-    finally:
-        os.close(descriptor)
-    return None
+    pid, _, hostname = folder.lock.read_text().strip().partition(" ")
+    return Holder(int(pid or 0), hostname)
 
 
 def wait_until_free(folder: Lockable, seconds: float) -> None:

@@ -14,7 +14,6 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from pydantic_core import to_json
 
 from conf.credentials import HIDDEN, hide_credentials, hide_variables, overrides_for_records, shown_tree
 from conf.folders import given_words
+from launcher.tools import ask
 from sweeps.trial import SweepFolder
 from train_core.process.git_sha import ROOT, git_sha
 from train_core.trial_folder import JobFolder
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 FOLDER, OF_TRIAL, CONFIGURATION = "provenance", "provenance.json", "configuration.yaml"
 MOST_PATCH_BYTES = 2**20
-TOOL_SECONDS = 10
 
 KEPT = re.compile(
     r"(NCCL|RCCL|GLOO|UCX|FI|HSA|HIP|ROCR|MIOPEN|PYTORCH|TORCH|OMP|MKL|KMP|GPU|CUDA|PYTHON|LMOD|OMPI|MPICH)_\w+"
@@ -157,8 +156,5 @@ def _lines(text: str) -> list[str]:
 
 def _tool_output(*command: str) -> str:
     """Return what a tool prints; nothing if it is missing, fails or hangs."""
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=TOOL_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    result = ask(*command)
+    return result.stdout if result.ok else ""

@@ -17,11 +17,12 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.provenance import OF_TRIAL
+from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import python_command, srun_args
+from launcher.state import reconcile
 from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalExecutor, end_trees
-from launcher.watch import SlurmWatch
 from sweeps.folder.submission import JobShape, ShapePart, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
@@ -136,9 +137,8 @@ class Rerun:
         require_sbatch(slurm)
         executor = SlurmExecutor(slurm, "trisweep-rerun", self.code, self.folder.submitit.absolute())
         executor.submit(RUN_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
-        watch = SlurmWatch()
         while True:
-            (reading,) = watch.latest([self._reading()])
+            (reading,) = reconcile([self._reading()], WATCHING)
             tell(reading)
             if reading.outcome is not None and reading.outcome.is_final:
                 return reading

@@ -8,17 +8,19 @@ from pathlib import Path
 from conf.compose.settings import UNLIMITED_BUDGET, ControllerSpec
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor, Rules, SweepStep
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
 from launcher.control.workplace import ProgressDisplay, Workplace
-from launcher.controller import live_controller, submit_controller
+from launcher.controller import submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob
+from launcher.slurm.own_jobs import live_job
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import look_here
@@ -104,7 +106,6 @@ def carry_out_on_slurm(
     progress: ProgressDisplay,
     poll_seconds: float,
     command: SweepOrders = ORDINARY,
-    job: SlurmJob = RUN_IN_SLURM,
 ) -> SweepStep:
     """Go on with the sweep through Slurm until it has ended.
 
@@ -115,7 +116,7 @@ def carry_out_on_slurm(
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
-        conductor = begin_sweep(sweep, SlurmQueue(slurm, job), rules, command, on_slurm=True)
+        conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
 
@@ -135,12 +136,12 @@ def hand_over(
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
     require_scheduler(slurm)
-    if (live := live_controller(sweep.folder)) is not None:
+    if (live := live_job(sweep.folder.controller)) is not None:
         if command.retry_failed:
             retry_failed_trials(Sweep.stored_in(sweep.folder))
         return live.job_id
     with lock_folder(sweep.folder):
-        if (live := live_controller(sweep.folder)) is not None:  # another command was faster
+        if (live := live_job(sweep.folder.controller)) is not None:  # another command was faster
             return live.job_id
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)
@@ -181,7 +182,7 @@ def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:
     """Every listed point once, whatever it costs."""
-    budget = Budget(UNLIMITED_BUDGET, slurm, slurm.time_limit_minutes * 60)
+    budget = Budget(UNLIMITED_BUDGET, slurm, slurm.time_limit_minutes * SECONDS_PER_MINUTE)
     return Rules(budget=budget, max_resubmits=slurm.max_resubmits)
 
 

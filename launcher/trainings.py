@@ -19,12 +19,11 @@ from conf.types.sites import SlurmSpec
 from conf.types.sweep_spec import Objective, is_of_time
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
-from launcher.slurm.own_jobs import standings
-from launcher.slurm.query import SlurmSilent
+from launcher.slurm.own_jobs import LiveJob, live_job
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
 from sweeps.chains import points_of
-from sweeps.folder.submission import read_submission, shape_of, write_submission
+from sweeps.folder.submission import shape_of
 from sweeps.points.objectives import cost, predicted_value
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.by_objective import best_reading
@@ -126,7 +125,7 @@ def write_extension(run: LongRun, overrides: Overrides) -> None:
     """
     with keep_others_out(run.folder) as job, hold_lock(run.folder.running_lock):
         if job is not None:
-            raise job.in_the_way(run.folder)
+            raise in_the_way(job, run.folder)
         schedules = [list(each) for each in run.schedules]
         request = {"experiment": run.experiment.model_dump(mode="json"), "schedules": schedules}
         stored = json.loads(run.folder.trial.read_bytes())
@@ -280,37 +279,10 @@ def training_of(output_dir: Path, sweep: str, name: str) -> LongRun:
     return trainings[name]
 
 
-class LiveJob(NamedTuple):
-    """The job that trains in a folder; `state` is Slurm's word for how it stands."""
-
-    job_id: str
-    state: str
-
-    def in_the_way(self, folder: TrialFolder) -> UsageError:
-        """Return the error that says why another trainer cannot work in its folder now."""
-        problem = f"Job {self.job_id} ({self.state}) trains in {folder.path}"
-        return UsageError(problem, f"Wait for it, or end it with `scancel {self.job_id}`.")
-
-
-def live_job(folder: TrialFolder) -> LiveJob | None:
-    """The job that trains in this folder, queued or running; None where there is none.
-
-    Raises:
-        UsageError: Slurm does not answer, or cannot know the last job here, so that a second one might join it.
-    """
-    submission = read_submission(folder)
-    if submission is None or submission.executor == "local":
-        return None
-    try:
-        (job,) = standings([submission])
-    except SlurmSilent:
-        raise UsageError(f"Slurm does not say how job {submission.job_id} stands", "Try again in a minute.") from None
-    if job.elsewhere:
-        raise UsageError(f"{folder.path} has a job already, and {job.elsewhere}", "Give this command there.")
-    if job.submission != submission:
-        write_submission(folder, job.submission)
-    number = job.submission.job_id
-    return LiveJob(number, job.state.name) if number and job.state is not None and job.state.is_live else None
+def in_the_way(job: LiveJob, folder: TrialFolder) -> UsageError:
+    """Return the error that says why another trainer cannot work in the job's folder now."""
+    problem = f"Job {job.job_id} ({job.state.name}) trains in {folder.path}"
+    return UsageError(problem, f"Wait for it, or end it with `scancel {job.job_id}`.")
 
 
 @contextmanager

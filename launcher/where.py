@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from conf.errors import ConfigError, UsageError
 from conf.folders import given_words, options
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
+from launcher.tools import ask
 from sweeps.trial import SweepFolder
-
-SLURM_PING_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -111,13 +109,7 @@ def existing_folder(composition: Composition) -> SweepFolder:
 
 def slurm_answers() -> bool:
     """True on a machine with `sbatch` whose Slurm controller answers."""
-    if not shutil.which("sbatch") or not shutil.which("scontrol"):
-        return False
-    try:
-        ping = subprocess.run(["scontrol", "ping"], capture_output=True, timeout=SLURM_PING_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return False
-    return ping.returncode == 0
+    return shutil.which("sbatch") is not None and ask("scontrol", "ping").ok
 
 
 def _require_nothing_of_slurm(settings: Settings) -> None:

@@ -21,7 +21,7 @@ from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import Objective, SweepSpec
 from sweeps.labels import Labels
 from train_core.costs import Estimate
-from train_core.trial_folder import TrialFolder
+from train_core.trial_folder import JobFolder, TrialFolder
 from train_core.whole_files import write_atomically
 
 RECORD = "sweep.json"
@@ -207,6 +207,7 @@ class SweepFolder:
     trials/ID/      one `TrialFolder` for every trial that was submitted
     code/           the code as it was when the sweep was submitted
     controller/     the `JobFolder` of the small Slurm job that goes on with the sweep, if one does
+    allocation/     that of the job in which trials run as steps, if they do
     provenance/     from where each command was given: commit, uncommitted changes, versions, modules, configuration
     submitit/       what submitit hands to Slurm's jobs, and their output
     notified.json   what the webhook was told last
@@ -227,7 +228,8 @@ class SweepFolder:
         self.trials = self.path / "trials"
         self.code = self.path / "code"
         self.submitit = self.path / "submitit"
-        self.controller = self.path / "controller"
+        self.controller = JobFolder(self.path / "controller")
+        self.allocation = JobFolder(self.path / "allocation")
         self.tracking_id = self.path / "tracking_id"
         self.imported = self.path / "imported.json"
         self.tokens = self.path.absolute().parent / "tokens"

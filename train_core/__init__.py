@@ -11,7 +11,7 @@ Each floor imports only those below it, which contracts in pyproject.toml hold:
     model                                  the plain model
     costs, trial_folder                    the step on paper; a trial on disk
     attention_rules, bucket_rules,
-    measurement, stage_timeline,
-    whole_files                            values and rules that the floors above share, files written whole
+    log_files, measurement,
+    stage_timeline, whole_files            values and rules that the floors above share, files that grow or are whole
     axes                                   the axes of parallelism, and which rank is where
 """

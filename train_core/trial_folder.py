@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from conf.plan.experiment import Experiment
-from train_core.measurement import Measurement, RankFailure, Standing, StepMetrics
+from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
 from train_core.whole_files import append_whole, replacing, write_atomically
 
@@ -132,19 +132,24 @@ class JobFolder:
 
     def is_running_here(self) -> bool:
         """True if a job of this machine, its supervisor or one of its ranks, holds the folder."""
-        try:
-            descriptor = os.open(self.running_lock, os.O_RDWR)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # the file system knows no locks
-            return False
-        finally:
-            os.close(descriptor)
+        return is_held(self.running_lock)
+
+
+def is_held(lock: Path) -> bool:
+    """True if a process holds the lock (flock) now. One that is got here is let go at once."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except OSError:
         return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # the file system knows no locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class TrialFolder(JobFolder):
@@ -210,6 +215,12 @@ class TrialFolder(JobFolder):
 
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
+
+    def completed(self, experiment: Experiment) -> Measurement | None:
+        """The measurement of just this experiment, once it has completed."""
+        known = self.read_measurement()
+        wanted = (Outcome.COMPLETED, experiment.fingerprint)
+        return known if known is not None and (known.outcome, known.fingerprint) == wanted else None
 
     def clear_results(self) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""

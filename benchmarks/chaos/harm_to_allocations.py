@@ -20,7 +20,7 @@ from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation.nodes import own_allocation
 from launcher.allocation_sweep import run_inside, submit_allocation
-from launcher.workplaces.in_allocation import CLOSING_SECONDS
+from launcher.workplaces.in_allocation import AllocationTimes
 from train_core.measurement import Fault, Outcome
 
 NUM_NODES = 2
@@ -28,7 +28,7 @@ TIME_LIMIT_MINUTES = 10
 ENDS_EARLY_SECONDS = 600.0 - 25.0
 """So long before its limit an allocation ends its trials, where the scenario is to see that after 25 s."""
 
-STEP_PATIENCE_SECONDS = 5
+STEP_SECONDS = 5
 
 
 @CATALOGUE.add("an allocation loses a node while trials run in it and others wait", repetitions=1, alone=True)
@@ -108,7 +108,7 @@ def controller_killed_in_salloc(bench: ChaosWorkbench) -> None:
 
 
 def _allocate(
-    bench: ChaosWorkbench, num_nodes: int = NUM_NODES, closing_seconds: float = CLOSING_SECONDS
+    bench: ChaosWorkbench, num_nodes: int = NUM_NODES, closing_seconds: float = AllocationTimes.closing_seconds
 ) -> str | None:
     """Give the command of the sweep; the id of its allocation, or None once nothing is left to run."""
     launcher = LauncherSpec(kind="allocation", num_nodes=num_nodes, time_limit_minutes=TIME_LIMIT_MINUTES)
@@ -118,8 +118,7 @@ def _allocate(
         launcher,
         _cluster(),
         job=bench.job,
-        closing_seconds=closing_seconds,
-        step_patience_seconds=STEP_PATIENCE_SECONDS,
+        times=AllocationTimes(closing_seconds, STEP_SECONDS),
     ).job_id
 
 

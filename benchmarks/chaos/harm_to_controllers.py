@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.scenario import CATALOGUE
 from benchmarks.chaos.workbench import ChaosWorkbench
-from launcher.controller import live_controller
+from launcher.slurm.own_jobs import live_job
 from sweeps.folder.history import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -32,11 +32,11 @@ def controller_job_harmed(bench: ChaosWorkbench) -> None:
     for harm in (["scancel", "--signal=KILL", "--full"], ["scontrol", "requeue"], ["scancel"]):
         _wait_for_a_controller(bench)
         time.sleep(bench.chance.uniform(0, 3))
-        if (job := live_controller(bench.sweep.folder)) is None:
+        if (job := live_job(bench.sweep.folder.controller)) is None:
             break  # the sweep has ended
         bench.harm(command, *harm, job.job_id, check=False)
         if harm[0] == "scancel":
-            wait_for(lambda: live_controller(bench.sweep.folder) is None)
+            wait_for(lambda: live_job(bench.sweep.folder.controller) is None)
     _finish(bench)
 
 
@@ -44,12 +44,12 @@ def controller_job_harmed(bench: ChaosWorkbench) -> None:
 def controller_out_of_time(bench: ChaosWorkbench) -> None:
     _begin(bench)
     _wait_for_a_controller(bench)
-    job = live_controller(bench.sweep.folder)
+    job = live_job(bench.sweep.folder.controller)
     assert job is not None
     # Stopped, it cannot do what it does when Slurm warns it, and Slurm ends it.
     bench.harm(command, "scancel", "--signal=STOP", "--full", job.job_id)
     bench.harm(command, "scontrol", "update", f"jobid={job.job_id}", "TimeLimit=1")
-    wait_for(lambda: live_controller(bench.sweep.folder) is None, SECONDS)
+    wait_for(lambda: live_job(bench.sweep.folder.controller) is None, SECONDS)
     _finish(bench)
 
 
@@ -57,7 +57,7 @@ def controller_out_of_time(bench: ChaosWorkbench) -> None:
 def controller_loses_its_node(bench: ChaosWorkbench) -> None:
     _begin(bench)
     _wait_for_a_controller(bench)
-    job = live_controller(bench.sweep.folder)
+    job = live_job(bench.sweep.folder.controller)
     assert job is not None
     node = command("squeue", "--noheader", "--format=%N", f"--jobs={job.job_id}").strip()
     bench.num_faults += 1
@@ -77,10 +77,10 @@ def _wait_for_a_controller(bench: ChaosWorkbench) -> None:
     """Until the job runs, or the sweep has ended without it."""
 
     def runs() -> bool:
-        job = live_controller(bench.sweep.folder)
-        return bool(job and job.state == "RUNNING") or bool(History.kept_in(bench.sweep.folder).finished)
+        job = live_job(bench.sweep.folder.controller)
+        return bool(job and job.state.name == "RUNNING") or bool(History.kept_in(bench.sweep.folder).finished)
 
-    if live_controller(bench.sweep.folder) is None and not History.kept_in(bench.sweep.folder).finished:
+    if live_job(bench.sweep.folder.controller) is None and not History.kept_in(bench.sweep.folder).finished:
         _trisweep(bench.sweep.folder.path.parents[1], *SWEEP)
     wait_for(runs, SECONDS)
 
@@ -90,7 +90,7 @@ def _finish(bench: ChaosWorkbench) -> None:
     while not History.kept_in(bench.sweep.folder).finished:
         _wait_for_a_controller(bench)
         wait_for(
-            lambda: live_controller(bench.sweep.folder) is None or History.kept_in(bench.sweep.folder).finished,
+            lambda: live_job(bench.sweep.folder.controller) is None or History.kept_in(bench.sweep.folder).finished,
             SECONDS,
         )
     bench.take(Sweep.stored_in(bench.sweep.folder))

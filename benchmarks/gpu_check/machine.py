@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -16,7 +15,8 @@ from benchmarks.gpu_check.probe import Probe
 from benchmarks.known_device import TorchDevice
 from conf.types.schema import Frozen
 from conf.units import GIBIBYTE
-from launcher.this_machine.capacity import TOOL_SECONDS, this_machine
+from launcher.this_machine.capacity import this_machine
+from launcher.tools import ask
 from train_core.process.git_sha import git_sha
 
 RELEVANT = re.compile(
@@ -114,12 +114,9 @@ def _processor() -> str:
 def _topology() -> str:
     """The answer of the first tool that there is."""
     for command in TOPOLOGY_COMMANDS:
-        try:
-            asked = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if asked.returncode == 0:
-            return re.sub(r"\x1b\[[0-9;]*m", "", asked.stdout).strip()  # nvidia-smi underlines its headings
+        result = ask(*command)
+        if result.ok:
+            return re.sub(r"\x1b\[[0-9;]*m", "", result.stdout).strip()  # nvidia-smi underlines its headings
     return ""
 
 

@@ -168,13 +168,13 @@ class _Lines:
 
 
 def on_this_machine(run: LongRun) -> None:
-    from launcher.trainings import keep_others_out
+    from launcher.trainings import in_the_way, keep_others_out
 
     measurement = run.read().measurement
     if measurement is None or measurement.performance is None:
         with keep_others_out(run.folder) as job:
             if job is not None:
-                raise job.in_the_way(run.folder)
+                raise in_the_way(job, run.folder)
             measurement = _train_here(run)
     _conclude(measurement)
 
@@ -226,4 +226,4 @@ def _on_slurm(run: LongRun, place: SweepPlace) -> None:
         print_unwrapped(f"{run.folder.logs}. The same command and `trisweep status` show how far it is;")
         print_unwrapped(f"`trisweep cancel` with --training {run.folder.path.name}, or `scancel {job_id}`, ends it.")
         return
-    print_unwrapped(f"Job {job.job_id} is {job.state}.")
+    print_unwrapped(f"Job {job.job_id} is {job.state.name}.")

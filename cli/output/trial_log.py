@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import codecs
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from cli.output.console import complaints, shown_path
 from cli.output.state_table import duration
 from conf.errors import UsageError
-from launcher.watch import SlurmWatch
+from launcher.slurm.answers import WATCHING
+from launcher.state import reconcile
 from results.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading
+from train_core.log_files import GrowingFile
 from train_core.measurement import Outcome, StepMetrics
 
 POLL_SECONDS = 1.0
@@ -42,10 +42,9 @@ def print_log(reading: Reading, rank: int | None) -> None:
 def follow_log(reading: Reading, rank: int | None) -> None:
     """Print the log and each step, through requeues and new attempts, until the trial has ended or Ctrl-C."""
     following = _Following(rank)
-    slurm = SlurmWatch()
     try:
         while True:
-            (reading,) = slurm.latest([replace(reading, job=None)])
+            (reading,) = reconcile([replace(reading, job=None)], WATCHING)
             following.show(reading)
             if reading.outcome is None or reading.outcome.is_final:
                 break
@@ -112,32 +111,3 @@ def _print_step(step: StepMetrics) -> None:
     sys.stdout.write(
         f"step {step.step}/{step.num_steps}: loss {step.loss:.4f}, {seconds(step.step_seconds)} s, {rate} TFLOPS\n"
     )
-
-
-CHUNK_BYTES = 2**20
-"""A log may have gigabytes, and goes through memory in parts."""
-
-
-class GrowingFile:
-    """Reads on from where it stopped; from the start again where the file was replaced or cut."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._inode: int | None = None
-        self._offset = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def news(self) -> Iterator[str]:
-        """The text added since the last look, in parts; nothing where the file is not there."""
-        try:
-            with self.path.open("rb") as file:
-                status = self.path.stat()
-                if status.st_ino != self._inode or status.st_size < self._offset:
-                    self._inode, self._offset = status.st_ino, 0
-                    self._decoder.reset()
-                file.seek(self._offset)
-                while chunk := file.read(CHUNK_BYTES):
-                    self._offset += len(chunk)
-                    yield self._decoder.decode(chunk)
-        except OSError:  # not there yet, or just being replaced
-            return

@@ -4,5 +4,4 @@ nodes         which nodes it has, with what, and for how long
 packing       which trials share it at once, on which nodes and devices, and for how long
 step          the `srun` that starts one trial, and how that step ends
 ends          why a trial ended that wrote no measurement
-folder        where a sweep notes which job is its allocation
 """

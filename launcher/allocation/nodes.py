@@ -5,27 +5,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from conf.errors import UsageError
-from launcher.slurm.cluster import node_names
 from launcher.slurm.own_jobs import own_job_id
 from launcher.slurm.query import SlurmSilent
+from launcher.slurm.texts import gpus_in, node_names, numbers, seconds
+from launcher.tools import ask
 
-ANSWER_SECONDS = 15
-DAY, HOUR, MINUTE = 86400, 3600, 60
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
-# The number stands before the bracket with the indices: `gpu:a100:4(IDX:0-3)`.
-GPUS = re.compile(r"gpu(?::[^,:(]+)*:(\d+)\(")
 STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)
 UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
 """In a node's state: Slurm, or whoever looks after the cluster, wants nothing more to start there."""
-
-TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 class AllocatedNode(NamedTuple):
@@ -102,20 +96,20 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
     Raises:
         SlurmSilent: Slurm does not answer.
     """
-    lines = _answer(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N"]).splitlines()
+    lines = _answer("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N").splitlines()
     # Apart at the last mark: a step's name may hold one, and those of nodes do not.
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
 
 
 def _job_text(job_id: str) -> str:
-    return _answer(["scontrol", "show", "job", "--detail", job_id])
+    return _answer("scontrol", "show", "job", "--detail", job_id)
 
 
 def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
     """Return the nodes that are given nothing more. Slurm counts a draining node among a job's to the job's end."""
     if not nodes:
         return set()
-    shown = _answer(["scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes)])
+    shown = _answer("scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes))
     return {match["node"] for match in STATE.finditer(shown) if UNFIT.search(match["state"])}
 
 
@@ -137,15 +131,8 @@ def _parse_job(shown: str, job_id: str) -> SlurmAllocation:
 
 def _nodes(match: re.Match[str]) -> list[AllocatedNode]:
     """Equal nodes share a line of Slurm's answer."""
-    gpus = sum(int(count) for count in GPUS.findall(match["gres"] or ""))
-    names = node_names(match["nodes"])
-    return [AllocatedNode(name, _count(match["cores"]), int(match["memory"]), gpus) for name in names]
-
-
-def _count(ranges: str) -> int:
-    """`0-3,8` -> 5."""
-    spans = (part.partition("-") for part in ranges.split(","))
-    return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
+    cores, gpus = len(numbers(match["cores"])), sum(count for _, count in gpus_in(match["gres"] or ""))
+    return [AllocatedNode(name, cores, int(match["memory"]), gpus) for name in node_names(match["nodes"])]
 
 
 def _field(shown: str, name: str) -> str:
@@ -157,21 +144,14 @@ def _field(shown: str, name: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """Parse `1-02:03:04` and the like; anything else, such as UNLIMITED, is no limit."""
-    match = TIME.fullmatch(text)
-    if match is None:
-        return float("inf")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(days * DAY + hours * HOUR + minutes * MINUTE + seconds)
+    limit = seconds(text)
+    return float("inf") if limit is None else float(limit)
 
 
-def _answer(command: list[str]) -> str:
+def _answer(*command: str) -> str:
     if not shutil.which(command[0]):
         raise UsageError(f"There is no {command[0]} on the PATH of this node", "The controller needs Slurm's commands.")
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise SlurmSilent from None
-    if done.returncode:
+    result = ask(*command)
+    if not result.ok:
         raise SlurmSilent
-    return done.stdout
+    return result.stdout

@@ -25,6 +25,7 @@ from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from sweeps.trial import Trial
 from train_core.process.git_sha import variables_of
@@ -230,7 +231,7 @@ def end_all(steps: Sequence[RunningStep]) -> None:
         if step.process is not None:
             step.process.terminate()  # srun kills the step's tasks
         elif step.submission.job_id:
-            subprocess.run(["scancel", step.submission.job_id], capture_output=True, check=False)
+            ask("scancel", step.submission.job_id)
     # One limit for all of them, since they end at the same time.
     until = time.monotonic() + END_SECONDS
     for step in steps:

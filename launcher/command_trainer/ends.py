@@ -11,12 +11,12 @@ from pathlib import Path
 
 from conf.types.trainer_spec import LogSpec
 from launcher.command_trainer.step_book import StepBook
-from sweeps.folder.submission import tail
 from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
+from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node
 
-MAX_LINES, MAX_CAUSE = 40, 300
+MAX_CAUSE = 300
 OUTCOME_OF_FAULT = {Fault.MEMORY: Outcome.OUT_OF_MEMORY, Fault.TIME: Outcome.TIMED_OUT}
 SPEAKER = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:\s?")
 """What torch, and torchrun with `--tee`, put before a rank's line."""
@@ -48,7 +48,7 @@ def failure_from_log(log: Path, first_rank: int, exit_code: int, oom_kills: int)
         speaker, cause, block = raised
         rank = speaker if speaker is not None else rank
     else:
-        cause, block = _silent_end(code, spoken), "\n".join(spoken[-MAX_LINES:])
+        cause, block = _silent_end(code, spoken), "\n".join(spoken[-MOST_LINES:])
     fault = _fault(cause, "\n".join(spoken), code)
     if code == -signal.SIGKILL and oom_kills > 0:  # SIGKILL alone may have come from anybody
         fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
@@ -87,7 +87,7 @@ def error_line(line: str, log: Path) -> RankFailure:
     speaker = SPEAKER.match(line)
     fault = Fault.MEMORY if OUT_OF_MEMORY.search(line) else Fault.INPUT
     rank = int(speaker["rank"]) if speaker else 0
-    return rank_failure(fault, SPEAKER.sub("", line), last_lines([log]), rank, blamed=speaker is not None)
+    return rank_failure(fault, SPEAKER.sub("", line), last_lines(log), rank, blamed=speaker is not None)
 
 
 def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> RankFailure:
@@ -102,12 +102,7 @@ def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Ra
         cause = f"nothing measurable in its log: no line matches {names}"
     else:
         cause = "nothing measurable in its log: no line tells of a step together with its time"
-    return rank_failure(Fault.INPUT, cause, last_lines(logs), 0, blamed=False)
-
-
-def last_lines(logs: Iterable[Path]) -> str:
-    lines = [line for log in logs for line in tail(log).splitlines()[-MAX_LINES:]]
-    return "\n".join(lines[-MAX_LINES:])
+    return rank_failure(Fault.INPUT, cause, last_lines(*logs), 0, blamed=False)
 
 
 def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, str] | None]:

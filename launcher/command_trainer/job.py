@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from conf.errors import EXIT_FAILED
-from conf.plan.experiment import Experiment
 from launcher.command_trainer.run import ProgramRun
 from launcher.command_trainer.seat import seat_in_slurm, seats_here
 from train_core.job.failures import failed_measurement
@@ -55,7 +54,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
     trial = TrialFolder(folder, attempt)
     experiment = trial.read_experiment()
     seat = seat_in_slurm(experiment)
-    if _is_completed(trial, experiment):
+    if trial.completed(experiment):
         return
     trial.require_current()
     # A failure of an earlier run of the job would be taken for one of this run.
@@ -76,14 +75,6 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
             sys.exit(EXIT_FAILED)
         if seat.is_first:
             trial.write_measurement(run.complete(started))
-
-
-def _is_completed(trial: TrialFolder, experiment: Experiment) -> bool:
-    measurement = trial.read_measurement()
-    return measurement is not None and (measurement.outcome, measurement.fingerprint) == (
-        Outcome.COMPLETED,
-        experiment.fingerprint,
-    )
 
 
 def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:

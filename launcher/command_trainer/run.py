@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.plan.experiment import Experiment
-from launcher.command_trainer.ends import error_line, failure_from_log, last_lines, rank_failure, unmeasured_failure
+from launcher.command_trainer.ends import error_line, failure_from_log, rank_failure, unmeasured_failure
 from launcher.command_trainer.found_metrics import FoundMetrics, NoMetrics
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.command_trainer.process import CannotStart, Programs
@@ -17,6 +17,7 @@ from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
 from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import oom_kill_count
+from train_core.log_files import GrowingFile, last_lines
 from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure
 from train_core.trial_folder import TrialFolder
 
@@ -30,8 +31,7 @@ LAST_LINES_SECONDS = 15.0
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Colours and cursor movements of terminals (ECMA-48, control sequences)."""
 
-MOST_BYTES = 1 << 20
-LINE_END = re.compile(rb"\r\n|\n|\r")  # progress bars rewrite their line after a carriage return
+LINE_END = re.compile(r"\r\n|\n|\r")  # progress bars rewrite their line after a carriage return
 
 
 @dataclass
@@ -162,7 +162,7 @@ class ProgramRun:
         log = self.experiment.trainer.log
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
-            return rank_failure(Fault.INPUT, cause, last_lines(self.logs), 0, blamed=False)
+            return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
         if self.experiment.trainer.trains and self._performance() is None:
             return unmeasured_failure(self.book, log, self.logs)
         return self._lack_of_metrics()
@@ -172,7 +172,7 @@ class ProgramRun:
         try:
             self.metrics.in_folder(self.trial.path)
         except NoMetrics as lack:
-            return rank_failure(Fault.INPUT, str(lack), last_lines(self.logs), 0, blamed=False)
+            return rank_failure(Fault.INPUT, str(lack), last_lines(*self.logs), 0, blamed=False)
         return None
 
     def _performance(self) -> Performance | None:
@@ -185,42 +185,26 @@ class ProgramRun:
     def _deadline_failure(self, deadline: float) -> RankFailure | None:
         if time.monotonic() > deadline:
             cause = f"the trial ran longer than its limit of {self.time_limit_seconds:g} s"
-            return rank_failure(Fault.TIME, cause, last_lines(self.logs), 0, blamed=False)
+            return rank_failure(Fault.TIME, cause, last_lines(*self.logs), 0, blamed=False)
         silence, most = time.monotonic() - self._heard, self.experiment.watch.hang_seconds
         if self._reads and silence > most:
             cause = f"hangs: no line in its log for {silence:.0f} s (watch.hang_seconds = {most:g})"
-            return rank_failure(Fault.HANG, cause, last_lines(self.logs), 0, blamed=False)
+            return rank_failure(Fault.HANG, cause, last_lines(*self.logs), 0, blamed=False)
         return None
 
 
 class LogTail:
-    """Reads on from where it stopped. A line without an end waits until it has one."""
+    """The lines of a log, read on from where it stopped. A line without an end waits until it has one."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._offset, self._rest = path, 0, b""
+        self._file, self._rest = GrowingFile(path), ""
 
     def lines(self) -> list[str]:
         """The lines that were completed since the last call, without colours."""
-        *whole, self._rest = LINE_END.split(self._rest + self._read_more())
-        return [_plain_text(line) for line in whole]
+        *whole, self._rest = LINE_END.split(self._rest + "".join(self._file.news()))
+        return [ESCAPES.sub("", line) for line in whole]
 
     def last_words(self) -> list[str]:
         """Return what follows the last line's end: to be asked for when nobody writes any more."""
-        rest, self._rest = self._rest, b""
-        return [_plain_text(rest)] if rest else []
-
-    def _read_more(self) -> bytes:
-        read = []
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                while chunk := file.read(MOST_BYTES):
-                    read.append(chunk)
-                self._offset = file.tell()
-        except OSError:  # not there yet, or a network file system that is away for a moment
-            return b""
-        return b"".join(read)
-
-
-def _plain_text(line: bytes) -> str:
-    return ESCAPES.sub("", line.decode(errors="replace"))
+        rest, self._rest = self._rest, ""
+        return [ESCAPES.sub("", rest)] if rest else []

@@ -15,10 +15,11 @@ from conf.compose.settings import BudgetSpec
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.slurm.resources import devices_charged
 from sweeps.trial import Trial
 
-SECONDS_PER_HOUR, WATTS_PER_KILOWATT = 3600, 1000
+WATTS_PER_KILOWATT = 1000
 
 
 class Cost(NamedTuple):
@@ -105,7 +106,7 @@ class Budget:
         # Nobody knows when a trial ends, so that all the time which it may take has to lie before the deadline.
         if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
             return ""
-        remaining = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / 60
+        remaining = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / SECONDS_PER_MINUTE
         return f"budget.deadline_hours = {hours:g} leaves {remaining:.3g} minutes, and the next trial could take longer"
 
     def is_past_deadline(self, begun: float, now: float) -> bool:

@@ -8,6 +8,7 @@ from conf.compose.load import Composition
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree
 from conf.types.sweep_spec import SearchPlan, is_of_time
+from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Rules
 from launcher.control.budget import Budget
 from launcher.control.notify import Notifier
@@ -18,8 +19,6 @@ from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Proposal
 from sweeps.trial import SweepRecord, Trial
-
-SECONDS_PER_MINUTE = 60
 
 
 def rules_for(composition: Composition, record: SweepRecord, *, on_slurm: bool) -> Rules:

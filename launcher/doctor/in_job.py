@@ -6,16 +6,15 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import time
 
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
+from launcher.tools import ask
 from train_core.process.torch_import import importing_torch
 
 TOKEN_SECONDS = 30.0
 """For so long a network file system may hide from a node what another machine has just written."""
 
-TOOL_SECONDS = 20
 DRIVER_TOOLS = (
     ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
     ("rocm-smi", "--showdriverversion"),
@@ -77,11 +76,9 @@ def _driver() -> str:
     """The version of the devices' driver, in one line."""
     for command in DRIVER_TOOLS:
         if shutil.which(command[0]):
-            try:
-                said = subprocess.run(
-                    command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
-                ).stdout.split()
-            except subprocess.TimeoutExpired:
+            result = ask(*command)
+            if result.exit_code is None:
                 return f"{command[0]} hangs"
+            said = result.stdout.split()
             return f"{command[0]}: {said[-1]}" if said else f"{command[0]} says nothing"
     return ""

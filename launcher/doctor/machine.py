@@ -6,7 +6,6 @@ import fcntl
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from conf.units import GIBIBYTE
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.this_machine.capacity import this_machine
+from launcher.tools import ask
 
 LEAST_PYTHON = (3, 11)
 TORCH_SECONDS = 60
@@ -64,15 +64,12 @@ def _python() -> CheckResult:
 def _torch(*, with_slurm: bool) -> CheckResult:
     """Check that torch can be imported, in a process of its own, because that may take long or crash."""
     code = "import torch; print(torch.__version__)"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=TORCH_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
+    result = ask(sys.executable, "-c", code, seconds=TORCH_SECONDS)
+    if result.exit_code is None:
         return MACHINE.warning("torch", f"not imported within {TORCH_SECONDS} s", "Look at the file system it is on.")
-    if done.returncode == 0:
-        return MACHINE.ok("torch", done.stdout.strip())
-    said = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
+    if result.ok:
+        return MACHINE.ok("torch", result.stdout.strip())
+    said = (result.stderr.strip().splitlines() or ["no word of why"])[-1]
     if with_slurm:  # jobs may have a Python of their own
         remedy = "The job below says whether the nodes can. If not: make setup, or TORCH=site, or slurm.python."
         return MACHINE.warning("torch", f"cannot be imported here: {said}", remedy)

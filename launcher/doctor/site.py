@@ -6,7 +6,8 @@ import getpass
 import re
 from dataclasses import dataclass
 
-from launcher.slurm.cluster import ask, pairs_of_lines, pairs_of_words
+from launcher.slurm.texts import pairs_of_lines, pairs_of_words
+from launcher.tools import ask
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 ENFORCEABLE = ("associations", "limits", "qos")

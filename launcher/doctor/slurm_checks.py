@@ -14,7 +14,9 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
-from launcher.slurm.cluster import ask, best_of, minutes, node_kinds, this_cluster
+from launcher.slurm.cluster import best_of, node_kinds, this_cluster
+from launcher.slurm.texts import gpus_in, minutes
+from launcher.tools import ask
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300
@@ -232,7 +234,7 @@ def _devices(wanted: Wanted) -> CheckResult:
     if not offered:
         remedy = "Set slurm.partition to one with GPUs, or slurm.gpu_request=none where nodes are given whole."
         return SLURM.problem("devices", "Slurm knows of no GPU there (GRES)", remedy)
-    counts = {sum(int(n) for n in _counts(line)) for line in offered}
+    counts = {sum(count for _, count in gpus_in(line)) for line in offered}
     if cluster.devices_per_node not in counts:
         says = f"nodes have {', '.join(offered)}; {cluster.name} has {cluster.devices_per_node} a node by its file"
         return SLURM.warning("devices", says, f"Correct devices_per_node in {shown_file('cluster', cluster.name)}.")
@@ -251,14 +253,6 @@ def _cores(wanted: Wanted) -> Iterator[CheckResult]:
         yield SLURM.problem("cores", says, f"Set slurm.cpus_per_task={max(1, kind.num_cores // per_node)} or less.")
     else:
         yield SLURM.ok("cores", f"{asks}, of {kind.num_cores} a node")
-
-
-def _counts(gres: str) -> Iterator[str]:
-    """`gpu:a100:4(S:0-1),nvme:1` -> 4."""
-    for word in gres.split(","):
-        name, *rest = word.split("(")[0].split(":")
-        if name == "gpu" and rest and rest[-1].isdigit():
-            yield rest[-1]
 
 
 def _test_submission(wanted: Wanted) -> CheckResult:

@@ -5,7 +5,7 @@ executor     hands a function and its folders to sbatch; `task` is what srun sta
 sbatch       from the configuration to sbatch's parameters
 container    the words before a job's Python where it runs in a container
 resources    what a job asks of the cluster, and which trials share a job array
-cluster      which Slurm cluster this is, what it offers, and the names of its nodes
+cluster      which Slurm cluster this is, and what it offers; `texts` parses the forms in which its tools write
 own_jobs     how jobs of ours stand, this process's own among them; `silent_jobs` why one ended without a measurement
 pbs_executor  hands trials and controllers to the qsub of a PBS machine; `pbs` tells how they stand there
 job_records  what the accounting says, kept

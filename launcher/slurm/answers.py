@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,9 +19,9 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, ValidationError
 
 from conf.types.schema import Frozen
+from launcher.tools import ask
 from train_core.whole_files import write_atomically
 
-ANSWER_SECONDS = 15
 SLOW_FACTOR = 10.0
 """An answer that took a second is not asked for again for ten seconds, by those who may take an older one."""
 
@@ -82,6 +81,8 @@ class Patience(NamedTuple):
 
 
 FRESH = Patience(0.0)
+WATCHING = Patience(30.0)
+"""Of those who look again and again: sites ask that squeue is not called in a loop; folders may be read at any time."""
 
 
 def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:
@@ -99,11 +100,7 @@ def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnsw
 
 def _ask(command: Sequence[str]) -> CommandAnswer:
     began, started = time.time(), time.monotonic()
-    exit_code, said, complained = None, "", ""
-    if shutil.which(command[0]):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-            exit_code, said, complained = done.returncode, done.stdout, done.stderr
+    exit_code, said, complained = ask(*command)
     took = time.monotonic() - started
     return CommandAnswer(asked=began, took=took, exit_code=exit_code, said=said, complained=complained)
 

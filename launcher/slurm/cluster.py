@@ -1,8 +1,4 @@
-"""The Slurm cluster that this machine talks to: name, clock, limits, and the nodes that it offers to jobs.
-
-srun's messages count the tasks of each component from 0, while ranks are counted through all of them. The job's script
-therefore says after a failed step which ranks were where.
-"""
+"""The Slurm cluster that this machine talks to: name, clock, limits, and the nodes that it offers to jobs."""
 
 from __future__ import annotations
 
@@ -10,23 +6,18 @@ import datetime
 import os
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
-from sweeps.folder.submission import JobShape
+from launcher.slurm.texts import gpus_in, minutes, pairs_of_lines
+from launcher.tools import ask
 
-ANSWER_SECONDS = 10
-_KEPT_SECONDS = 10.0
+_KEPT_SECONDS = 60.0
 _known: dict[tuple[str, str], tuple[float, SlurmCluster]] = {}
 """What was said, and when, by where it was asked."""
 
 COLUMNS = "%P|%a|%l|%D|%c|%G"
-GPUS = re.compile(r"\bgpu:(?:([^:,(|]+):)?(\d+)")
-"""`gpu:a100:4(S:0-1)` and `gpu:4`, of which Slurm may name several with commas between them."""
 
 
 class SlurmCluster(NamedTuple):
@@ -64,23 +55,13 @@ def this_cluster() -> SlurmCluster:
 
 
 def _ask_controller() -> SlurmCluster:
-    shown = _config_text()
+    shown = ask("scontrol", "show", "config").stdout
+    settings = pairs_of_lines(shown)
     # A MaxArraySize of 0 forbids arrays, so that every trial becomes a job of its own.
-    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-    name = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
-    enforced = re.search(r"^AccountingStorageEnforce\s*=.*\b(limits|safe|qos|all)\b", shown, re.MULTILINE)
-    most = max(1, int(size.group(1))) if size else None
-    return SlurmCluster(name.group(1) if name else None, _clock(shown), most, enforced is not None)
-
-
-def _config_text() -> str:
-    if not shutil.which("scontrol"):
-        return ""
-    command = ["scontrol", "show", "config"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False).stdout
-    except subprocess.TimeoutExpired:
-        return ""
+    size = settings.get("MaxArraySize", "")
+    most = max(1, int(size)) if size.isdigit() else None
+    enforced = re.search(r"\b(limits|safe|qos|all)\b", settings.get("AccountingStorageEnforce", ""))
+    return SlurmCluster(settings.get("ClusterName") or None, _clock(shown), most, enforced is not None)
 
 
 def _clock(shown: str) -> float:
@@ -137,7 +118,7 @@ def _kind(line: str) -> NodeKind | None:
     if len(fields) != COLUMNS.count("|") + 1 or not fields[3].isdigit():
         return None
     name, state, limit, nodes, cores, gres = fields
-    gpus = GPUS.search(gres)
+    gpu_type, num_gpus = next(iter(gpus_in(gres)), ("", 0))
     # sinfo writes `64+` where the nodes of a line have different numbers of cores.
     number = re.match(r"\d+", cores)
     return NodeKind(
@@ -148,102 +129,6 @@ def _kind(line: str) -> NodeKind | None:
         most_minutes=minutes(limit),
         num_nodes=int(nodes),
         num_cores=int(number.group()) if number else 1,
-        num_gpus=int(gpus[2]) if gpus else 0,
-        gpu_type=gpus[1] if gpus else None,
+        num_gpus=num_gpus,
+        gpu_type=gpu_type or None,
     )
-
-
-PART = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
-RANGES = re.compile(r"\[([^\]]*)\]")
-
-FIRST_RANK = re.compile(r"^trisweep: ranks from (\d+) on are those of (\S+)$", re.MULTILINE)
-
-
-def node_names(short: str) -> tuple[str, ...]:
-    """`node[08-10,12],login1` -> node08, node09, node10, node12, login1."""
-    return tuple(name for part in PART.findall(short) for name in _names(part))
-
-
-def _names(part: str) -> Iterator[str]:
-    ranges = RANGES.search(part)
-    if ranges is None:
-        yield part
-        return
-    for span in ranges.group(1).split(","):
-        first, _, last = span.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            # A name may hold several ranges, as that of a rack and a node does.
-            # Zeros in front belong to the name, as in node08.
-            yield from _names(f"{part[: ranges.start()]}{number:0{len(first)}d}{part[ranges.end() :]}")
-
-
-def first_rank_lines(shape: JobShape) -> list[str]:
-    """Shell lines after the step of a heterogeneous job: if it failed they name the nodes; they end as it did."""
-    sizes = [part.num_nodes * part.tasks_per_node for part in shape.parts]
-    # The step's status comes first, because the next command of the script sets another.
-    lines = ["ended=$?", 'if [ "$ended" -ne 0 ]; then']
-    for group, first in enumerate([0, *accumulate(sizes)][:-1]):
-        lines.append(f'  echo "trisweep: ranks from {first} on are those of $SLURM_JOB_NODELIST_HET_GROUP_{group}" >&2')
-    return [*lines, "fi", 'exit "$ended"']
-
-
-def first_ranks(log: str) -> dict[str, int]:
-    """The first rank of the component of each node, from what the script said; empty for any other job."""
-    return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in node_names(nodes)}
-
-
-TOOL_ANSWER_SECONDS = 15
-
-
-class ToolResult(NamedTuple):
-    """The output of a tool, and whether it succeeded.
-
-    Attributes:
-        ok: it ran, and ended well.
-    """
-
-    ok: bool
-    stdout: str
-    stderr: str
-
-    @property
-    def complaint(self) -> str:
-        return " ".join((self.stderr or self.stdout).split())
-
-
-def ask(*command: str, stdin: str | None = None) -> ToolResult:
-    """Run a tool; one that is absent or hangs has not answered well."""
-    if not shutil.which(command[0]):
-        return ToolResult(False, "", f"there is no {command[0]} on the PATH")
-    try:
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=TOOL_ANSWER_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return ToolResult(False, "", f"{command[0]} did not answer within {TOOL_ANSWER_SECONDS} s")
-    return ToolResult(done.returncode == 0, done.stdout, done.stderr)
-
-
-def pairs_of_lines(text: str) -> dict[str, str]:
-    """Parse the output of `scontrol show config`: a `Name = value` on each line."""
-    return {name: value.strip() for name, value in re.findall(r"^(\S+)\s*= ?(.*)$", text, re.MULTILINE)}
-
-
-def pairs_of_words(line: str) -> dict[str, str]:
-    """Parse the output of `scontrol -o show partition`: `Name=value` words."""
-    return dict(re.findall(r"(?<!\S)([^\s=]+)=(\S*)", line))
-
-
-def minutes(text: str) -> float | None:
-    """Slurm's way to write a duration: `30`, `30:00`, `1:30:00`, `2-12:00:00`; None where it sets no limit."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if match is None:
-        return None
-    days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    # With days, or with all three parts, the first is hours; otherwise it is minutes.
-    if days is not None or len(numbers) == 3:
-        hours, mins, seconds = [*numbers, 0, 0][:3]
-    else:
-        hours, (mins, seconds) = 0, [*numbers, 0][:2]
-    return int(days or 0) * 24 * 60 + hours * 60 + mins + seconds / 60

@@ -7,7 +7,9 @@ asks Slurm for the job of that name.
 A job over several types of devices is one of Slurm's heterogeneous jobs, which submitit cannot write. The options of
 each component are those that it writes for a job of that shape alone. What was found on Slurm 22.05: ranks are numbered
 through all components (SLURM_PROCID), which `%t` of srun's file names and the tasks in srun's messages are not; and
-`%j` is the number of the component, not of the job."""
+`%j` is the number of the component, not of the job. The script therefore says after a failed step which ranks were
+where.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ import secrets
 import shlex
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,10 @@ from conf.errors import UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.executor import Executor, FolderWork
-from launcher.slurm.cluster import first_rank_lines, this_cluster
+from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.whole_files import replacing
 
@@ -167,10 +170,10 @@ class SlurmExecutor(Executor):
         """The id of the job of this text, which stays beside its output under that id, as submitit leaves its own."""
         script = self.logs / f".submission_file_{job_name}.sh"
         script.write_text(text)
-        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
-        submitted = SUBMITTED.search(done.stdout)
-        if done.returncode or submitted is None:
-            job_id = _find_accepted_job(job_name, " ".join(done.stderr.split()) or "sbatch gave no reason")
+        result = ask("sbatch", str(script), seconds=None)
+        submitted = SUBMITTED.search(result.stdout)
+        if not result.ok or submitted is None:
+            job_id = _find_accepted_job(job_name, result.complaint or "sbatch gave no reason")
         else:
             job_id = submitted.group(1)
         script.rename(self.logs / f"{job_id}_submission.sh")
@@ -282,7 +285,7 @@ def hetjob_text(
             "",
             "# command",
             "srun " + " \\\n  : ".join(steps),
-            *first_rank_lines(shape),
+            *_first_rank_lines(shape),
             "",
         ]
     )
@@ -294,3 +297,13 @@ def _options(text: str) -> str:
     start = next(index for index, line in enumerate(lines) if line.startswith("#SBATCH"))
     end = next(index for index in range(start, len(lines)) if not lines[index].startswith("#SBATCH"))
     return "\n".join(lines[start:end])
+
+
+def _first_rank_lines(shape: JobShape) -> list[str]:
+    """Shell lines after the step of a heterogeneous job: if it failed they name the nodes; they end as it did."""
+    sizes = [part.num_nodes * part.tasks_per_node for part in shape.parts]
+    # The step's status comes first, because the next command of the script sets another.
+    lines = ["ended=$?", 'if [ "$ended" -ne 0 ]; then']
+    for group, first in enumerate([0, *accumulate(sizes)][:-1]):
+        lines.append(f'  echo "trisweep: ranks from {first} on are those of $SLURM_JOB_NODELIST_HET_GROUP_{group}" >&2')
+    return [*lines, "fi", 'exit "$ended"']

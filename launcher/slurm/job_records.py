@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
 from launcher.slurm.query import ENDED_STATES
+from launcher.tools import MANY_JOBS_SECONDS, ask
 from sweeps.reading import Reading
 from train_core.whole_files import write_atomically
 
-ANSWER_SECONDS = 60
 IDS_PER_CALL = 500
 COLUMNS = (
     *("JobID", "JobName", "Cluster", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "Partition"),
@@ -42,8 +40,6 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     none.
     """
     lacking = [each for each in readings if _lacks_record(each)]
-    if not lacking or not shutil.which("sacct"):
-        return 0
     num_written, records = 0, dict(_fetch_records([each.job_id or "" for each in lacking]))
     for each in lacking:
         record = records.get(each.job_id or "")
@@ -60,8 +56,6 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     """Map the names of trials to the time that Slurm charges; a trial is absent if the accounting lacks its job."""
     by_job = {each.job_id: each for each in readings if each.job_id is not None}
     times: dict[str, ChargedTime] = {}
-    if not by_job or not shutil.which("sacct"):
-        return times
     # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
     for job_id, record in _fetch_records(list(by_job), "--duplicates"):
         job, _, component = job_id.partition("+")
@@ -101,12 +95,7 @@ def _fetch_records(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str,
 def _fetch_part(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     # --allocations shows a line for each job, and none for its steps.
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
-    jobs = f"--jobs={','.join(job_ids)}"
-    try:
-        done = subprocess.run([*command, jobs], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return
-    for line in done.stdout.splitlines():
+    for line in ask(*command, f"--jobs={','.join(job_ids)}", seconds=MANY_JOBS_SECONDS).stdout.splitlines():
         cells = line.split("|")
         if len(cells) == len(COLUMNS):
             yield cells[0], dict(zip(COLUMNS, cells, strict=True))

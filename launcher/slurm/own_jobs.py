@@ -7,15 +7,17 @@ memory gives them out again. A job is ours where the cluster and the job's name 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from conf.errors import UsageError
 from launcher.slurm.answers import FRESH, Patience
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.pbs import states_in_pbs, submit_host
-from launcher.slurm.query import SlurmJobState, query_jobs, query_named
-from sweeps.folder.submission import Submission
+from launcher.slurm.query import SlurmJobState, SlurmSilent, query_jobs, query_named
+from launcher.tools import ask
+from sweeps.folder.submission import Submission, read_submission, write_submission
+from train_core.trial_folder import JobFolder
 
 
 class JobStanding(NamedTuple):
@@ -39,6 +41,40 @@ class JobStanding(NamedTuple):
     def is_unknown(self) -> bool:
         """The cluster that would have it has no such job."""
         return self.state is None and not self.elsewhere
+
+
+class LiveJob(NamedTuple):
+    """A job of ours that is queued or runs."""
+
+    submission: Submission
+    state: SlurmJobState
+
+    @property
+    def job_id(self) -> str:
+        return self.submission.job_id or ""
+
+
+def live_job(folder: JobFolder, patience: Patience = FRESH) -> LiveJob | None:
+    """The job that works in this folder, queued or running; None where there is none.
+
+    Args:
+        patience: how old Slurm's answer may be.
+
+    Raises:
+        UsageError: Slurm does not answer, or cannot know the last job here, so that a second one might join it.
+    """
+    submission = read_submission(folder)
+    if submission is None or submission.executor == "local":
+        return None
+    try:
+        (job,) = standings([submission], patience)
+    except SlurmSilent:
+        raise UsageError(f"Slurm does not say how job {submission.job_id} stands", "Try again in a minute.") from None
+    if job.elsewhere:
+        raise UsageError(f"{folder.path} has a job already, and {job.elsewhere}", "Give this command there.")
+    if job.submission != submission:
+        write_submission(folder, job.submission)
+    return LiveJob(job.submission, job.state) if job.state is not None and job.state.is_live else None
 
 
 def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[JobStanding]:
@@ -126,11 +162,7 @@ def own_job_id(environment: Mapping[str, str] = os.environ) -> str:
 def requeue() -> None:
     """Have Slurm run this job again; it goes on from what was saved."""
     # A site may forbid requeueing. Everything is saved by now, so a refusal is worth a line and is no failure.
-    command = ["scontrol", "requeue", own_job_id()]
-    try:
-        refusal = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = refusal.stderr.strip() if refusal.returncode else ""
-    except OSError as error:
-        said = str(error)
-    if said:
-        print(f"saved, but Slurm did not requeue the job ({said}); the command that submitted it goes on from there")
+    result = ask("scontrol", "requeue", own_job_id())
+    if not result.ok:
+        why = result.complaint or "it gave no reason"
+        print(f"saved, but Slurm did not requeue the job ({why}); the command that submitted it goes on from there")

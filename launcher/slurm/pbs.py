@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,10 +16,11 @@ from conf.errors import UsageError
 from launcher.slurm.answers import FRESH, Patience, answer_of
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import OUTCOME_OF_STATE, outcome_in_words
-from sweeps.folder.submission import Submission, tail
+from launcher.tools import MANY_JOBS_SECONDS, ask
+from sweeps.folder.submission import Submission
+from train_core.log_files import tail
 from train_core.measurement import Outcome
 
-ANSWER_SECONDS = 60
 LIVE = {
     **dict.fromkeys("QHWT", "PENDING"),
     **dict.fromkeys("RB", "RUNNING"),
@@ -117,7 +117,6 @@ def delete_jobs(submissions: Sequence[Submission]) -> None:
         return
     for each in submissions:
         _deleted_file(Path(each.output).parent, each.job_name or "").touch()
-    command = ["qdel", *(each.job_id or "" for each in submissions)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    if done.returncode and done.returncode not in UNKNOWN_JOB:
-        raise UsageError(f"qdel failed: {' '.join(done.stderr.split())}", "Delete the jobs by hand.")
+    result = ask("qdel", *(each.job_id or "" for each in submissions), seconds=MANY_JOBS_SECONDS)
+    if not result.ok and result.exit_code not in UNKNOWN_JOB:
+        raise UsageError(f"qdel failed: {result.complaint}", "Delete the jobs by hand.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +13,12 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PBS_JOB, Executor, FolderWork
 from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
 from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
-from launcher.slurm.sbatch import SAVE_SECONDS, SECONDS_PER_MINUTE, python_command, require_plain_path, setup_lines
+from launcher.slurm.sbatch import SAVE_SECONDS, python_command, require_plain_path, setup_lines
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.process.meeting import FIRST_PORT, NUM_PORTS
 from train_core.whole_files import write_atomically
@@ -83,13 +84,12 @@ class PbsExecutor(Executor):
         )
         # On disk before qsub is called, so that a submitter that dies leaves no job that nobody knows.
         write_submission(folder, intent)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        job_id = done.stdout.split()[-1] if done.stdout.split() else ""
-        if done.returncode or not job_id[:1].isdigit():
+        result = ask(*command, seconds=None)
+        job_id = (result.stdout.split() or [""])[-1]
+        if not result.ok or not job_id[:1].isdigit():
             folder.submission.unlink(missing_ok=True)
-            said = " ".join((done.stderr or done.stdout).split()) or "qsub gave no reason"
             remedy = "Look at the request with --dry-run, and correct the settings under slurm."
-            raise UsageError(f"PBS refused the job: {said}", remedy)
+            raise UsageError(f"PBS refused the job: {result.complaint or 'qsub gave no reason'}", remedy)
         write_submission(folder, intent.adopted_by(job_id))
         return job_id
 

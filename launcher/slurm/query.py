@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from launcher.slurm.answers import FRESH, CommandAnswer, Patience, answer_of
 from launcher.slurm.cluster import this_cluster
+from launcher.slurm.texts import numbers
 
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
@@ -211,13 +212,8 @@ def _expand_ranges(job_id: str) -> list[str]:
     master, bracket, ranges = job_id.partition("_[")
     if not bracket:
         return [job_id]
-    elements: list[str] = []
     # `%5` is the throttle of the array, and `...` stands where squeue has cut a long list short.
-    for part in re.sub(r"%\d+|\]|\.\.\.", "", ranges).split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            elements += [f"{master}_{index}" for index in range(int(first), int(last or first) + 1)]
-    return elements
+    return [f"{master}_{element}" for element in numbers(re.sub(r"%\d+|\]|\.\.\.", "", ranges))]
 
 
 def _seconds(text: str) -> float | None:

@@ -6,8 +6,6 @@ An array holds trials of one shape that avoid the same nodes, and no more of the
 from __future__ import annotations
 
 import getpass
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -15,17 +13,16 @@ from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
+from conf.units import MINUTES_PER_HOUR
 from launcher.slurm.cluster import this_cluster
+from launcher.tools import ask
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
 from train_core.process.stop import saves_when_stopped
 
-MINUTES_PER_HOUR = 60
-
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """Slurm's own default of MaxArraySize, for a dry run where no Slurm answers."""
 
-ANSWER_SECONDS = 10
 QOS_LIMITS = "MaxSubmitPU,MaxSubmitPA,GrpSubmit"
 """Of a QOS: jobs per user, per account, and in all."""
 
@@ -135,13 +132,7 @@ def most_jobs(slurm: SlurmSpec) -> int | None:
 
 
 def _sacctmgr(what: str, columns: str, *where: str) -> list[list[str]]:
-    if not shutil.which("sacctmgr"):
-        return []
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", what, *where, f"format={columns}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return []
-    rows = [line.split("|") for line in done.stdout.splitlines()]
+    result = ask("sacctmgr", "--noheader", "--parsable2", "show", what, *where, f"format={columns}")
+    rows = [line.split("|") for line in result.stdout.splitlines()]
     # A site's wrapper may print a banner.
-    return [row for row in rows if len(row) == len(columns.split(","))] if done.returncode == 0 else []
+    return [row for row in rows if len(row) == len(columns.split(","))] if result.ok else []

@@ -13,6 +13,7 @@ from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
 from conf.errors import ConfigError
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PREFLIGHT
 from launcher.slurm.container import container_srun_args, container_words
 from launcher.snapshot import CHECKSUM_OF_FILES, checksum_of_files
@@ -28,7 +29,6 @@ SAVE_SECONDS = 180
 LEAST_WARNINGS = 3
 """A time limit must be at least so many times SAVE_SECONDS: once to start, once to train, and once to save."""
 
-SECONDS_PER_MINUTE = 60
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.slurm.cluster import first_ranks, node_names
 from launcher.slurm.query import SlurmJobState, age
-from sweeps.folder.submission import Submission, tail
+from launcher.slurm.texts import node_names, numbers
+from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
 from train_core.job.faults import fault_of_signal, over_capacity_bytes
+from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
 from train_core.trial_folder import JobFolder, last_attempt
 
@@ -64,6 +65,9 @@ FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcom
 
 REQUEUED = re.compile(r"CANCELLED AT .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAILURE).*\n")
 TASK_END = re.compile(r"srun: error: (\S+): tasks? (\d[\d,-]*): (.+)")
+FIRST_RANK = re.compile(r"^trisweep: ranks from (\d+) on are those of (\S+)$", re.MULTILINE)
+"""So the script of a heterogeneous job says after a failed step where its components were."""
+
 STEP_ENDED = "*** STEP "
 """So begins `*** STEP 7.0 ON node1 CANCELLED AT ... ***`. From there on srun ends the tasks that are left, with SIGTERM
 first."""
@@ -78,7 +82,6 @@ A completed job's files may still have to appear on a network file system, and S
 """
 
 DEFAULT_SETTLING_SECONDS = 2.0
-TRACEBACK_LINES = 40
 
 
 def outcome_in_words(log: str) -> Outcome | None:
@@ -141,7 +144,7 @@ def _only_silent_rank(submission: Submission, spoken: set[int], num_ranks: int |
         return None
     (rank,) = silent
     cause = f"rank {rank} ended without a word before the training did, and the other ranks lost their connection to it"
-    said = _last_lines(tail(submission.error_of(rank)))
+    said = last_lines(submission.error_of(rank))
     return _silent_rank(rank, cause, said, Fault.CRASH)
 
 
@@ -165,7 +168,7 @@ def _failure_in_words(outcome: Outcome, cause: str, log: str, fault: Fault | Non
         rank=-1,
         outcome=outcome,
         cause=cause,
-        traceback=_last_lines(log),
+        traceback="\n".join(log.splitlines()[-MOST_LINES:]),
         time=time.time(),
         fault=fault or FAULT_OF_OUTCOME[outcome],
         over_capacity_bytes=lacked,
@@ -202,7 +205,7 @@ def _killed_task(submission: Submission, log: str, speaking_ranks: set[int]) -> 
         if silent:
             rank, reason = silent[0], how.strip()
             ending = f"was killed by signal {SIGNALS[reason]}" if reason in SIGNALS else f"ended: {reason}"
-            said = _last_lines(tail(submission.error_of(rank)))
+            said = last_lines(submission.error_of(rank))
             fault = fault_of_signal(SIGNALS[reason]) if reason in SIGNALS else Fault.CRASH
             return _silent_rank(rank, f"rank {rank} {ending}", said, fault)
     return None
@@ -218,9 +221,9 @@ def _ranks_ended_by_srun(log: str) -> set[int]:
 
 def _ranks(tasks: str, first_rank: int) -> list[int]:
     """`0,4-6` -> 0, 4, 5, 6, each counted on from the first rank."""
-    spans = (part.partition("-") for part in tasks.split(","))
-    return [first_rank + task for first, _, last in spans for task in range(int(first), int(last or first) + 1)]
+    return [first_rank + int(task) for task in numbers(tasks)]
 
 
-def _last_lines(text: str) -> str:
-    return "\n".join(text.splitlines()[-TRACEBACK_LINES:])
+def first_ranks(log: str) -> dict[str, int]:
+    """The first rank of the component of each node, from what the script said; empty for any other job."""
+    return {node: int(first) for first, nodes in FIRST_RANK.findall(log) for node in node_names(nodes)}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +15,9 @@ import psutil
 
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
+from launcher.tools import ask
 from sweeps.trial import Trial
 from train_core.costs import Estimate
-
-TOOL_SECONDS = 20
-"""A broken driver can make the vendor's tool hang."""
 
 # A container's memory limit (cgroup version 2, then version 1). psutil tells only of the whole host.
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -151,14 +147,9 @@ def _count_visible(value: str) -> int:
 
 
 def _nvidia_devices() -> int:
-    if not shutil.which("nvidia-smi"):
-        return 0
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return 0
+    listed = ask("nvidia-smi", "-L")
     # The slices of a GPU (MIG) are listed below it, indented, and are not counted.
-    return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
+    return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.ok else 0
 
 
 def _amd_devices() -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 from conf.plan.experiment import Experiment
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
-from launcher.slurm.silent_jobs import TRACEBACK_LINES
 from launcher.state import look_here
 from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
 from launcher.this_machine.jobs import (
@@ -23,11 +22,12 @@ from launcher.this_machine.jobs import (
     end_trees,
     is_running_here,
 )
-from sweeps.folder.submission import Submission, read_submission, shape_of, tail
+from sweeps.folder.submission import Submission, read_submission, shape_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
+from train_core.log_files import last_lines
 from train_core.measurement import Measurement, Outcome
 
 MOST_UNSEEN_ENDS = 3
@@ -180,8 +180,7 @@ class ThisMachine(Workplace):
 
 
 def _death_measurement(trial: Trial, submission: Submission, time_limit_seconds: float | None) -> Measurement:
-    said = "\n".join(filter(None, (tail(submission.error_of(0)), tail(submission.output_of(0)))))
-    words = "\n".join(said.splitlines()[-TRACEBACK_LINES:])
+    words = last_lines(submission.error_of(0), submission.output_of(0))
     # The supervisor writes a time-out itself. It was silent that long only if submitit had to end it.
     limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
     if time.time() - submission.submitted >= limit:

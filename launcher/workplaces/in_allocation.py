@@ -15,6 +15,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_MINUTE
 from launcher.allocation.ends import allocation_end, step_end, why_not_created
 from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
@@ -32,15 +33,8 @@ from sweeps.trial import Trial
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
-SECONDS_PER_MINUTE = 60
-CLOSING_SECONDS = 60.0
-"""So long before its time limit an allocation ends what still runs in it, so that this is written down and said."""
-
 ASK_SECONDS = 2.0
 """Slurm is asked no more often how the allocation stands."""
-
-STEP_PATIENCE_SECONDS = 60
-"""For so long Slurm may take to make a step for which there is room."""
 
 PAUSE_SECONDS = 10.0
 """So long nothing is started after Slurm has not made a step; it may have been started again just now."""
@@ -60,6 +54,25 @@ def _print_line(text: str) -> None:
     print(text, flush=True)
 
 
+@dataclass(frozen=True)
+class AllocationTimes:
+    """How long an allocation waits for others, and what it leaves itself at its end.
+
+    Attributes:
+        closing_seconds: so long before its time limit it ends what still runs in it, so that this is written down and
+            said.
+        step_seconds: for so long Slurm may take to make a step for which there is room.
+        lock_seconds: for so long another command may work on the sweep; the wait in the queue is not lost meanwhile.
+    """
+
+    closing_seconds: float = 60.0
+    step_seconds: int = 60
+    lock_seconds: float = 600.0
+
+
+ORDINARY_TIMES = AllocationTimes()
+
+
 @dataclass
 class AllocationRoom(Workplace):
     """Runs trials as steps of the allocation that this process is in.
@@ -71,7 +84,6 @@ class AllocationRoom(Workplace):
         job: what each task of a step calls with the trial folder.
         ask: asks Slurm how the allocation stands.
         say: takes a line for whoever follows the sweep; it goes to the job's log where this process is a job.
-        patience_seconds: after which a step is given up that Slurm does not make.
         num_ended: trials that ended by themselves here, well or not.
     """
 
@@ -82,8 +94,7 @@ class AllocationRoom(Workplace):
     logs: Path
     job: SlurmJob
     runs_setup: bool = False
-    closing_seconds: float = CLOSING_SECONDS
-    patience_seconds: int = STEP_PATIENCE_SECONDS
+    times: AllocationTimes = ORDINARY_TIMES
     ask: Callable[[], SlurmAllocation] = own_allocation
     say: Callable[[str], None] = _print_line
     running: dict[str, RunningStep] = field(default_factory=dict)
@@ -111,13 +122,13 @@ class AllocationRoom(Workplace):
             self.logs,
             self._slots,
             self.runs_setup,
-            self.patience_seconds,
+            self.times.step_seconds,
         )
 
     @property
     def is_closing(self) -> bool:
         """True if the allocation is about to end, so that nothing is started in it any more."""
-        return self.allocation.remaining_seconds <= self.closing_seconds
+        return self.allocation.remaining_seconds <= self.times.closing_seconds
 
     def read_trials(self, sweep: Sweep) -> list[TrialReading]:
         """Trials whose end is known are not read again, and Slurm is asked only about jobs beside this one."""
@@ -191,7 +202,7 @@ class AllocationRoom(Workplace):
     def _can_end(self, candidate: WaitingTrial) -> bool:
         """True if the trial ends before the allocation. One that is too long for any is tried in a new one."""
         remaining, whole = (
-            each - self.closing_seconds for each in (self.allocation.remaining_seconds, self.allocation.seconds)
+            each - self.times.closing_seconds for each in (self.allocation.remaining_seconds, self.allocation.seconds)
         )
         is_new = remaining > max(0.0, whole - NEW_SECONDS)
         return candidate.seconds <= remaining or (candidate.seconds > whole and is_new)

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from conf.credentials import HIDDEN
 from conf.plan.experiment import Experiment
-from sweeps.folder.submission import Submission, tail
+from sweeps.folder.submission import Submission
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepFolder
 from train_core.costs import estimate
+from train_core.log_files import tail
 
 REPORTS: tuple[Literal["html", "md", "csv"], ...] = ("html", "md", "csv")
 EXPORTED = re.compile(r"^(export (?!PYTHON)\w+=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*", re.MULTILINE)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from conf.plan.experiment import Experiment
 from conf.types.schema import Count, Frozen
+from train_core.log_files import tail
 from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 
@@ -158,8 +159,6 @@ def write_submission(folder: JobFolder, submission: Submission) -> None:
 
 
 LOG_SUFFIXES = (".out", ".err", ".log")
-TAIL_BYTES = 65_536
-"""Enough for the last traceback; a log may have gigabytes, and a status reads the logs of a whole sweep."""
 
 
 def log_of(folder: JobFolder, submission: Submission | None, failing_rank: int | None) -> Path | None:
@@ -179,14 +178,3 @@ def last_line(log: Path | None) -> str:
     """The last line that is not empty. submitit's own remarks say nothing about the trial, and do not count."""
     lines = [line.strip() for line in tail(log).splitlines()] if log else []
     return next((line for line in reversed(lines) if line and not line.startswith("submitit ")), "")
-
-
-def tail(path: Path) -> str:
-    """The end of a file that may be large, still growing, or absent."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

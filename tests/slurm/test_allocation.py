@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,11 @@ from benchmarks.chaos.cluster import Cluster
 from conf.compose.settings import LauncherSpec
 from conf.types.schema import Frozen, Value
 from conf.types.sites import SlurmSpec
-from launcher.allocation.folder import live_allocation
 from launcher.allocation.nodes import own_allocation
-from launcher.allocation_job import LOCK_SECONDS
 from launcher.allocation_sweep import submit_allocation
 from launcher.folder_lock import holder, lock_folder
-from launcher.workplaces.in_allocation import STEP_PATIENCE_SECONDS
+from launcher.slurm.own_jobs import live_job
+from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -95,8 +95,7 @@ def submitted(
     slurm: SlurmSpec,
     num_nodes: int,
     seconds: float = 600.0,
-    step_patience_seconds: int = STEP_PATIENCE_SECONDS,
-    lock_seconds: float = LOCK_SECONDS,
+    times: AllocationTimes = ORDINARY_TIMES,
 ) -> str:
     """Submit an allocation that ends its trials after so many seconds, and return its id."""
     minutes = math.ceil(seconds / 60)
@@ -107,9 +106,7 @@ def submitted(
         launcher,
         load(GPU_NODES).cluster,
         job=make_job(),
-        closing_seconds=60 * minutes - seconds,
-        step_patience_seconds=step_patience_seconds,
-        lock_seconds=lock_seconds,
+        times=replace(times, closing_seconds=60 * minutes - seconds),
     )
     assert done.is_new
     assert done.job_id is not None
@@ -209,7 +206,7 @@ def test_after_the_loss_of_a_node_every_trial_ends_elsewhere(
 ) -> None:
     """No trial waits for a step that Slurm does not make, and none is started on the node that was lost."""
     record = build_record(points(*((2, 60_000 + 2 * number) for number in range(5))), GPU_NODES)
-    job_id = submitted(folder, record, slurm, num_nodes=3, step_patience_seconds=5)
+    job_id = submitted(folder, record, slurm, num_nodes=3, times=AllocationTimes(step_seconds=5))
     wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 3)
     lost = nodes_of(job_id)[1]  # the first runs the controller
     subprocess.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"], check=True)
@@ -225,7 +222,7 @@ def test_what_slurm_makes_no_step_for_after_its_restart_is_no_attempt_of_the_tri
 ) -> None:
     """It comes back with the steps that have ended meanwhile, and refuses others the memory that those had."""
     record = build_record(points(*((1, 60_000 + 2 * number) for number in range(9))), GPU_NODES)
-    submitted(folder, record, slurm, num_nodes=2, step_patience_seconds=5)
+    submitted(folder, record, slurm, num_nodes=2, times=AllocationTimes(step_seconds=5))
     running = wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 4)
     time.sleep(STATE_SAVED_SECONDS)
     Cluster(slurm_cluster).kill("slurmctld")
@@ -277,7 +274,7 @@ def test_an_allocation_that_meets_another_command_is_run_again_and_goes_on(
     folder: SweepFolder, build_record: BuildRecord, slurm: SlurmSpec, wait_until: WaitUntil
 ) -> None:
     record = build_record(points((1, 100)), GPU_NODES)
-    job_id = submitted(folder, record, slurm, num_nodes=1, lock_seconds=1)
+    job_id = submitted(folder, record, slurm, num_nodes=1, times=AllocationTimes(lock_seconds=1))
     with lock_folder(folder):
         wait_for_restart(job_id)
     (done,) = wait_until(folder, record, lambda states: states[0].outcome is Outcome.COMPLETED)
@@ -298,4 +295,4 @@ def own_restarts(job_id: str) -> int:
 
 
 def is_live(folder: SweepFolder) -> bool:
-    return live_allocation(folder) is not None
+    return live_job(folder.allocation) is not None

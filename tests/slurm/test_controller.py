@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.controller import live_controller
+from launcher.slurm.own_jobs import live_job
 from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
 from sweeps.sweep import Sweep
@@ -46,7 +46,7 @@ def test_a_job_goes_on_with_the_sweep_there_is_only_one_and_what_was_killed_is_c
     started = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
     assert started.returncode == 0, started.stderr
     folder = folder_in(tmp_path)
-    first = live_controller(folder)
+    first = live_job(folder.controller)
     assert first is not None
     assert f"Job {first.job_id} goes on" in started.stdout
     again = trisweep("sweep", *ADAPTIVE, "controller=slurm", cwd=tmp_path)
@@ -57,7 +57,7 @@ def test_a_job_goes_on_with_the_sweep_there_is_only_one_and_what_was_killed_is_c
         assert time.monotonic() < deadline
         time.sleep(0.2)
     subprocess.run(["scancel", "--signal=KILL", "--full", first.job_id], check=True)
-    while live_controller(folder) is not None:
+    while live_job(folder.controller) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
 

@@ -17,7 +17,7 @@ from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from launcher import state
 from launcher.cancel import cancel_sweep, cancel_trials
-from launcher.controller import live_controller
+from launcher.slurm.own_jobs import live_job
 from launcher.sweep import submit
 from sweeps.folder.history import History
 from sweeps.sweep import Sweep
@@ -125,7 +125,7 @@ def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp
     started = run_forked(("sweep", *ADAPTIVE, *of_pbs, "controller=slurm"), tmp_path, os.environ, umask=0o077)
     assert started.returncode == 0, started.stderr
     folder, deadline = SweepFolder(tmp_path / "runs" / "smoke-local"), time.monotonic() + 400
-    first = live_controller(folder)
+    first = live_job(folder.controller)
     assert first is not None
     while not History.kept_in(folder).courses:  # the first trial has been submitted
         assert time.monotonic() < deadline
@@ -133,14 +133,14 @@ def test_a_controller_hands_the_sweep_to_its_successor_when_its_time_is_over(tmp
     # As the script's `timeout` does, some minutes before the walltime.
     (process,) = [each for each in psutil.process_iter(["cmdline"]) if _is_controller(each, tmp_path)]
     process.send_signal(signal.SIGUSR2)
-    while (second := live_controller(folder)) is None or second.job_id == first.job_id:
+    while (second := live_job(folder.controller)) is None or second.job_id == first.job_id:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     while History.kept_in(folder).finished is None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert [course.num_attempts for course in History.kept_in(folder).courses.values()] == [1, 1]
-    while live_controller(folder) is not None:  # it writes the report
+    while live_job(folder.controller) is not None:  # it writes the report
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert (folder.path / "report.md").exists()

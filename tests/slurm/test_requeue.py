@@ -11,8 +11,9 @@ import pytest
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_training
+from launcher.slurm.own_jobs import live_job
 from launcher.state import reconcile
-from launcher.trainings import LongRun, live_job, long_run, submit_long_run, trainings_of, write_long_run
+from launcher.trainings import LongRun, long_run, submit_long_run, trainings_of, write_long_run
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
@@ -64,12 +65,12 @@ def test_a_warned_job_saves_requeues_itself_and_ends_with_the_losses_of_an_undis
     wait(lambda: state_of(cancelled).outcome is Outcome.CANCELLED, 120)
 
     job_id = submit_long_run(warned, unhurried)
-    wait(lambda: live_job(warned.folder) == (job_id, "RUNNING"), 120)
+    wait(lambda: (job := live_job(warned.folder)) is not None and job.state.name == "RUNNING", 120)
     assert state_of(warned).outcome is Outcome.RUNNING
     wait(lambda: len(warned.folder.read_metrics()) > 2, 200)
     # Nothing may come in between: on a fast machine the training ends in a second or two, and saves no more.
     subprocess.run(["scancel", "--signal=USR2", job_id], check=True)
-    wait(lambda: (job := live_job(warned.folder)) is not None and job.state != "RUNNING", 120)
+    wait(lambda: (job := live_job(warned.folder)) is not None and job.state.name != "RUNNING", 120)
     saved = len(warned.folder.read_metrics())
     assert saved < 150
     submit_long_run(left_alone, unhurried)  # trains while the other waits for Slurm to run it again

@@ -19,6 +19,7 @@ from train_core.job.faults import (
     fault_of_signal,
     over_capacity_bytes,
 )
+from train_core.log_files import last_lines
 from train_core.measurement import Fault, Measurement, Outcome, RankFailure
 from train_core.process.machine import this_node
 from train_core.process.stop import Stopped
@@ -28,7 +29,6 @@ CULPRIT_GRACE_SECONDS = 2.0
 """The seconds to wait for the culprit's end when a rank that merely lost its peer is seen first."""
 
 VMSTAT = Path("/proc/vmstat")
-MAX_LOG_LINES = 40
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
         oom_kills: processes that the kernel killed for memory while the trial ran.
         log: the rank's output, whose end stands in for a traceback.
     """
-    tail = _last_lines(log)
+    said = last_lines(log)
     # Nothing in Python could run after a signal or a crash in native code, so the log has the only words there are.
     if exit_code < 0:
         cause = f"rank {rank} was killed by {signal.Signals(-exit_code).name}"
@@ -109,25 +109,19 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
     # SIGKILL alone may have come from anybody; with the kernel's counter it was most likely the kernel.
     if exit_code == -signal.SIGKILL and oom_kills > 0:
         fault, cause = Fault.MEMORY, f"{cause}; the kernel ended a process for lack of memory"
-    elif OUT_OF_MEMORY.search(tail):
+    elif OUT_OF_MEMORY.search(said):
         fault = Fault.MEMORY
     return RankFailure(
         rank=rank,
         outcome=Outcome.OUT_OF_MEMORY if fault is Fault.MEMORY else Outcome.FAILED,
         cause=cause,
-        traceback=tail,
+        traceback=said,
         time=time.time(),
         blamed=rank,
         fault=fault,
         node=this_node(),
-        over_capacity_bytes=over_capacity_bytes(tail) if fault is Fault.MEMORY else None,
+        over_capacity_bytes=over_capacity_bytes(said) if fault is Fault.MEMORY else None,
     )
-
-
-def _last_lines(log: Path) -> str:
-    if not log.exists():
-        return ""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-MAX_LOG_LINES:])
 
 
 def lost_a_peer(failure: RankFailure) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +13,7 @@ from train_core.checkpoints.huggingface_config import warn_of_differences
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
 from train_core.job.supervisor import Job, supervise
-from train_core.measurement import Measurement, Outcome, StepMetrics
+from train_core.measurement import Measurement, StepMetrics
 from train_core.process.lock import hold_lock
 from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
 from train_core.process.torch_import import importing_torch
@@ -44,7 +43,7 @@ def run_trial_here(
     trial = TrialFolder(folder)
     experiment = trial.read_experiment()
     saves = saves_when_stopped(experiment)
-    if saves and (completed := _earlier_measurement(trial, experiment)):
+    if saves and (completed := trial.completed(experiment)):
         return completed
     switch = StopSwitch() if saves else None
     with hold_lock(trial.running_lock), cancelled_by_signals(switch):
@@ -64,12 +63,6 @@ def _write(trial: TrialFolder, measurement: Measurement) -> None:
         cause = measurement.cause.removesuffix(".") or "the training ended well"
         problem = f"{measurement.outcome}: {cause}. Nor could {trial.measurement} be written ({error.strerror})"
         raise UsageError(problem, "Make room there, and run the same command again.") from None
-
-
-def _earlier_measurement(trial: TrialFolder, experiment: Experiment) -> Measurement | None:
-    known = trial.read_measurement()
-    is_this = known is not None and (known.outcome, known.fingerprint) == (Outcome.COMPLETED, experiment.fingerprint)
-    return known if is_this else None
 
 
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
@@ -119,15 +112,13 @@ def run_trial_as_rank(
     stop_asked = noted_signals() if saves_when_stopped(experiment) else never
     with importing_torch():
         from train_core.job.rank import run_rank
-        from train_core.process.world import seat_from_launcher
+        from train_core.process.world import require_seat
 
-    seat = seat_from_launcher(os.environ)
-    if seat is None:
-        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    seat = require_seat()
     if seat.size != experiment.parallel.world_size:  # before anything of an earlier attempt is forgotten
         problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
-    if completed := _earlier_measurement(trial, experiment):
+    if completed := trial.completed(experiment):
         return completed if seat.rank == 0 else None
     with _alone_in(trial, seat.rank):
         _begin(trial, seat.rank)

@@ -75,6 +75,18 @@ def seat_from_launcher(environment: Mapping[str, str]) -> Seat | None:
     return None
 
 
+def require_seat() -> Seat:
+    """The seat that this process was given.
+
+    Raises:
+        UsageError: no launcher gave one.
+    """
+    seat = seat_from_launcher(os.environ)
+    if seat is None:
+        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    return seat
+
+
 def _seat_from_srun(environment: Mapping[str, str]) -> Seat:
     # The node list of a heterogeneous job is sorted by name, and rank 0 is on the first node of the first component.
     first_component = environment.get("SLURM_JOB_NODELIST_HET_GROUP_0")

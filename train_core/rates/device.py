@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import time
 from collections import defaultdict
@@ -23,7 +22,7 @@ from train_core.process.world import (
     file_rendezvous,
     join,
     leave,
-    seat_from_launcher,
+    require_seat,
     usable_cores,
 )
 from train_core.rates.kernels import attention_rates, kernel_seconds, memory_rates, product_rates
@@ -52,9 +51,7 @@ def run_from_launcher(folder: Path) -> None:
     Raises:
         UsageError: no launcher gave a seat.
     """
-    seat = seat_from_launcher(os.environ)
-    if seat is None:
-        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    seat = require_seat()
     run_rank(RatesFolder(folder), seat, seat.local_rank)
 
 

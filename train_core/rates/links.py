@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from typing import Literal
@@ -10,10 +9,9 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from conf.errors import UsageError
 from conf.units import FLOAT32_BYTES
 from train_core.parallel.collectives import Axis, all_gather, all_reduce, reduce_scatter
-from train_core.process.world import choose_device, join, leave, seat_from_launcher
+from train_core.process.world import choose_device, join, leave, require_seat
 from train_core.rates.link_fit import fit_link
 from train_core.rates.plan import MESSAGE_BYTES, groups_of
 from train_core.rates.record import PATTERNS, LinkPlan, LinkTime, Pattern
@@ -102,9 +100,7 @@ def link_between_nodes(kind: Kind) -> tuple[float, float]:
     Raises:
         UsageError: no launcher gave a seat, or this process sees no device.
     """
-    seat = seat_from_launcher(os.environ)
-    if seat is None:
-        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    seat = require_seat()
     world = join(seat, choose_device(kind, seat.local_rank, may_be_bound=seat.may_be_bound))
     stopwatch = Stopwatch(world, Axis(world.size, world.rank), NUM_SAMPLES, SAMPLE_SECONDS)
     link = LinkPlan(name="nodes", stride=1, num_members=world.size, group_sizes=(world.size,))

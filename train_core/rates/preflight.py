@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from conf.errors import UsageError
-from train_core.process.world import World, choose_device, join, leave, seat_from_launcher
+from train_core.process.world import World, choose_device, join, leave, require_seat
 from train_core.rates.record import RankFacts
 
 PORT_OFFSET = 65
@@ -34,9 +32,7 @@ def facts_of_ranks(kind: Kind) -> list[RankFacts]:
     Raises:
         UsageError: no launcher gave a seat, or this process sees no device.
     """
-    seat = seat_from_launcher(os.environ)
-    if seat is None:
-        raise UsageError("neither srun nor torchrun started this process", "Start it with one of them.")
+    seat = require_seat()
     host, _, port = seat.rendezvous.rpartition(":")
     device = choose_device(kind, seat.local_rank, may_be_bound=seat.may_be_bound)
     free, total = torch.cuda.mem_get_info(device) if kind == "gpu" else (0, 0)

@@ -91,9 +91,9 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 
 def _print_allocation(folder: SweepFolder, patience: Patience) -> None:
     """Print which job carries the sweep out, if one does and Slurm answers."""
-    from launcher.allocation.folder import live_allocation
+    from launcher.slurm.own_jobs import live_job
 
-    with suppress(UsageError):
-        if (live := live_allocation(folder, patience)) and live.state:
+    with suppress(UsageError, OSError):  # of a sweep that is another's nothing can be written down
+        if live := live_job(folder.allocation, patience):
             nodes = f" on {live.state.nodes}" if live.state.nodes else ""
-            console.print(f"Trials run as steps of job {live.submission.job_id} ({live.state.name}{nodes}).")
+            console.print(f"Trials run as steps of job {live.job_id} ({live.state.name}{nodes}).")

@@ -22,7 +22,6 @@ from sweeps.folder.submission import read_submission
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
-from train_core.trial_folder import JobFolder
 
 MOST_ROWS = 500
 """Of more trials than these, those that only wait are counted and not listed."""
@@ -108,7 +107,7 @@ def state_lines(sweep: Sweep) -> list[str]:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
     elif history.finished and history.asked:
         lines.append(f"Ended: {history.finished}.")
-    controller = read_submission(JobFolder(sweep.folder.controller))
+    controller = read_submission(sweep.folder.controller)
     if controller is not None and not (history.finished or history.is_cancelled):
         lines.append(f"Controller: job {controller.job_id or controller.job_name}; it goes on with the sweep.")
     if history.device_seconds:

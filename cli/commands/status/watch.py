@@ -9,8 +9,9 @@ from rich.console import Console
 
 from cli.output.progress import LiveProgress, PlainProgress, outcome_counts
 from launcher.folder_lock import holder
+from launcher.slurm.answers import WATCHING
+from launcher.state import reconcile
 from launcher.trainings import trainings_of
-from launcher.watch import SlurmWatch
 from sweeps.folder.history import History
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
@@ -42,13 +43,12 @@ class PlainWatch(PlainProgress):
 
 def watch(folder: SweepFolder, name: str, console: Console) -> None:
     """Show the sweep in `folder` until all of it has ended, or until Ctrl-C, which ends nothing but this."""
-    slurm = SlurmWatch()
     try:
         with _screen(console) as screen:
             while True:
                 began = time.monotonic()
                 # The record is read anew each time, because a search adds trials to it.
-                states = slurm.latest(_readings(folder, name))
+                states = reconcile(_readings(folder, name), WATCHING)
                 screen.show(states)
                 if _has_ended(folder, states):
                     return

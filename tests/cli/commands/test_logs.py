@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.output.trial_log import GrowingFile
 from tests.cli.conftest import Command
 
 
@@ -53,16 +52,3 @@ def test_a_log_that_is_not_there_is_refused(
     done = trisweep("logs", "smoke", *arguments, cwd=finished)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
-
-
-def test_a_growing_file_is_read_on_and_a_new_one_from_its_start(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    growing = GrowingFile(path)
-    assert list(growing.news()) == []
-    path.write_bytes("one\ngrün".encode()[:-2])  # in the middle of a letter
-    assert "".join(growing.news()) == "one\ngr"
-    with path.open("ab") as file:
-        file.write("grün".encode()[-2:])
-    assert "".join(growing.news()) == "ün"
-    path.write_text("new")
-    assert "".join(growing.news()) == "new"

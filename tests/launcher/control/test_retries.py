@@ -10,7 +10,7 @@ import pytest
 from cli.output.state_document import state_document
 from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_avoid
 from launcher.control.orders import retry_failed_trials
-from launcher.slurm.cluster import node_names
+from launcher.slurm.texts import node_names
 from sweeps.folder.history import History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.doctor.slurm_checks import Wanted, slurm_findings
-from launcher.slurm.cluster import minutes, pairs_of_lines, pairs_of_words
+from launcher.slurm.texts import minutes, pairs_of_lines, pairs_of_words
 from tests.composed import load
 
 CONFIG = {

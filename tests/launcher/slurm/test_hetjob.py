@@ -11,7 +11,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.types.sites import SlurmComponent
 from launcher.allocation_sweep import request
-from launcher.slurm.cluster import first_ranks
+from launcher.slurm.silent_jobs import first_ranks
 from launcher.sweep import dry_run
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord

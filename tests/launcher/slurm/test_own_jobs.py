@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from conf.errors import UsageError
+from launcher import cancel
 from launcher.cancel import cancel_jobs
+from launcher.slurm import pbs
 from launcher.slurm.own_jobs import standings
 from sweeps.folder.submission import Submission
 
@@ -48,6 +50,24 @@ def test_a_job_under_another_number_than_was_written_down_is_found_by_its_name_a
     (job,) = standings([slurm_submission(number, **OURS)])
     assert (job.is_live, job.submission.job_id) == (True, "13")
     assert cancel_jobs([slurm_submission(number, **OURS)]) == ["13"]
+
+
+@pytest.mark.parametrize("tool", ["scancel", "qdel"])
+def test_a_tool_that_hangs_while_it_ends_jobs_is_said_to_hang(
+    tools: Tools, slurm_submission: Submit, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    tools(
+        scontrol=ON_ALPS,
+        squeue="echo '13|RUNNING|N/A||trisweep-175b-1a2b|'",
+        qstat="printf 'Job Id: 13\n    Job_Name = trisweep-175b-1a2b\n    job_state = R\n'",
+        sacct="true",
+        **{tool: "exec /bin/sleep 600"},
+    )
+    for module in (cancel, pbs):
+        monkeypatch.setattr(module, "MANY_JOBS_SECONDS", 0.2)
+    executor = "pbs" if tool == "qdel" else "slurm"
+    with pytest.raises(UsageError, match=f"{tool} did not answer within 0.2 s"):
+        cancel_jobs([slurm_submission("13", **OURS, executor=executor)])
 
 
 def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothing(

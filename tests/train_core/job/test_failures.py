@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,16 @@ def test_how_much_memory_was_lacking_is_kept(words: str, gib: float | None) -> N
     assert (lacked is None) if gib is None else (lacked is not None and lacked / 2**30 == pytest.approx(gib))
     told = failure_of(0, torch.OutOfMemoryError(words))
     assert failed_measurement("abc", told, 0.0).over_capacity_bytes == lacked
+
+
+def test_of_a_log_of_many_megabytes_only_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(2**25)
+        file.seek(0, 2)
+        file.write(b"\nthe last word")
+    tracemalloc.start()
+    assert silent_failure(0, -signal.SIGABRT, 0, log).traceback.endswith("the last word")
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 2**21

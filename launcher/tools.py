@@ -1,0 +1,52 @@
+"""Other people's tools, such as those of Slurm and of the drivers, run for their answer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import NamedTuple
+
+ANSWER_SECONDS = 20
+"""As long as a busy controller may take, or a driver that wakes its devices. A broken one hangs."""
+
+MANY_JOBS_SECONDS = 60
+"""As long as Slurm or PBS may take to look at, or end, some hundred jobs."""
+
+
+class ToolResult(NamedTuple):
+    """The output of a tool.
+
+    Attributes:
+        exit_code: None where it is absent, cannot be run or did not answer in time; `stderr` says which.
+    """
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def complaint(self) -> str:
+        return " ".join((self.stderr or self.stdout).split())
+
+
+def ask(*command: str, stdin: str | None = None, seconds: float | None = ANSWER_SECONDS) -> ToolResult:
+    """Run a tool; one that is absent or hangs has not answered well.
+
+    Args:
+        seconds: after which it is ended; None for what would be half done then, such as a submission.
+    """
+    if not shutil.which(command[0]):
+        return ToolResult(None, "", f"there is no {command[0]} on the PATH")
+    try:
+        given = None if stdin is None else stdin.encode()
+        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return ToolResult(None, "", f"{command[0]} did not answer within {seconds} s")
+    except OSError as error:
+        return ToolResult(None, "", str(error))
+    # Not as text: a patch has to keep the line ends of its files.
+    return ToolResult(done.returncode, *(said.decode(errors="replace") for said in (done.stdout, done.stderr)))
