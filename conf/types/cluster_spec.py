@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -130,7 +131,7 @@ class EfficiencySpec(Frozen):
     launch: Positive = 1.0
     runs: FittedRuns | None = None
 
-    @property
+    @cached_property
     def own_scale(self) -> Mapping[str, float]:
         """Those constants of scale that this cluster has of its own."""
         stated = {name: getattr(self, name) for name in ("shown", "latency", "slowest", "taper", "start")}

@@ -16,15 +16,13 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import (
-    Passes,
+    after_pipeline,
     hop_seconds,
     ranks_per_core,
-    reduction_seconds,
     run_pipeline,
     slower_share,
     stage_passes,
     sum_up,
-    update_seconds,
 )
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
@@ -69,20 +67,15 @@ def mixed_step(
         works: the work of the plans on each type.
         stages: the whole pipeline in groups, first to last.
     """
-    passes = [stage_passes(_priced_stage(types, plans, works, each)) for each in stages]
+    priced = [PricedStage(types[each.type_index].setting, plans, works[each.type_index], each.group) for each in stages]
+    passes = [stage_passes(stage) for stage in priced]
     groups = [each.group for each in stages]
     per_core = np.asarray(max(ranks_per_core(each.num_devices, each.setting.cluster) for each in types))
     pipeline = run_pipeline(plans, groups, passes, _hops(types, plans, works, stages), per_core)
-    reduced, update = _after_pipeline(types, plans, works, stages, passes)
+    reduced, update = after_pipeline(priced, passes)
     # The pace is that of the slowest type, whose devices differ among themselves too.
     slower = slower_share(types[0].setting, plans.world_size)
     return sum_up(pipeline, reduced * per_core, update * per_core, slower)
-
-
-def _priced_stage(
-    types: Sequence[TypeOfDevices], plans: Plans, works: Sequence[Work], stages: StagesOnType
-) -> PricedStage:
-    return PricedStage(types[stages.type_index].setting, plans, works[stages.type_index], stages.group)
 
 
 def _hops(
@@ -102,39 +95,6 @@ def _hops(
 def on_widest_link(setting: Setting) -> Setting:
     """The setting with the widest link alone, since whatever leaves a cluster goes over that link."""
     return replace(setting, cluster=setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]}))
-
-
-def _after_pipeline(
-    types: Sequence[TypeOfDevices],
-    plans: Plans,
-    works: Sequence[Work],
-    stages: Sequence[StagesOnType],
-    passes: list[Passes],
-) -> tuple[Floats, Floats]:
-    """Seconds of the reduction and of the update of the block that finishes last.
-
-    A block's gradients are complete after the last backward pass of its first stage. The last backward pass runs from
-    the end of the pipeline to its start, so later blocks finish earlier, by the backward passes of all stages before
-    them, and can use that head start for their reduction.
-    """
-    reduced: Floats = np.zeros(len(plans))
-    update: Floats = np.zeros(len(plans))
-    latest: Floats = np.full(len(plans), -np.inf)
-    head_start: Floats = np.zeros(len(plans))
-    for each, seconds in zip(stages, passes, strict=True):
-        stage = _priced_stage(types, plans, works, each)
-        backward = seconds.input_gradient + seconds.weight_gradient
-        if each.heads_block or bool(np.all(each.group.is_first)):
-            own = reduction_seconds(stage, seconds.forward + backward)
-            own_update = update_seconds(stage)
-            # Blocks are compared by when they are done, counted from the end of the pipeline's last backward pass.
-            later = own + own_update - head_start > latest
-            latest = np.where(later, own + own_update - head_start, latest)
-            reduced, update = np.where(later, own - head_start, reduced), np.where(later, own_update, update)
-        # The stages that follow were done by so much earlier: the last backward pass went through these stages since.
-        head_start = head_start + each.group.count * (backward + seconds.tensor_backward)
-    # A reduction that is over before the pipeline is does not make the step shorter.
-    return np.maximum(reduced, 0.0), update
 
 
 def block_shortfall(

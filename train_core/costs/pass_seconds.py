@@ -137,7 +137,7 @@ def _compute_seconds(block: _Block) -> Floats:
 
 def _times(block: _Block, hops: Sequence[tuple[float, float]], lag: float) -> Iterator[StageTimes]:
     stages = block.stages
-    reductions = _columns(stages, _reductions(block.priced_stage, _compute_seconds(block)))
+    reductions = _columns(stages, reduction_seconds(block.priced_stage, _compute_seconds(block)))
     updates = _columns(stages, update_seconds(block.priced_stage))
     for index, (reduction, update) in enumerate(zip(reductions, updates, strict=True)):
         chunks = _chunks(block, index, *hops[index])
@@ -180,15 +180,6 @@ def _of_chunk(layers: Floats, whole: Floats, share: float, has_end: bool) -> flo
     of_layers, of_all = float(np.ravel(layers)[0]), float(np.ravel(whole)[0])
     # What a stage takes beyond its layers is that of its end: the embedding, or the last norm and the head.
     return share * of_layers + has_end * (of_all - of_layers)
-
-
-def _reductions(stages: PricedStage, hiding: Floats) -> Floats:
-    """Return the reduction of each stage, as only the first and the last stage add up a tied embedding."""
-    model = stages.setting.model.model_copy(update={"tied_embeddings": False})
-    ends = reduction_seconds(stages, hiding)
-    inner = reduction_seconds(replace(stages, setting=replace(stages.setting, model=model)), hiding)
-    seconds: Floats = np.where(stages.group.is_first | stages.group.is_last, ends, inner)
-    return seconds
 
 
 def _columns(stages: StageGroup, column: Floats) -> Floats:

@@ -42,7 +42,7 @@ HINTS = {
     "parallel.tensor_parallel_size": "Use a divisor of heads, feed-forward width and devices; one that is larger than a"
     " node needs parallel.tensor_parallel_across_nodes=true.",
     "parallel.pipeline_parallel_size": "Use a divisor of the devices, up to the number of layers.",
-    "parallel.expert_parallel_size": "Use a divisor of the model's experts and of the ranks that can hold some of them.",
+    "parallel.expert_parallel_size": "Use a divisor of the model's experts and of the ranks that hold some.",
     "batch.micro_batch_size": "Use a divisor of batch.global_batch_size.",
 }
 """What a knob has to be that leaves no plan although it is the only one that is pinned."""

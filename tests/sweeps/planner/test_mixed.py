@@ -108,8 +108,7 @@ def seconds_of(
         hidden = passes.forward + passes.input_gradient + passes.weight_gradient
         computed.append(hidden[0])
         reduced, update = reduction_seconds(priced, hidden), update_seconds(priced)
-        heads = stage == 0 or kinds[stage] != kinds[stage - 1]
-        waits.append((heads, reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
+        waits.append((reduced[0], update[0], (hidden - passes.forward + passes.tensor_backward)[0]))
     one = np.array([1])
     (whole,), (pace,) = pipeline_seconds(groups, seconds, one * p, one * m, one, one * 0)
     slowest = spaces[0].setting.scale.slowest * sqrt(2 * log(plans.world_size[0]))
@@ -133,14 +132,13 @@ def hop_to_previous(spaces: list[Space], works: list[Work], plans: Plans, kind: 
     return np.maximum(*outside)
 
 
-def after(waits: list[tuple[bool, float, float, float]]) -> float:
-    """Reduction and update of the block that ends last, beyond the first stage's last backward."""
-    before, latest, chosen = 0.0, -inf, 0.0
-    for heads, reduced, update, backward in waits:
-        if heads and reduced + update - before > latest:
-            latest, chosen = reduced + update - before, max(0.0, reduced - before) + update
+def after(waits: list[tuple[float, float, float]]) -> float:
+    """Seconds from the first stage's last backward pass to the end of the last reduction, and those of an update."""
+    before, ends = 0.0, []
+    for reduced, _, backward in waits:
+        ends.append(reduced - before)
         before += backward
-    return chosen
+    return max(ends) + max(update for _, update, _ in waits)
 
 
 @pytest.mark.slow

@@ -49,13 +49,17 @@ class PricedStage:
         """The sum of a column of `LayerCosts` over the layers, of which some may recompute and the others not."""
         if not recompute_by_layer(self.plans):
             return self.of_equal_layers(name)
+        some = self._recomputed_layers
+        return self._of_equal(some, name) + (self.group.layers - some) * getattr(self.work.plain_layer, name)
+
+    @cached_property
+    def _recomputed_layers(self) -> Integers:
         layers = self.group.layers
-        some = by_distinct(
+        return by_distinct(
             self.plans,
             "recompute_every",
             lambda fewer: recomputed_layers(layers, fewer.virtual_pipeline_size, fewer.recompute_every),
         )
-        return self._of_equal(some, name) + (layers - some) * getattr(self.work.plain_layer, name)
 
     def of_equal_layers(self, name: str) -> Any:
         """The same for a column that recomputation does not change, or layers that all recompute alike."""

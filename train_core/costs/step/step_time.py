@@ -16,7 +16,7 @@ from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import across_groups_seconds, pipeline_extent, replica_seconds, widest_hop
-from train_core.costs.step.schedule import MicroBatchSeconds, pipeline_seconds
+from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds
 from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
@@ -66,10 +66,8 @@ def step_columns(stages: Sequence[PricedStage]) -> StepColumns:
     hop = hop_seconds(setting, plans, work)
     passes = [stage_passes(stage) for stage in stages]
     per_core = ranks_per_core(plans.world_size, setting.cluster)
-    # Backward passes end on the first stage, so the step waits for its reduction; later stages are done by then.
     pipeline = run_pipeline(plans, groups, passes, [hop] * len(groups), per_core)
-    reduced = reduction_seconds(first, _backward_and_forward(passes[0]))
-    update = update_seconds(first)
+    reduced, update = after_pipeline(stages, passes)
     return sum_up(pipeline, reduced * per_core, update * per_core, slower_share(setting, plans.world_size))
 
 
@@ -97,6 +95,37 @@ def run_pipeline(
     # Ranks that share cores work while others wait, which can leave no bubble at all; it never becomes negative.
     bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
     return Pipeline(compute, tensor, transfers, bubble, gathers)
+
+
+def after_pipeline(stages: Sequence[PricedStage], passes: Sequence[Passes]) -> tuple[Floats, Floats]:
+    """Seconds from the pipeline's end to that of the last reduction, and of the longest update.
+
+    A stage's gradients are complete after its last backward pass. That pass goes from the last stage to the first, so
+    a later stage has a head start, by the backward passes of all stages before it. No rank updates before all have
+    reduced, since all add up the norm of the gradients first.
+
+    Args:
+        stages: the whole pipeline in groups of equal stages, of which each first one finishes last.
+    """
+    reduced = reduction_seconds(stages[0], _backward_and_forward(passes[0]))
+    update, head_start = update_seconds(stages[0]), _last_backward_seconds(stages[0], passes[0])
+    for stage, seconds in zip(stages[1:], passes[1:], strict=True):
+        is_there = stage.group.count > 0
+        own = reduction_seconds(stage, _backward_and_forward(seconds)) - head_start
+        reduced = np.maximum(reduced, np.where(is_there, own, 0.0))
+        update = np.maximum(update, np.where(is_there, update_seconds(stage), 0.0))
+        head_start = head_start + _last_backward_seconds(stage, seconds)
+    return reduced, update
+
+
+def _last_backward_seconds(stage: PricedStage, passes: Passes) -> Floats:
+    """Seconds from the end of the stage behind these to the end of the first of them."""
+    plans = stage.plans
+    backward = passes.input_gradient + passes.tensor_backward
+    # Weight gradients that waited fill the time until the end on later stages. Source: arXiv 2401.10241, section 2.2.
+    filled = np.maximum(backward - passes.weight_gradient, 0.0)
+    each = np.where(plans.schedule == ZERO_BUBBLE, filled, backward + passes.weight_gradient)
+    return stage.group.count * each / plans.virtual_pipeline_size
 
 
 def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) -> StepColumns:
@@ -190,10 +219,9 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
 
 
 def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
-    """Seconds that show of the collectives of the first stage, whose last backward pass ends the pipeline.
+    """Seconds that show of the collectives of a stage after its last backward pass.
 
     They run beside the computation of `_overlapped_micro_batches`; adding up a tied embedding hides behind nothing.
-    Jobs over several types of devices have a rule of their own (`costs.mixed`).
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
@@ -214,7 +242,8 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     copies = stage.work.token_embedding_parameters * float(setting.reduced_bytes)
     # The two copies are on the first stage and the last, which are the whole pipeline apart.
     tied = pair_seconds(setting, copies, pipeline_extent(setting, plans))
-    return shown + np.where(plans.pipeline_parallel_size > 1, tied, 0.0)
+    has_copy = stage.group.is_first | stage.group.is_last
+    return shown + np.where(has_copy & (plans.pipeline_parallel_size > 1), tied, 0.0)
 
 
 def _overlapped_micro_batches(plans: Plans) -> Floats:
@@ -231,7 +260,7 @@ def _overlapped_micro_batches(plans: Plans) -> Floats:
 
 
 def update_seconds(stage: PricedStage) -> Floats:
-    """The update of what a rank of the first stage owns, bound by the bandwidth of its memory or of the host's.
+    """The update of what a rank of the stage owns, bound by the bandwidth of its memory or of the host's.
 
     Beside it are passes over whole gradients. Source: Megatron-Core, distributed/param_and_grad_buffer.py (`reset`,
     `scale_gradients`) and optimizer/clip_grads.py.

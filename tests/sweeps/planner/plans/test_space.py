@@ -209,7 +209,13 @@ def test_both_orders_of_the_axes_are_tried_where_experts_fill_a_stage(pinned: di
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "split"),
-    [("trisweep", "null"), ("trisweep", "1"), ("megatron-core", "null"), ("megatron-core", "1"), ("megatron-core", "2")],
+    [
+        ("trisweep", "null"),
+        ("trisweep", "1"),
+        ("megatron-core", "null"),
+        ("megatron-core", "1"),
+        ("megatron-core", "2"),
+    ],
 )
 def test_experts_are_spread_over_every_number_of_ranks_that_an_experiment_accepts(trainer: str, split: str) -> None:
     """Over tensor ranks too, where each rank holds whole experts."""

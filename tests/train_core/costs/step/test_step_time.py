@@ -232,6 +232,18 @@ def test_on_a_cpu_zero_1_reduces_gradients_whole_as_the_trainer_does() -> None:
     assert sharded / whole == pytest.approx(3 / 2)
 
 
+def test_a_later_stage_with_more_layers_reduces_and_updates_them_after_the_pipeline() -> None:
+    """The gradients of 40 layers take as long wherever they are; behind 8 they are complete a backward pass earlier."""
+    setting = with_trainer(gpt(), data_overlap=0.0)
+    plan = {"pipeline_parallel_size": 2, "data_parallel_size": 8, "num_micro_batches": 4}
+    light_first, heavy_first = (
+        priced(setting, **plan, first_stage_layers=layers, last_stage_layers=48 - layers) for layers in (8, 40)
+    )
+    assert term(light_first, "optimizer") == pytest.approx(term(heavy_first, "optimizer"), rel=0.01)
+    waited = term(heavy_first, "data") - term(light_first, "data")
+    assert 0 < waited < 0.5 * term(heavy_first, "data")
+
+
 def test_zero_1_updates_a_share_of_the_parameters() -> None:
     setting = with_efficiency(gpt(), kernel_seconds=0.0)
     setting = with_trainer(setting, whole_gradient_bytes=0.0)
