@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sweeps.planner.choosing.scaling import ScalingPoint
 
 BEST = "best"
+OF_MIXED = frozenset({"search", "num_tokens", "num_steps", "mixed", "implementation", "top", "output_format"})
+"""The options that count for one job over several types of devices."""
 
 
 def run_search(composition: Composition, options: SearchOptions) -> None:
@@ -37,13 +39,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     if options.mixed is not None:
         _run_mixed(composition, options)
         return
-    wanted = request(
-        composition,
-        devices=options.devices,
-        clusters=options.clusters,
-        implementation=options.implementation,
-        headroom=options.headroom,
-    )
+    wanted = request_of(composition, options)
     training = training_of(wanted, options)
     try:
         with _waiting(len(wanted.spaces)):
@@ -80,19 +76,24 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     from sweeps.planner.mixed import choose_mixed
 
     assert options.mixed is not None
-    # A mixed job has its devices given and is searched for time alone. Silence would suggest that an option counted.
-    limits = (options.budget, options.deadline, options.headroom, options.flat)
-    taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, *limits)
-    if any(taken) or options.chosen_objective != DEFAULT_OBJECTIVE:
-        remedy = (
-            "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline, --headroom, --flat"
-            " and --objective."
-        )
-        raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
+    # A mixed job has its devices given and is searched for time alone, which may be said.
+    allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
+    options.require_only(allowed, "--mixed says which devices one job takes, and finds the fastest plan")
     wanted = mixed_request(composition, options.mixed, options.implementation)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
     print_mixed(choice, wanted, composition.overrides, training, options.chosen_format)
+
+
+def request_of(composition: Composition, options: SearchOptions) -> Request:
+    """What is searched, as the options say."""
+    return request(
+        composition,
+        devices=options.devices,
+        clusters=options.clusters,
+        implementation=options.implementation,
+        headroom=options.headroom,
+    )
 
 
 def training_of(wanted: Request, options: SearchOptions) -> Training:
