@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.command_line.arguments import composition_of
-from cli.output.console import count_of
 from conf.errors import UsageError
 from conf.folders import options
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition

@@ -9,9 +9,10 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.console import console, leave_stdout_to_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.output.state_document import print_state
+from conf.units import count_of
 
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 TrialIds = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]

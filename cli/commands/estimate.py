@@ -10,8 +10,9 @@ import typer
 from rich.progress import track
 
 from cli.command_line.arguments import TRAINERS, AsJson
-from cli.output.console import complaints, console, count_of, leave_stdout_to_json, print_json
+from cli.output.console import complaints, console, leave_stdout_to_json, print_json
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from results.score import RowComparison

@@ -9,11 +9,12 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped
+from cli.output.console import console, leave_stdout_to_json, print_unwrapped
 from cli.output.next_command import same_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
 from conf.overrides import Overrides
+from conf.units import count_of
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
 Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]

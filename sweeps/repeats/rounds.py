@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from conf.units import count_of
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of
 from sweeps.repeats.ranking import disturbances, late_ones, lateness
@@ -95,7 +96,7 @@ class Rounds:
     def _ending(self, over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:
         """Return the sentence that says why the sweep has ended."""
         repeats = _num_repeats(trials)
-        again = f", and {repeats} measurement{'s' if repeats > 1 else ''} repeated" if repeats else ""
+        again = f", and {count_of(repeats, 'measurement')} repeated" if repeats else ""
         if len(points) < 2 or self.every_point:
             return over + again
         found = "no clear winner among them" if rivals_of(points[0], points) else "the fastest stands apart"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cli.output.console import console, count_of, print_unwrapped
+from cli.output.console import console, print_unwrapped
 from cli.output.next_command import same_command
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError
 from conf.overrides import for_a_shell
 from conf.types.sweep_spec import is_of_time
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition

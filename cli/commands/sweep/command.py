@@ -28,9 +28,10 @@ from cli.commands.sweep.what_is_measured import (
     print_part,
 )
 from cli.live_import import followed_in_mlflow
-from cli.output.console import complaints, console, count_of, leave_stdout_to_json, print_json, print_verbatim
+from cli.output.console import complaints, console, leave_stdout_to_json, print_json, print_verbatim
 from cli.output.state_document import print_state
 from conf.errors import EXIT_INTERRUPTED, ConfigError
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition

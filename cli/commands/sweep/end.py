@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.output.console import console, count_of, print_unwrapped
+from cli.output.console import console, print_unwrapped
 from cli.output.next_command import next_command, same_command
 from conf.errors import EXIT_FAILED
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from launcher.where import SweepPlace

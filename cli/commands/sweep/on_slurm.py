@@ -8,9 +8,10 @@ import typer
 
 from cli.commands.sweep.end import end_command
 from cli.live_import import followed_in_mlflow
-from cli.output.console import console, count_of, print_unwrapped, shown_path
+from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from conf.errors import EXIT_INTERRUPTED
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from launcher.control.advance import Rules

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.output.console import console, count_of
+from cli.output.console import console
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from sweeps.later_command import Restriction
