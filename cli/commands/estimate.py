@@ -151,7 +151,7 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     if by_series is not None:
         console.print(by_series)
     if len(confirmed) < len(rows):
-        console.print(f"{len(rows) - len(confirmed)} rows with confirmed=no are left out.")
+        console.print(f"Left out, with confirmed=no: {count_of(len(rows) - len(confirmed), 'row')}.")
     for message in unreadable[:MOST_UNREADABLE]:
         console.print(f"Left out: {message}")
     if len(unreadable) > MOST_UNREADABLE:

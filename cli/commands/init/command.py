@@ -12,6 +12,7 @@ from cli.command_line.arguments import AsJson
 from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from cli.commands.init.machine import DescribedMachine
@@ -82,7 +83,7 @@ def _print(folder: Path, described: DescribedMachine, written: list[str], kept: 
     if offer is None:
         console.print("No Slurm answered, so all numbers of the cluster are an example: correct them.")
     else:
-        of = f"{described.num_nodes} nodes of {described.devices_per_node} x {described.device}"
+        of = f"{count_of(described.num_nodes, 'node')} of {described.devices_per_node} x {described.device}"
         console.print(f"Slurm told of partition {offer.partition}: {of}. Correct the links and the rest.")
     console.print("Next:")
     for command in _next(folder, described):

@@ -13,6 +13,7 @@ from cli.commands.sweep.on_slurm import print_next_commands
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_verbatim, shown_path
 from conf.errors import EXIT_INTERRUPTED
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from launcher.control.advance import Rules
@@ -35,7 +36,7 @@ def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     unit = "GPU-hours" if allocation.shape.uses_gpus else "core-hours"
     chosen = sum(trial.selected for trial in record.trials)
     console.print(
-        f"{chosen} trials as steps of one allocation of {allocation.shape.num_nodes} nodes"
+        f"{count_of(chosen, 'trial')} as steps of one allocation of {count_of(allocation.shape.num_nodes, 'node')}"
         f" ({allocation.device_hours:,.0f} {unit} at most each time it runs). Nothing was submitted."
     )
 
@@ -67,7 +68,7 @@ def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrder
     if done.job_id is None:
         console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")
     elif done.is_new:
-        waiting = f"{done.step.num_waiting} trials" if done.step and done.step.num_waiting else "the sweep"
+        waiting = count_of(done.step.num_waiting, "trial") if done.step and done.step.num_waiting else "the sweep"
         console.print(f"Job {done.job_id} carries {waiting} out as steps. Folder: {shown_path(place.folder.path)}")
     else:
         console.print(f"Job {done.job_id} carries the sweep out already. Folder: {shown_path(place.folder.path)}")
@@ -99,7 +100,7 @@ def _run_inside(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepO
     if step.finished:
         print_why_it_ended(stored, rules)
     else:
-        remaining = f"The allocation ends with {step.num_waiting} trials left."
+        remaining = f"The allocation ends with {count_of(step.num_waiting, 'trial')} left."
         console.print(f"{step.held or remaining} The same command continues in another.")
     report_on(stored, settings.tracking)
     if step.finished:

@@ -76,7 +76,7 @@ def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "Predicted against measured" in done.stdout
     assert "A paper, 1" in done.stdout
-    assert "1 rows with confirmed=no are left out." in done.stdout
+    assert "Left out, with confirmed=no: 1 row." in done.stdout
     assert "Left out: iter_time_s = 'fast': is not a number" in done.stdout
 
 
