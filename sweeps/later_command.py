@@ -3,7 +3,7 @@
 So `trisweep sweep 175b batch.micro_batch_size=1` takes part of the sweep that `trisweep sweep 175b` takes whole: both
 share the record and every measurement, and the part has a report of its own. Where the named values make other points
 than the sweep's own, such as a batch that its file does not list, the command is a sweep of its own, as any change of
-the configuration is; what was asked for before stays with it (`sweeps.later_command`).
+the configuration is; what was asked for before stays with it.
 
 `trisweep sweep smoke search=bayes` plans other points than `trisweep sweep smoke` does. What the earlier command asked
 for stays in the record, with its name and its results, and the later one says what it wants of it (`Trial.role`).
