@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from conf.errors import UsageError
+from conf.nearest import listed
 from sweeps.folder.submission import LOG_SUFFIXES
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
@@ -77,5 +78,4 @@ def _interest(reading: Reading, to_follow: bool) -> int:
 
 def _names(readings: Sequence[Reading]) -> str:
     names = [reading.name for reading in readings if reading.outcome is not None]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return listed(names, MOST_NAMED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli.output.console import console
+from conf.nearest import listed
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ def print_left_out(record: SweepRecord) -> None:
     left_out = [trial.trial_id for trial in fitting if not trial.selected]
     if not left_out:
         return
-    more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
     console.print(
         f"{len(fitting)} fit, {len(fitting) - len(left_out)} are measured: sweep.max_trials={record.spec.max_trials}"
-        f" takes the baseline and the best predicted. Left out: {', '.join(left_out[:MOST_NAMED])}{more}."
+        f" takes the baseline and the best predicted. Left out: {listed(left_out, MOST_NAMED)}."
     )
 
 
