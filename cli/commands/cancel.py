@@ -27,8 +27,8 @@ def cancel(
 ) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
-    from launcher.control.orders import find_trial
     from launcher.trainings import training_of
+    from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
     if as_json:
@@ -43,7 +43,8 @@ def cancel(
             print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=0)
         return
     if trial:
-        ended = cancel_trials(sweep, [find_trial(sweep, each) for each in trial])
+        readings = sweep.read()
+        ended = cancel_trials(sweep, [reading_called(readings, each).trial for each in trial])
         again = next_command("retry", sweep, "--trial", "ID")
         print_unwrapped(f"{count_of(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:
