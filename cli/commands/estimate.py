@@ -11,7 +11,7 @@ from rich.progress import track
 
 from cli.command_line.arguments import TRAINERS, AsJson
 from cli.output.console import complaints, console, leave_stdout_to_json, print_json
-from conf.errors import EXIT_FAILED, ConfigError, UsageError
+from conf.errors import EXIT_FAILED, ConfigError
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ MOST_REASONS = 5
 
 
 def estimate(
-    table: Annotated[
-        Path | None, typer.Argument(help="A CSV file of configurations, one a row (docs/estimate.md).")
-    ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", hidden=True)] = None,
+    table: Annotated[Path, typer.Argument(help="A CSV file of configurations, one a row (docs/estimate.md).")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table with its predictions here, in place of showing them.")
     ] = None,
@@ -52,7 +49,7 @@ def estimate(
         raise ConfigError("implementation", implementation, "is not a trainer known here", remedy)
     if as_json:
         leave_stdout_to_json()
-    read = read_table(_the_one(table, csv))
+    read = read_table(table)
     rows = price(_with_progress(read.records), implementation)
     if out is not None:
         write_table(out, read.columns, [row.cells() for row in rows])
@@ -69,19 +66,6 @@ def estimate(
         print_json("estimate", _document(rows, out, compared if score else None))
     if all(row.prediction is None for row in rows):
         raise typer.Exit(EXIT_FAILED)
-
-
-def _the_one(table: Path | None, csv: Path | None) -> Path:
-    """The table to price. Scripts that were written for earlier versions name it by --csv.
-
-    Raises:
-        UsageError: none is named, or two are.
-    """
-    if (path := table or csv) is None:
-        raise UsageError("No table was named", "Name a CSV file: trisweep estimate TABLE.csv (docs/estimate.md).")
-    if table and csv:
-        raise UsageError("Two tables were named", "Leave out --csv.")
-    return path
 
 
 def _with_progress(records: Sequence[Record]) -> Iterable[Record]:
