@@ -40,13 +40,12 @@ def estimate(
     Exit code 1: no row could be priced.
     """
     from results.terminal.priced_table import priced_table
+    from sweeps.planner.request import implementation_called
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
-    from train_core.costs import IMPLEMENTATIONS
 
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        remedy = f"Known: {', '.join(IMPLEMENTATIONS)}."
-        raise ConfigError("implementation", implementation, "is not a trainer known here", remedy)
+    if implementation is not None:
+        implementation_called(implementation)
     if as_json:
         leave_stdout_to_json()
     read = read_table(table)

@@ -33,12 +33,10 @@ def init(
     """
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
-    from conf.compose.load import is_name, load_cluster
+    from conf.compose.load import load_cluster, require_name
     from launcher.doctor.site import read_site
 
-    if name is not None and not is_name(name):
-        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
-        raise ConfigError("--name", name, "is not a name for a cluster", remedy)
+    require_name("--name", name)
     if partition is not None and partition not in (names := partitions()):
         remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
         raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
