@@ -139,7 +139,6 @@ def _trials(experiment: Experiment, predicted: Estimate, num_trials: int) -> Ite
             point={"training.seed": seed},
             experiment=experiment.model_copy(update={"training": training}),
             estimate=predicted,
-            infeasible_reason=None,
             selected=True,
             is_baseline=seed == 0,
         )

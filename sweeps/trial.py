@@ -56,11 +56,11 @@ class Trial(Frozen):
 
     trial_id: str
     point: dict[str, Value]
-    experiment: Experiment | None
-    estimate: Estimate | None
-    infeasible_reason: str | None
-    selected: bool
-    is_baseline: bool
+    experiment: Experiment | None = None
+    estimate: Estimate | None = None
+    infeasible_reason: str | None = None
+    selected: bool = False
+    is_baseline: bool = False
     chosen_because: str | None = None
     expected_gain: float | None = None
     repeat: Annotated[int, Field(ge=0)] = 0

@@ -66,11 +66,6 @@ class Stages:
         drafted = Trial(
             trial_id=f"{place.follows[TRAIN]}-{name}",
             point=before.point,
-            experiment=None,
-            estimate=None,
-            infeasible_reason=None,
-            selected=False,
-            is_baseline=False,
             stage=name,
             after=before.trial_id,
         )
