@@ -175,7 +175,7 @@ class _Roles:
         self._planned, self._draft, self._by, self._asks_later = planned, draft, by, asks_later
 
     def with_role(self, trial: Trial) -> Trial:
-        is_planned, point = trial.identity[0] in self._planned, self._point_of(trial)
+        is_planned, point = trial.mark in self._planned, self._point_of(trial)
         goes_on = trial.asked_by == self._by and (is_planned or (self._asks_later and point is not None))
         if goes_on:
             return trial.model_copy(update={"role": "asked", "selected": trial.infeasible_reason is None})
@@ -189,7 +189,7 @@ class _Roles:
         if self._draft is None or trial.experiment is None:
             return None
         point = {**trial.point, **_stated_layout(trial, self._draft)}
-        return point if self._draft(Proposal(point, "")).identity[0] == trial.identity[0] else None
+        return point if self._draft(Proposal(point, "")).mark == trial.mark else None
 
 
 def _stated_layout(trial: Trial, draft: Draft) -> Point:
@@ -202,7 +202,7 @@ def _stated_layout(trial: Trial, draft: Draft) -> Point:
 
 def _with_one_baseline(trials: list[Trial], planned: SweepRecord) -> Iterator[Trial]:
     """The baseline of the new command, where it has one, is the only one; its repeats are the baseline's too."""
-    marks = {trial.identity[0] for trial in planned.trials if trial.is_baseline}
+    marks = {trial.mark for trial in planned.trials if trial.is_baseline}
     if not marks:
         return iter(trials)
-    return (trial.model_copy(update={"is_baseline": trial.identity[0] in marks}) for trial in trials)
+    return (trial.model_copy(update={"is_baseline": trial.mark in marks}) for trial in trials)

@@ -70,9 +70,14 @@ class Trial(Frozen):
     after: str = ""
 
     @property
+    def mark(self) -> str:
+        """Equal for all measurements of the same experiment. Ids are for people, and may be cut short."""
+        return self.experiment.fingerprint if self.experiment else self.trial_id
+
+    @property
     def identity(self) -> tuple[str, int]:
-        """Equal for the same measurement of the same experiment. Ids are for people, and may be cut short."""
-        return (self.experiment.fingerprint if self.experiment else self.trial_id), self.repeat
+        """Equal for the same measurement of the same experiment."""
+        return self.mark, self.repeat
 
 
 def named_apart(trials: Iterable[Trial], taken: Iterable[str] = ()) -> Iterator[Trial]:

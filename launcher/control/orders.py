@@ -92,9 +92,9 @@ def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str
         wants: which trials the command is about.
     """
     readings = sweep.read()
-    open_ones = {each.trial.identity[0] for each in readings if each.trial.repeat and _is_open(each)}
+    open_ones = {each.trial.mark for each in readings if each.trial.repeat and _is_open(each)}
     # What several versions of the trainer measured is several points, and one to be measured by the present version.
-    points = {point.middle.trial.identity[0]: point for point in measured_points(readings)}
+    points = {point.middle.trial.mark: point for point in measured_points(readings)}
     wanted = [each for mark, each in points.items() if mark not in open_ones and wants(each.middle.trial)]
     again = [_repetition(sweep, point, readings) for point in wanted]
     Journal(sweep.folder.journal).append(*(Asked(trial=trial) for trial in again))

@@ -16,11 +16,10 @@ from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen
 from train_core.costs.setting import Floats, Plans
 from train_core.costs.terms import STEP_TERMS
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 NOISE = 0.02  # of the median of a completed trial's steps, as a share of it
 NOISE_OF_FEW_STEPS = 0.04
-IN_FLIGHT = (Outcome.PENDING, Outcome.RUNNING)
 WITHOUT_RATE = (Outcome.FAILED, Outcome.TIMED_OUT)
 
 
@@ -65,7 +64,7 @@ class Observed:
         return [
             number
             for number, reading in enumerate(self.readings)
-            if reading.outcome in IN_FLIGHT and not is_measured[number]
+            if reading.outcome in LIVE and not is_measured[number]
         ]
 
     def measured_rates(self) -> Seen:
