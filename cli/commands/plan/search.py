@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.commands.plan.search_output import SearchOutput, print_answer, print_explanations, print_mixed
@@ -15,14 +14,12 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, judge
-from sweeps.planner.choosing.objectives import steps_for, tokens_per_step
+from sweeps.planner.choosing.explain import Explanation, explain
+from sweeps.planner.choosing.objectives import ScalingKind, steps_for, tokens_per_step
+from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
+from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.blocks import searched_values
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
-
-if TYPE_CHECKING:
-    from sweeps.planner.choosing.explain import Explanation
-    from sweeps.planner.choosing.objectives import ScalingKind
-    from sweeps.planner.choosing.scaling import ScalingPoint
 
 BEST = "best"
 OF_MIXED = frozenset({"search", "num_tokens", "num_steps", "mixed", "implementation", "top", "output_format"})
@@ -73,8 +70,6 @@ def _waiting(num_spaces: int) -> AbstractContextManager[object]:
 
 def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     """Search plans for one job over several types of devices, and print the best."""
-    from sweeps.planner.mixed import choose_mixed
-
     assert options.mixed is not None
     # A mixed job has its devices given and is searched for time alone, which may be said.
     allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
@@ -112,8 +107,6 @@ def training_of(wanted: Request, options: SearchOptions) -> Training:
 
 def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
     """The curve over the numbers of devices that were asked for, else over numbers that double up to the largest."""
-    from sweeps.planner.choosing.scaling import doublings, scaling_curve
-
     if len({space.setting.cluster.name for space in spaces}) > 1:
         raise UsageError("A scaling curve is for one cluster, but several were given", "Leave out --clusters.")
     if len(spaces) == 1:
@@ -133,8 +126,6 @@ def _explanations(
 
 
 def _winner(best: Candidate, wanted: Request) -> Explanation:
-    from sweeps.planner.choosing.explain import explain
-
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     return explain(best.strategy, parts, setting.implementation)
@@ -142,8 +133,6 @@ def _winner(best: Candidate, wanted: Request) -> Explanation:
 
 def _explanation_of(plan: str, composition: Composition, space: Space) -> Explanation:
     """The explanation of the configured plan with overrides, on the devices of `space` unless they state a number."""
-    from sweeps.planner.choosing.explain import explain
-
     if "=" not in plan:
         remedy = "Write --explain best, or overrides such as 'batch.micro_batch_size=2'."
         raise ConfigError("--explain", plan, "names no plan", remedy)
