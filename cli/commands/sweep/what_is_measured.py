@@ -38,31 +38,3 @@ def print_part(planned: Sweep, restriction: Restriction | None) -> None:
         f"{values}: {count_of(len(part), 'trial')} of {len(planned.runnable)}. The sweep keeps the others, with what"
         " they have measured; this part has a report of its own."
     )
-
-
-def num_attempts(sweep: Sweep) -> int:
-    """Attempts at all trials so far."""
-    from sweeps.folder.history import History
-
-    return sum(course.num_attempts for course in History.kept_in(sweep.folder).courses.values())
-
-
-def print_nothing_to_do(stored: Sweep, before: int) -> None:
-    """Print that a command started nothing, because there was nothing left to start.
-
-    Args:
-        before: attempts before the command.
-    """
-    if num_attempts(stored) > before:
-        return
-    from cli.output.progress import is_troubled
-    from train_core.measurement import Outcome
-
-    readings = stored.read()
-    measured = sum(reading.performance is not None for reading in readings)
-    failed = sum(map(is_troubled, readings))
-    stages = sum(bool(reading.trial.stage) and reading.outcome is Outcome.COMPLETED for reading in readings)
-    ends = [f"{count_of(measured, 'trial')} measured"]
-    ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
-    ends += [f"{failed} failed (--retry-failed runs {'it' if failed == 1 else 'them'} again)"] if failed else []
-    console.print(f"Nothing to do: {', '.join(ends)}. --remeasure measures every point again.")
