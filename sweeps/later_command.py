@@ -194,8 +194,7 @@ class _Roles:
 
 def _stated_layout(trial: Trial, draft: Draft) -> Point:
     """Return those knobs of the trial's layout to which the new configuration would give another value."""
-    assert trial.experiment is not None
-    was, drafted = trial.experiment.model_dump(mode="json"), draft(Proposal(trial.point, "")).experiment
+    was, drafted = trial.planned.model_dump(mode="json"), draft(Proposal(trial.point, "")).experiment
     now = drafted.model_dump(mode="json") if drafted else {}
     return {key: value_at(was, key) for key in sorted(LAYOUT_KEYS) if value_at(was, key) != value_at(now, key)}
 

@@ -59,8 +59,7 @@ class Sweep(NamedTuple):
 
         What was measured is never forgotten: whoever wants it measured again asks for a repeat, in a folder of its own.
         """
-        assert trial.experiment is not None
-        experiment = trial.experiment.model_dump(mode="json")
+        experiment = trial.planned.model_dump(mode="json")
         # The job does not know the sweep it belongs to, so it is told where the tokens are that all trials share.
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)

@@ -70,6 +70,18 @@ class Trial(Frozen):
     after: str = ""
 
     @property
+    def planned(self) -> Experiment:
+        """The experiment of a trial that can exist."""
+        assert self.experiment is not None
+        return self.experiment
+
+    @property
+    def predicted(self) -> Estimate:
+        """The estimate of a trial that can exist."""
+        assert self.estimate is not None
+        return self.estimate
+
+    @property
     def mark(self) -> str:
         """Equal for all measurements of the same experiment. Ids are for people, and may be cut short."""
         return self.experiment.fingerprint if self.experiment else self.trial_id

@@ -305,5 +305,4 @@ def _select(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...
 
 
 def _predicted_rate(trial: Trial) -> float:
-    assert trial.estimate is not None
-    return trial.estimate.model_flops_per_second_per_device
+    return trial.predicted.model_flops_per_second_per_device

@@ -109,8 +109,7 @@ class Rounds:
 
 def next_repeat(trial: TrialReading, trials: Sequence[TrialReading]) -> int:
     """The number of the next measurement of the trial's point."""
-    assert trial.experiment is not None
-    mark = trial.experiment.fingerprint
+    mark = trial.planned.fingerprint
     return 1 + max(each.trial.repeat for each in trials if each.experiment and each.experiment.fingerprint == mark)
 
 

@@ -66,10 +66,8 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
 
 
 def _print_point(best: Trial, label: str) -> None:
-    assert best.experiment is not None
-    assert best.estimate is not None
-    devices = count_of(best.experiment.parallel.world_size, "device")
-    console.print(f"Best: {label} on {devices}: {_rates(best.estimate)}.")
+    devices = count_of(best.planned.parallel.world_size, "device")
+    console.print(f"Best: {label} on {devices}: {_rates(best.predicted)}.")
     if best.point:
         print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
 

@@ -139,11 +139,9 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
         problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {reasons[0]}"
         raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
     best = max(fitting, key=_predicted_rate)
-    assert best.experiment is not None
-    assert best.estimate is not None
     lost = len(record.plan) - len(fitting)
     notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
-    return ChosenPlan(best.experiment, best.estimate, best.experiment.trainer.costs_of, notes)
+    return ChosenPlan(best.planned, best.predicted, best.planned.trainer.costs_of, notes)
 
 
 def _predicted_rate(trial: Trial) -> float:

@@ -47,7 +47,7 @@ def sweep_in_allocation(run: SweepRun) -> None:
 
 
 def _submit(run: SweepRun) -> None:
-    planned, place, settings = run.planned, run.place, run.place.settings
+    planned, place, settings = run.sweep, run.place, run.place.settings
     done = submit_allocation(
         planned,
         settings.slurm,
@@ -67,7 +67,7 @@ def _submit(run: SweepRun) -> None:
 
 
 def _run_inside(run: SweepRun) -> None:
-    planned, settings = run.planned, run.place.settings
+    planned, settings = run.sweep, run.place.settings
     try:
         with followed_in_mlflow(planned.folder.path, settings.tracking):
             step = run_inside(

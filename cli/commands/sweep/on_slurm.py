@@ -41,7 +41,7 @@ def print_next_commands(planned: Sweep, *commands: str) -> None:
 
 
 def _submit(run: SweepRun) -> None:
-    planned, place = run.planned, run.place
+    planned, place = run.sweep, run.place
     done = submit(planned, place.settings.slurm, rules=run.rules, command=run.orders)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
@@ -58,7 +58,7 @@ def _submit(run: SweepRun) -> None:
 
 
 def _go_on(run: SweepRun) -> None:
-    planned, place = run.planned, run.place
+    planned, place = run.sweep, run.place
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
             carry_out_on_slurm(
@@ -77,7 +77,7 @@ def _go_on(run: SweepRun) -> None:
 
 
 def _hand_over(run: SweepRun) -> None:
-    planned, place = run.planned, run.place
+    planned, place = run.sweep, run.place
     job_id = hand_over(
         planned,
         place.settings.slurm,

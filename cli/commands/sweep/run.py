@@ -177,7 +177,7 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
 
 
 def _run_here(run: SweepRun) -> None:
-    planned, place = run.planned, run.place
+    planned, place = run.sweep, run.place
     if place.proxy:
         _print_full_size_summary(planned.record, place.composition)
     _print_expected_time(planned, place)

@@ -31,7 +31,7 @@ class SweepRun:
     """
 
     place: SweepPlace
-    planned: Sweep
+    sweep: Sweep
     rules: Rules
     orders: SweepOrders
     restriction: Restriction | None
@@ -46,7 +46,7 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     Raises:
         typer.Exit: no point of the sweep has a measurement.
     """
-    stored = Sweep.stored_in(run.planned.folder)
+    stored = Sweep.stored_in(run.sweep.folder)
     _print_why_it_ended(stored, run.rules)
     if num_before is not None:
         print_nothing_to_do(stored, num_before)

@@ -128,10 +128,9 @@ class Observer:
     def _plan(self, reading: TrialReading) -> tuple[int, Priced]:
         name = reading.trial.trial_id
         if name not in self._known:
-            assert reading.experiment is not None
-            row = self.candidates.row_of(reading.experiment) if self.candidates else None
+            row = self.candidates.row_of(reading.planned) if self.candidates else None
             if row is None or self.candidates is None:
-                self._known[name] = -1, priced_experiment(reading.experiment)
+                self._known[name] = -1, priced_experiment(reading.planned)
             else:
                 self._known[name] = row, self.candidates.prices.rows(slice(row, row + 1))
         return self._known[name]
