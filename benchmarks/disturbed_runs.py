@@ -193,15 +193,13 @@ def _template(fingerprint: str) -> Measurement:
 
 
 def _flops_per_device(trial: Trial) -> float:
-    assert trial.experiment is not None
-    performance = _template(trial.experiment.fingerprint).performance
+    performance = _template(trial.planned.fingerprint).performance
     assert performance is not None
     return performance.model_flops / performance.num_devices
 
 
 def _measurement(trial: Trial, seconds: Sequence[float]) -> Measurement:
-    assert trial.experiment is not None
-    template = _template(trial.experiment.fingerprint)
+    template = _template(trial.planned.fingerprint)
     known = template.performance
     assert known is not None
     middle = float(np.median(seconds))

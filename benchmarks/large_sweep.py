@@ -139,7 +139,6 @@ def _trials(experiment: Experiment, predicted: Estimate, num_trials: int) -> Ite
             point={"training.seed": seed},
             experiment=experiment.model_copy(update={"training": training}),
             estimate=predicted,
-            infeasible_reason=None,
             selected=True,
             is_baseline=seed == 0,
         )
@@ -147,14 +146,12 @@ def _trials(experiment: Experiment, predicted: Estimate, num_trials: int) -> Ite
 
 def _finish(sweep: Sweep, trial: Trial, seconds: float) -> None:
     """Leave what a trial leaves whose step took so many seconds."""
-    assert trial.experiment is not None
-    assert trial.estimate is not None
     files = sweep.prepare(trial)
-    rate = trial.estimate.model_flops / seconds
+    rate = trial.predicted.model_flops / seconds
     for number in range(1, NUM_STEPS + 1):
         files.append_metrics(_step(number, seconds, rate))
     ended = {"environment": ENVIRONMENT, "started": CREATED, "ended": CREATED + 60}
-    files.write_measurement(as_measured(trial.experiment, seconds, PEAK_BYTES).model_copy(update=ended))
+    files.write_measurement(as_measured(trial.planned, seconds, PEAK_BYTES).model_copy(update=ended))
     files.logs.mkdir(exist_ok=True)
     files.rank_log(0).write_text("a made-up line of a log\n")
 

@@ -167,8 +167,7 @@ def _finished_sweep(folder: Path) -> Sweep:
     """Many trials, all of which have ended. Each has an experiment of its own, though they all say the same."""
     bench = ChaosWorkbench.new(folder, Cluster(folder), 1)
     (trial,) = bench.sweep.record.trials
-    assert trial.experiment is not None
-    told = {"fingerprint": trial.experiment.fingerprint, "outcome": "COMPLETED", "cause": "", "started": 1.0}
+    told = {"fingerprint": trial.planned.fingerprint, "outcome": "COMPLETED", "cause": "", "started": 1.0}
     text = json.dumps(told | {"performance": PERFORMANCE, "ended": 2.0})
     written = trial.model_dump_json()
     trials = [

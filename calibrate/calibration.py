@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Literal
 from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewrite
 from calibrate.measured_changes import machine_of, measured_changes, unmeasured_notes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
-from conf.compose.load import load_cluster
+from conf.compose.load import load_cluster, require_name
 from conf.compose.settings import Settings
-from conf.errors import ConfigError, UsageError
+from conf.errors import UsageError
 from conf.folders import options
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
@@ -27,8 +26,6 @@ from train_core.rates.record import DeviceRates, RatesFolder, RatesPlan
 
 DEFAULT_NODES = 2
 """Two nodes are the fewest whose ranks meet over the network."""
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,7 @@ def named_cluster(overrides: Overrides) -> str:
 
 def name_to_write(name: str, output: str | None) -> str:
     """The name of the cluster whose file is written."""
-    if output is not None and not NAME.fullmatch(output):
-        raise ConfigError("--output", output, "is not a name for a cluster", "Use letters, digits, dots and dashes.")
+    require_name("--output", output)
     return output or name
 
 

@@ -11,7 +11,7 @@ from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress
 from launcher.command_trainer.seat import without_seat
-from launcher.control.advance import PAUSED, SweepStep
+from launcher.control.advance import SweepStep
 from launcher.control.loop import go_on
 from launcher.controller import submit_controller, sweep_of, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
@@ -37,7 +37,7 @@ def run_in_slurm(folder: str) -> None:
         try:
             with followed_in_mlflow(sweep_folder.path, settings.tracking):
                 progress, poll_seconds = PlainProgress(console), settings.controller.poll_seconds
-                step = go_on(up.conductor, progress, poll_seconds, is_over=_leaves_nothing_to_do)
+                step = go_on(up.conductor, progress, poll_seconds, is_over=SweepStep.leaves_nothing_to_do)
         except KeyboardInterrupt as stop:
             print(f"Stopped by signal {stop.args[0]}.", flush=True)
             if stop.args[0] != signal.SIGUSR2:
@@ -59,8 +59,3 @@ def _forget_own_job() -> None:
         of_the_job = (name.startswith("SLURM_") and name not in KEPT) or name == "PBS_JOBID"
         if of_the_job or name not in environment:
             del os.environ[name]
-
-
-def _leaves_nothing_to_do(step: SweepStep) -> bool:
-    """True if this job would only wait: the sweep has ended, or a person has paused it."""
-    return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)

@@ -49,9 +49,12 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _listing(names: Sequence[str], opening: str) -> str:
-    once = list(dict.fromkeys(names))
-    more = f" and {len(once) - MOST_SHOWN} more" if len(once) > MOST_SHOWN else ""
-    return f"{opening}: {', '.join(once[:MOST_SHOWN])}{more}."
+    return f"{opening}: {listed(list(dict.fromkeys(names)), MOST_SHOWN)}."
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are: `a, b and 3 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def most_like(word: str, known: Sequence[str]) -> str | None:

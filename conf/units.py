@@ -1,4 +1,6 @@
-"""Units and sizes that more than one package needs. Values in the configuration are plain bytes and seconds."""
+"""Units, sizes and counts that more than one package needs. Values in the configuration are plain bytes and seconds."""
+
+from __future__ import annotations
 
 TERA = 1e12
 TRILLION = 10**12
@@ -13,3 +15,8 @@ SECONDS_PER_MINUTE, MINUTES_PER_HOUR, SECONDS_PER_HOUR = 60, 60, 3600
 
 FLOAT32_BYTES = 4
 """The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 trial`, `1,000 trials`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

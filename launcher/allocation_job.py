@@ -70,7 +70,7 @@ class AllocationJob:
         with lock_folder(sweep.folder):
             conductor = Conductor(sweep, room, self._rules(sweep))
             try:
-                step = go_on(conductor, LogLines(), POLL_SECONDS, is_over=leaves_nothing_to_do)
+                step = go_on(conductor, LogLines(), POLL_SECONDS, is_over=SweepStep.leaves_nothing_to_do)
             except KeyboardInterrupt as stop:
                 room.interrupt_all(conductor.sweep, ENDED)
                 print(f"Stopped by signal {stop.args[0]}.")
@@ -100,11 +100,6 @@ class AllocationJob:
         if self.overrides is None:
             return slurm_rules(self.slurm)
         return rules_for(compose_for_slurm(Overrides.parse(self.overrides)), sweep.record, on_slurm=True)
-
-
-def leaves_nothing_to_do(step: SweepStep) -> bool:
-    """True if the allocation would only stand idle: the sweep has ended, or a person has paused it."""
-    return bool(step.finished) or (step.held == PAUSED and not step.num_in_flight)
 
 
 def room_for(

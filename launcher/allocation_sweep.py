@@ -10,7 +10,7 @@ from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
-from launcher.allocation_job import POLL_SECONDS, AllocationJob, leaves_nothing_to_do, room_for
+from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
 from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
@@ -136,7 +136,7 @@ def run_inside(
         conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)
         with progress:
             try:
-                return go_on(conductor, progress, POLL_SECONDS, is_over=leaves_nothing_to_do)
+                return go_on(conductor, progress, POLL_SECONDS, is_over=SweepStep.leaves_nothing_to_do)
             except KeyboardInterrupt:
                 room.interrupt_all(conductor.sweep, INTERRUPTED)
                 progress.show(room.read_trials(conductor.sweep))

@@ -109,8 +109,7 @@ def _points_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[st
     named, disturbed = {}, disturbances(results)
     for runs in measured_groups(results):
         reading = middle_of(counted_runs(runs, disturbed))
-        assert reading.experiment is not None
-        label = labels.of(reading.trial.point, reading.experiment)
+        label = labels.of(reading.trial.point, reading.planned)
         seen[label] += 1
         named[label if seen[label] == 1 else f"{label} #{seen[label]}"] = reading
     return named

@@ -107,8 +107,7 @@ def _study(kind: Kind, points: list[StudyPoint]) -> ScalingStudy:
 
 
 def _measured_point(point: MeasuredPoint, baseline: MeasuredPoint) -> StudyPoint:
-    here, base, experiment = point.performance, baseline.performance, point.middle.experiment
-    assert experiment is not None
+    here, base, experiment = point.performance, baseline.performance, point.middle.planned
     # The baseline is 1 by definition, so that its own noise widens the intervals of the others alone.
     efficiency, ranks = point.rate / baseline.rate, experiment.parallel.world_size
     low, high = (1.0, 1.0) if point is baseline else _ratio_bounds(efficiency, point, baseline)
@@ -137,18 +136,14 @@ def _ratio_bounds(ratio: float, point: MeasuredPoint, baseline: MeasuredPoint) -
 
 
 def _predicted_point(trial: Trial, baseline: Trial) -> StudyPoint:
-    here, base, experiment = trial.estimate, baseline.estimate, trial.experiment
-    assert here is not None
-    assert base is not None
-    assert experiment is not None
-    assert baseline.experiment is not None
+    here, base, experiment = trial.predicted, baseline.predicted, trial.planned
     efficiency = here.model_flops_per_second_per_device / base.model_flops_per_second_per_device
     ranks = experiment.parallel.world_size
     return StudyPoint(
         label=experiment.label,
         num_ranks=ranks,
         num_devices=ranks,
-        factor=ranks / baseline.experiment.parallel.world_size,
+        factor=ranks / baseline.planned.parallel.world_size,
         global_batch_size=experiment.batch.global_batch_size,
         step_seconds=here.step_seconds,
         speed_up=here.tokens_per_second / base.tokens_per_second,

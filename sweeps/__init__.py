@@ -4,7 +4,7 @@ From the top down; every line imports only from those below it:
 
 later_command  what a later command makes of a sweep that is there already
 repeats        the same point measured more than once
-glance         whether anything may have changed since a sweep was read; `log_choice`: whose log to read
+glance         whether anything may have changed since a sweep was read; `log_choice`: which trial is meant, and its log
 table          tables of configurations to price
 search         which point to try next, from what the trials have shown
 points         from a composition to the points of a sweep, each of them a trial: `plan_sweep`

@@ -3,7 +3,7 @@
 So `trisweep sweep 175b batch.micro_batch_size=1` takes part of the sweep that `trisweep sweep 175b` takes whole: both
 share the record and every measurement, and the part has a report of its own. Where the named values make other points
 than the sweep's own, such as a batch that its file does not list, the command is a sweep of its own, as any change of
-the configuration is; what was asked for before stays with it (`sweeps.later_command`).
+the configuration is; what was asked for before stays with it.
 
 `trisweep sweep smoke search=bayes` plans other points than `trisweep sweep smoke` does. What the earlier command asked
 for stays in the record, with its name and its results, and the later one says what it wants of it (`Trial.role`).
@@ -175,7 +175,7 @@ class _Roles:
         self._planned, self._draft, self._by, self._asks_later = planned, draft, by, asks_later
 
     def with_role(self, trial: Trial) -> Trial:
-        is_planned, point = trial.identity[0] in self._planned, self._point_of(trial)
+        is_planned, point = trial.mark in self._planned, self._point_of(trial)
         goes_on = trial.asked_by == self._by and (is_planned or (self._asks_later and point is not None))
         if goes_on:
             return trial.model_copy(update={"role": "asked", "selected": trial.infeasible_reason is None})
@@ -189,20 +189,19 @@ class _Roles:
         if self._draft is None or trial.experiment is None:
             return None
         point = {**trial.point, **_stated_layout(trial, self._draft)}
-        return point if self._draft(Proposal(point, "")).identity[0] == trial.identity[0] else None
+        return point if self._draft(Proposal(point, "")).mark == trial.mark else None
 
 
 def _stated_layout(trial: Trial, draft: Draft) -> Point:
     """Return those knobs of the trial's layout to which the new configuration would give another value."""
-    assert trial.experiment is not None
-    was, drafted = trial.experiment.model_dump(mode="json"), draft(Proposal(trial.point, "")).experiment
+    was, drafted = trial.planned.model_dump(mode="json"), draft(Proposal(trial.point, "")).experiment
     now = drafted.model_dump(mode="json") if drafted else {}
     return {key: value_at(was, key) for key in sorted(LAYOUT_KEYS) if value_at(was, key) != value_at(now, key)}
 
 
 def _with_one_baseline(trials: list[Trial], planned: SweepRecord) -> Iterator[Trial]:
     """The baseline of the new command, where it has one, is the only one; its repeats are the baseline's too."""
-    marks = {trial.identity[0] for trial in planned.trials if trial.is_baseline}
+    marks = {trial.mark for trial in planned.trials if trial.is_baseline}
     if not marks:
         return iter(trials)
-    return (trial.model_copy(update={"is_baseline": trial.identity[0] in marks}) for trial in trials)
+    return (trial.model_copy(update={"is_baseline": trial.mark in marks}) for trial in trials)

@@ -1,35 +1,45 @@
-"""The choice of the trial's log that a person wants to read, and of its file."""
+"""The trial that a person means by a part of its name; the one whose log they want to read, and its file."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from conf.errors import UsageError
+from conf.nearest import listed
 from sweeps.folder.submission import LOG_SUFFIXES
 from sweeps.reading import Reading
 from train_core.measurement import Outcome
 
 MOST_NAMED = 8
+NEAR = 0.3
+"""The likeness, of 1 for equal names, from which on one may have been meant."""
 UNEVENTFUL = (None, Outcome.PENDING, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
 def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
-    """The trial or training of that name or title, or the only one in which these contain it.
+    """The trial or training of that name or title, or the only one whose name begins with, or holds, what was given.
 
     Raises:
         UsageError: there is none, or several.
     """
-    exact = [reading for reading in readings if name in (reading.name, reading.title)]
-    found = exact or [reading for reading in readings if name in reading.name]
+    # From the most exact to the least, so that what names one outright is never ambiguous.
+    found = [reading for reading in readings if name in (reading.name, reading.title)]
+    found = found or [reading for reading in readings if reading.name.startswith(name)]
+    found = found or [reading for reading in readings if name in reading.name]
     found = found or [reading for reading in readings if name in reading.title]
     if len(found) == 1:
         return found[0]
-    problem = f"{len(found)} trials have {name} in their names" if found else f"No trial has {name} in its name"
-    raise UsageError(problem, f"Give more of one of these: {_names(found or readings)}.")
+    if found:
+        several = listed([reading.name for reading in found], MOST_NAMED)
+        raise UsageError(f"{len(found)} trials have {name} in their names", f"Give more of one of these: {several}.")
+    names = [reading.name for reading in readings if reading.outcome is not None]
+    near = difflib.get_close_matches(name, names, n=MOST_NAMED, cutoff=NEAR) or names
+    raise UsageError(f"No trial has {name} in its name", f"Give more of one of these: {listed(near, MOST_NAMED)}.")
 
 
 def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyReading:
@@ -73,9 +83,3 @@ def _interest(reading: Reading, to_follow: bool) -> int:
     if reading.outcome is Outcome.RUNNING:
         return 3 if to_follow else 1
     return 0 if reading.outcome in UNEVENTFUL else 2
-
-
-def _names(readings: Sequence[Reading]) -> str:
-    names = [reading.name for reading in readings if reading.outcome is not None]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more

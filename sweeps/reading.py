@@ -72,6 +72,12 @@ class Reading:
         return self.folder.path.name
 
     @property
+    def planned(self) -> Experiment:
+        """The experiment of a trial that can exist."""
+        assert self.experiment is not None
+        return self.experiment
+
+    @property
     def title(self) -> str:
         """The name by which people see it in tables and progress."""
         return self.name

@@ -59,8 +59,7 @@ class Sweep(NamedTuple):
 
         What was measured is never forgotten: whoever wants it measured again asks for a repeat, in a folder of its own.
         """
-        assert trial.experiment is not None
-        experiment = trial.experiment.model_dump(mode="json")
+        experiment = trial.planned.model_dump(mode="json")
         # The job does not know the sweep it belongs to, so it is told where the tokens are that all trials share.
         experiment["data"]["cache_dir"] = experiment["data"]["cache_dir"] or str(self.folder.tokens)
         folder = self.folder_of(trial)
@@ -82,10 +81,10 @@ def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:
     codes: dict[str, dict[str, float]] = {}
     for each in readings:
         if each.code and each.measurement:
-            known = codes.setdefault(each.trial.identity[0], {})
+            known = codes.setdefault(each.trial.mark, {})
             known[each.code] = max(each.measurement.started, known.get(each.code, 0.0))
     newest = {point: max(known, key=known.__getitem__) for point, known in codes.items() if len(known) > 1}
-    older = {each.name for each in readings if each.code and each.code != newest.get(each.trial.identity[0], each.code)}
+    older = {each.name for each in readings if each.code and each.code != newest.get(each.trial.mark, each.code)}
     return [
         replace(each, label=f"{each.label} (code {each.code[:4]})") if each.name in older else each for each in readings
     ]

@@ -56,11 +56,11 @@ class Trial(Frozen):
 
     trial_id: str
     point: dict[str, Value]
-    experiment: Experiment | None
-    estimate: Estimate | None
-    infeasible_reason: str | None
-    selected: bool
-    is_baseline: bool
+    experiment: Experiment | None = None
+    estimate: Estimate | None = None
+    infeasible_reason: str | None = None
+    selected: bool = False
+    is_baseline: bool = False
     chosen_because: str | None = None
     expected_gain: float | None = None
     repeat: Annotated[int, Field(ge=0)] = 0
@@ -70,9 +70,26 @@ class Trial(Frozen):
     after: str = ""
 
     @property
+    def planned(self) -> Experiment:
+        """The experiment of a trial that can exist."""
+        assert self.experiment is not None
+        return self.experiment
+
+    @property
+    def predicted(self) -> Estimate:
+        """The estimate of a trial that can exist."""
+        assert self.estimate is not None
+        return self.estimate
+
+    @property
+    def mark(self) -> str:
+        """Equal for all measurements of the same experiment. Ids are for people, and may be cut short."""
+        return self.experiment.fingerprint if self.experiment else self.trial_id
+
+    @property
     def identity(self) -> tuple[str, int]:
-        """Equal for the same measurement of the same experiment. Ids are for people, and may be cut short."""
-        return (self.experiment.fingerprint if self.experiment else self.trial_id), self.repeat
+        """Equal for the same measurement of the same experiment."""
+        return self.mark, self.repeat
 
 
 def named_apart(trials: Iterable[Trial], taken: Iterable[str] = ()) -> Iterator[Trial]:

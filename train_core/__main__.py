@@ -20,7 +20,7 @@ from conf.compose.load import run_with_hydra, settings_of
 from conf.compose.tree import Tree
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TrisweepError, UsageError
 from conf.private_files import keep_private
-from conf.units import GIBIBYTE, TERA
+from conf.units import GIBIBYTE, TERA, count_of
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.training_folder import StoredTraining, extension_lines, training_in
@@ -141,7 +141,7 @@ def _summary(measurement: Measurement) -> str:
         f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
         f" {performance.num_timed_steps} steps), {performance.tokens_per_second:,.0f} tokens/s,"
         f" {performance.model_flops_per_second_per_device / TERA:.3g} TFLOPS a device"
-        f" ({performance.num_devices} device{'s' if performance.num_devices > 1 else ''}),"
+        f" ({count_of(performance.num_devices, 'device')}),"
         f" MFU {performance.model_flops_utilization:.1%}"
         f" of the {performance.peak_source} peak,"
         f" {max(performance.peak_memory_bytes) / GIBIBYTE:.2f} GiB at most"

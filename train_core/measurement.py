@@ -31,7 +31,11 @@ class Outcome(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self not in (Outcome.PENDING, Outcome.RUNNING)
+        return self not in LIVE
+
+
+LIVE = (Outcome.PENDING, Outcome.RUNNING)
+"""The outcomes of trials that have not ended."""
 
 
 class Fault(StrEnum):

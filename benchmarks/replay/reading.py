@@ -56,8 +56,5 @@ def unplanned_trial(trial_id: str, experiment: Experiment) -> Trial:
         trial_id=trial_id,
         point={},
         experiment=experiment,
-        estimate=None,
-        infeasible_reason=None,
         selected=True,
-        is_baseline=False,
     )

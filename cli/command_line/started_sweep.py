@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.command_line.arguments import composition_of
-from cli.output.console import count_of
 from conf.errors import UsageError
 from conf.folders import options
+from conf.nearest import listed
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -64,6 +65,5 @@ def _require_no_output_dir(name: str) -> None:
     from sweeps.trial import RECORD
 
     if inside := sorted(str(path.parent) for path in Path(name).glob(f"*/{RECORD}")):
-        more = f" ({len(inside) - MOST_NAMED} more)" if len(inside) > MOST_NAMED else ""
-        which = inside[0] if len(inside) == 1 else f"one of them: {', '.join(inside[:MOST_NAMED])}{more}"
+        which = inside[0] if len(inside) == 1 else f"one of them: {listed(inside, MOST_NAMED)}"
         raise UsageError(f"{name} is no sweep, but holds {count_of(len(inside), 'sweep')}", f"Name {which}.")

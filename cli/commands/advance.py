@@ -21,7 +21,6 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
 
     Configuration that was given to `trisweep sweep` need not be given again; what is given here counts for this step.
     """
-    from launcher.control.advance import PAUSED
     from launcher.controller import take_up
     from launcher.folder_lock import lock_folder
 
@@ -36,9 +35,8 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     if as_json:
         counts = {"num_in_flight": step.num_in_flight, "num_waiting": step.num_waiting, "held": step.held or None}
         print_state("advance", folder, started=step.started, **counts)
-    if step.finished:
-        return
-    raise typer.Exit(0 if step.held == PAUSED and not step.num_in_flight else EXIT_GOES_ON)
+    if not step.leaves_nothing_to_do():
+        raise typer.Exit(EXIT_GOES_ON)
 
 
 def _how_it_goes_on(finished: str, held: str) -> str:

@@ -9,9 +9,10 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.console import console, leave_stdout_to_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.output.state_document import print_state
+from conf.units import count_of
 
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
 TrialIds = Annotated[list[str] | None, typer.Option("--trial", help="End this one alone; enough of its id.")]
@@ -26,8 +27,8 @@ def cancel(
 ) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
-    from launcher.control.orders import find_trial
     from launcher.trainings import training_of
+    from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
     if as_json:
@@ -42,7 +43,8 @@ def cancel(
             print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=0)
         return
     if trial:
-        ended = cancel_trials(sweep, [find_trial(sweep, each) for each in trial])
+        readings = sweep.read()
+        ended = cancel_trials(sweep, [reading_called(readings, each).trial for each in trial])
         again = next_command("retry", sweep, "--trial", "ID")
         print_unwrapped(f"{count_of(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:

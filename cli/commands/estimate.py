@@ -10,8 +10,9 @@ import typer
 from rich.progress import track
 
 from cli.command_line.arguments import TRAINERS, AsJson
-from cli.output.console import complaints, console, count_of, leave_stdout_to_json, print_json
-from conf.errors import EXIT_FAILED, ConfigError, UsageError
+from cli.output.console import complaints, console, leave_stdout_to_json, print_json
+from conf.errors import EXIT_FAILED, ConfigError
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from results.score import RowComparison
@@ -24,10 +25,7 @@ MOST_REASONS = 5
 
 
 def estimate(
-    table: Annotated[
-        Path | None, typer.Argument(help="A CSV file of configurations, one a row (docs/estimate.md).")
-    ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", hidden=True)] = None,
+    table: Annotated[Path, typer.Argument(help="A CSV file of configurations, one a row (docs/estimate.md).")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table with its predictions here, in place of showing them.")
     ] = None,
@@ -42,16 +40,15 @@ def estimate(
     Exit code 1: no row could be priced.
     """
     from results.terminal.priced_table import priced_table
+    from sweeps.planner.request import implementation_called
     from sweeps.table.file import misspelt_columns, read_table, write_table
     from sweeps.table.prices import price
-    from train_core.costs import IMPLEMENTATIONS
 
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        remedy = f"Known: {', '.join(IMPLEMENTATIONS)}."
-        raise ConfigError("implementation", implementation, "is not a trainer known here", remedy)
+    if implementation is not None:
+        implementation_called(implementation)
     if as_json:
         leave_stdout_to_json()
-    read = read_table(_the_one(table, csv))
+    read = read_table(table)
     rows = price(_with_progress(read.records), implementation)
     if out is not None:
         write_table(out, read.columns, [row.cells() for row in rows])
@@ -68,19 +65,6 @@ def estimate(
         print_json("estimate", _document(rows, out, compared if score else None))
     if all(row.prediction is None for row in rows):
         raise typer.Exit(EXIT_FAILED)
-
-
-def _the_one(table: Path | None, csv: Path | None) -> Path:
-    """The table to price. Scripts that were written for earlier versions name it by --csv.
-
-    Raises:
-        UsageError: none is named, or two are.
-    """
-    if (path := table or csv) is None:
-        raise UsageError("No table was named", "Name a CSV file: trisweep estimate TABLE.csv (docs/estimate.md).")
-    if table and csv:
-        raise UsageError("Two tables were named", "Leave out --csv.")
-    return path
 
 
 def _with_progress(records: Sequence[Record]) -> Iterable[Record]:
@@ -150,7 +134,7 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     if by_series is not None:
         console.print(by_series)
     if len(confirmed) < len(rows):
-        console.print(f"{len(rows) - len(confirmed)} rows with confirmed=no are left out.")
+        console.print(f"Left out, with confirmed=no: {count_of(len(rows) - len(confirmed), 'row')}.")
     for message in unreadable[:MOST_UNREADABLE]:
         console.print(f"Left out: {message}")
     if len(unreadable) > MOST_UNREADABLE:

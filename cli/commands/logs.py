@@ -10,10 +10,11 @@ import typer
 
 from cli.command_line.arguments import SweepName, complete_override
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import complaints, console, count_of
+from cli.output.console import complaints, console
 from conf.errors import UsageError
 from conf.folders import groups
 from conf.overrides import Override
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from sweeps.reading import Reading

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_line.arguments import OverrideTexts, complete_sweep, composition_of
-from cli.output.console import count_of, print_unwrapped, shown_path
+from cli.output.console import print_unwrapped, shown_path
 from conf.errors import UsageError
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec

@@ -16,7 +16,6 @@ from cli.commands.ui import print_way_in
 from cli.output.console import (
     complaints,
     console,
-    count_of,
     leave_stdout_to_json,
     print_json,
     print_unwrapped,
@@ -25,6 +24,7 @@ from cli.output.console import (
 from cli.output.next_command import folder_words, ui_command
 from conf.credentials import hide_credentials
 from conf.errors import UsageError
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition

@@ -9,11 +9,12 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, count_of, leave_stdout_to_json, print_unwrapped
+from cli.output.console import console, leave_stdout_to_json, print_unwrapped
 from cli.output.next_command import same_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
 from conf.overrides import Overrides
+from conf.units import count_of
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
 Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
@@ -27,9 +28,10 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
-    from launcher.control.orders import find_trial, retry_failed_trials
     from launcher.control.orders import retry as retry_trials
+    from launcher.control.orders import retry_failed_trials
     from launcher.controller import start_now
+    from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
     if as_json:
@@ -37,7 +39,8 @@ def retry(
     if not failed and not trial:
         raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
-    named = [sweep.read_trial(find_trial(sweep, each)) for each in trial or ()]
+    readings = sweep.read() if trial else []
+    named = [reading_called(readings, each) for each in trial or ()]
     again = retry_trials(sweep, named)
     if failed:
         again += [each for each in retry_failed_trials(sweep) if each not in again]

@@ -72,7 +72,7 @@ def require_memory(predicted: Estimate) -> None:
 
 
 def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
-    from conf.compose.load import is_name
+    from conf.compose.load import require_name
     from launcher.trainings import long_run, write_extension, write_long_run
     from launcher.where import choose_place
     from train_core.costs import estimate
@@ -80,9 +80,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     from train_core.job.training_folder import extension_lines
 
     # The name becomes a folder, which must not lie outside of the output folder.
-    if name is not None and not is_name(name):
-        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
-        raise ConfigError("--name", name, "is not a plain name for a folder", remedy)
+    require_name("--name", name)
     place = choose_place(overrides, here=here, dry_run=False)
     sweep, own = str(overrides.value_of("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():

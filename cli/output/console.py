@@ -52,8 +52,3 @@ def heading(head: str, rest: str) -> Text:
 def shown_path(path: Path) -> str:
     """The path relative to the current folder, if it lies below that."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def count_of(number: int, noun: str) -> str:
-    """`1 trial`, `1,000 trials`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

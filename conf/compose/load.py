@@ -24,7 +24,7 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from conf.compose.complaints import dotted_fields, first_complaint
 from conf.compose.plausible import doubts
@@ -47,7 +47,7 @@ from conf.nearest import nearest
 from conf.overrides import Override, Overrides
 from conf.plan.setup_parts import named_blocks
 from conf.types.cluster_spec import ClusterSpec
-from conf.types.schema import Name
+from conf.types.schema import NAME
 
 MOST_OF_HYDRA = 300
 """Characters of a message of Hydra's that are passed on where no better one is known."""
@@ -225,12 +225,11 @@ def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> M
         raise first_complaint(error, model, prefix) from None
 
 
-def is_name(text: str) -> bool:
-    """True if a text can name a sweep and its folder: no slashes, no blanks, and no dot in front."""
-    try:
-        return bool(TypeAdapter(Name).validate_python(text))
-    except ValidationError:
-        return False
+def require_name(option: str, text: str | None) -> None:
+    """Raises ConfigError where a command's option was given a text that can name neither a file nor a folder."""
+    if text is not None and not re.fullmatch(NAME, text):
+        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
+        raise ConfigError(option, text, "is not a plain name", remedy)
 
 
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:

@@ -11,7 +11,7 @@ from conf.compose.complaints import can_be_set
 from conf.credentials import HIDDEN, SECRET_KEY
 from conf.errors import ConfigError
 from conf.folders import groups, options
-from conf.nearest import most_like
+from conf.nearest import listed, most_like
 from conf.overrides import Override, for_a_shell
 
 MOST_NAMED = 10
@@ -72,8 +72,8 @@ def no_option(group: str, value: str) -> ConfigError:
 
 def _options_in_words(group: str) -> str:
     names = options(group)
-    more = f" and {len(names) - MOST_NAMED} more; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
-    return f"Known: {', '.join(names[:MOST_NAMED])}{more}."
+    see = f"; see `trisweep list {group}`" if len(names) > MOST_NAMED else ""
+    return f"Known: {listed(names, MOST_NAMED)}{see}."
 
 
 def _unreadable(key: str, value: str) -> ConfigError:

@@ -19,7 +19,9 @@ Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""What can name a sweep, a cluster and a folder: no slashes, no blanks, and no dot in front."""
+Name = Annotated[str, Field(pattern=NAME)]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full", "pointwise"]
 ContextExchange = Literal["ring", "gather"]

@@ -97,6 +97,10 @@ class SweepStep:
     held: str = ""
     finished: str = ""
 
+    def leaves_nothing_to_do(self) -> bool:
+        """True if whoever goes on with the sweep would only wait: it has ended, or a person has paused it."""
+        return bool(self.finished) or (self.held == PAUSED and not self.num_in_flight)
+
 
 class Conductor:
     """Carries one sweep out, step by step. Whoever has it holds the lock of the sweep's folder.
@@ -370,7 +374,7 @@ class Conductor:
         said: dict[str, object] = {"asked_by": " ".join(self.sweep.record.overrides)}
         if before := trials.get(trial.identity):  # an earlier command asked for it, and never measured it
             return trial.model_copy(update=said | {"trial_id": before.trial_id, "is_baseline": before.is_baseline})
-        if trial.repeat and (first := trials.get((trial.identity[0], 0))):
+        if trial.repeat and (first := trials.get((trial.mark, 0))):
             said |= {"trial_id": repeat_id(first.trial_id, trial.repeat), "is_baseline": first.is_baseline}
             return trial.model_copy(update=said)
         (named,) = named_apart([trial], (other.trial_id for other in trials.values()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conf.errors import UsageError
+from conf.nearest import listed
 from launcher.control.attempts import submission_time_of
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal, Paused, Resumed, Retried
@@ -72,8 +72,9 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         UsageError: one is measured, which only a further run beside it can be again.
     """
     if measured := [each.name for each in readings if each.performance]:
+        verb = "is" if len(measured) == 1 else "are"
         raise UsageError(
-            f"{_short_list(measured)} {'is' if len(measured) == 1 else 'are'} measured, and what was measured is kept",
+            f"{listed(measured, MOST_NAMED)} {verb} measured, and what was measured is kept",
             f"`trisweep sweep {sweep.record.name} --remeasure` runs measured points once more, beside what is there.",
         )
     # With the attempt that is meant, so that the order is spent as soon as a later one begins.
@@ -91,9 +92,9 @@ def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str
         wants: which trials the command is about.
     """
     readings = sweep.read()
-    open_ones = {each.trial.identity[0] for each in readings if each.trial.repeat and _is_open(each)}
+    open_ones = {each.trial.mark for each in readings if each.trial.repeat and _is_open(each)}
     # What several versions of the trainer measured is several points, and one to be measured by the present version.
-    points = {point.middle.trial.identity[0]: point for point in measured_points(readings)}
+    points = {point.middle.trial.mark: point for point in measured_points(readings)}
     wanted = [each for mark, each in points.items() if mark not in open_ones and wants(each.middle.trial)]
     again = [_repetition(sweep, point, readings) for point in wanted]
     Journal(sweep.folder.journal).append(*(Asked(trial=trial) for trial in again))
@@ -115,30 +116,6 @@ def _repetition(sweep: Sweep, point: MeasuredPoint, readings: Sequence[TrialRead
     return first.model_copy(update=said | {"chosen_because": "a person wants it measured again"})
 
 
-def find_trial(sweep: Sweep, abbreviated: str) -> Trial:
-    """The trial of that id or label, or the only one whose id begins with, or holds, what was given.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
-    trials = {trial.trial_id: trial for trial in sweep.record.trials}
-    if abbreviated in trials:
-        return trials[abbreviated]
-    # From the most exact to the least, so that what names one trial outright is never ambiguous.
-    matches = [trial_id for trial_id, trial in trials.items() if sweep.read_trial(trial).title == abbreviated]
-    matches = matches or [trial_id for trial_id in trials if trial_id.startswith(abbreviated)]
-    matches = matches or [trial_id for trial_id in trials if abbreviated in trial_id]
-    if len(matches) == 1:
-        return trials[matches[0]]
-    if matches:
-        problem = f"{len(matches)} trials of sweep {sweep.record.name} match {abbreviated!r}"
-        raise UsageError(problem, f"Give more of one: {_short_list(matches)}.")
-    near = difflib.get_close_matches(abbreviated, trials, n=MOST_NAMED, cutoff=0.3) or list(trials)
-    raise UsageError(
-        f"No trial of sweep {sweep.record.name} is called {abbreviated!r}", f"Near are {_short_list(near)}."
-    )
-
-
 def _set_paused(sweep: Sweep, paused: bool) -> bool:
     journal = Journal(sweep.folder.journal)
     if History.of(journal.read_new()).is_paused == paused:
@@ -149,8 +126,3 @@ def _set_paused(sweep: Sweep, paused: bool) -> bool:
 
 def _is_worth_another(reading: TrialReading) -> bool:
     return reading.measurement is not None and reading.measurement.outcome in RETRIED_BY_ORDER
-
-
-def _short_list(trial_ids: Sequence[str]) -> str:
-    more = f" and {len(trial_ids) - MOST_NAMED} more" if len(trial_ids) > MOST_NAMED else ""
-    return ", ".join(trial_ids[:MOST_NAMED]) + more

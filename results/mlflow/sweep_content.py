@@ -14,10 +14,9 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
-OPEN = (Outcome.PENDING, Outcome.RUNNING)
 
 
 def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str = "") -> list[RunContent]:
@@ -42,7 +41,7 @@ def sweep_runs(record: SweepRecord, results: Sequence[TrialReading], report: str
 def _parent(
     record: SweepRecord, results: Sequence[TrialReading], relations: Sequence[Scaling], report: str
 ) -> RunContent:
-    is_live = any(result.outcome in OPEN for result in results)
+    is_live = any(result.outcome in LIVE for result in results)
     ends = [result.measurement.ended for result in results if result.measurement]
     end_ms = milliseconds(max(ends, default=record.created))
     best = best_reading(record, results)

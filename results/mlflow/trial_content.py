@@ -64,12 +64,11 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
 
 def training_run(record: SweepRecord, reading: Reading, from_trial: str) -> RunContent:
     """The long training with a plan that was taken from a trial of the sweep."""
-    assert reading.experiment is not None
-    run = _shared_content(record, reading, estimate(reading.experiment))
+    run = _shared_content(record, reading, estimate(reading.planned))
     return replace(
         run,
         name=f"training {reading.name}",
-        tags=run.tags | {"kind": "training", "layout": reading.experiment.label, "from_trial": from_trial},
+        tags=run.tags | {"kind": "training", "layout": reading.planned.label, "from_trial": from_trial},
     )
 
 

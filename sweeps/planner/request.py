@@ -121,7 +121,7 @@ def request(
     if clusters:
         _require_no_cluster_values(asked.overrides)
     chosen = [load_cluster(name) for name in dict.fromkeys(clusters)] or [settings.cluster]
-    training, plain = settings.training, _implementation(implementation or settings.trainer.costs_of)
+    training, plain = settings.training, implementation_called(implementation or settings.trainer.costs_of)
     compiles = training.compile_layers and plain.name == TRISWEEP.name
     trainer = plain.in_training(training.dropout, compiles=compiles)
     require_run(trainer, settings, knobs)
@@ -250,7 +250,12 @@ def _knob_value(settings: Settings, key: str) -> KnobValue:
     return value
 
 
-def _implementation(name: str) -> Implementation:
+def implementation_called(name: str) -> Implementation:
+    """The trainer whose costs are taken.
+
+    Raises:
+        ConfigError: none is called so.
+    """
     if name not in IMPLEMENTATIONS:
         known = f"Known: {', '.join(IMPLEMENTATIONS)}."
         raise ConfigError("implementation", name, "is not a trainer known here", known)

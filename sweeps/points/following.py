@@ -60,17 +60,11 @@ class Stages:
         Args:
             folder: of the sweep, in which the stage finds what earlier ones left.
         """
-        assert before.experiment is not None
-        follows = before.experiment.stage.follows if before.experiment.stage else {}
+        follows = before.planned.stage.follows if before.planned.stage else {}
         place = StagePlace(name=name, follows={**follows, before.stage or TRAIN: before.trial_id})
         drafted = Trial(
             trial_id=f"{place.follows[TRAIN]}-{name}",
             point=before.point,
-            experiment=None,
-            estimate=None,
-            infeasible_reason=None,
-            selected=False,
-            is_baseline=False,
             stage=name,
             after=before.trial_id,
         )
@@ -95,11 +89,10 @@ class Stages:
 
     def _values(self, place: StagePlace, before: Trial, folder: SweepFolder) -> dict[str, Any]:
         """The values that set the stage apart: the point's unless the stage states its own, and what it begins with."""
-        assert before.experiment is not None
         spec, own = self.specs[place.name], Overrides.parse(self.specs[place.name].overrides)
         point: dict[str, Any] = dict(before.point)
         if part_at(self._trees[place.name], "search.tokens") is not None:
-            point[NUM_STEPS] = before.experiment.training.num_steps
+            point[NUM_STEPS] = before.planned.training.num_steps
         values = {key: value for key, value in point.items() if not any(_sets(each, key) for each in own)}
         if spec.command is not None:  # whatever a point says of its trainer is not said of this program
             values = {key: value for key, value in values.items() if not key.startswith("trainer.")}

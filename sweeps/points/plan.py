@@ -245,7 +245,7 @@ def _drafts(tree: Tree, points: Sequence[Point]) -> list[Trial]:
     possible = [each for each in experiments if not isinstance(each, str)]
     predicted = iter(estimates([(each, IMPLEMENTATIONS[each.trainer.costs_of]) for each in possible]))
     return [
-        _trial(_name_of(point), point, None, None, each)
+        Trial(trial_id=_name_of(point), point=point, infeasible_reason=each)
         if isinstance(each, str)
         else _named_trial(point, each, next(predicted))
         for point, each in zip(points, experiments, strict=True)
@@ -264,7 +264,8 @@ def _named_trial(point: Point, experiment: Experiment, predicted: Estimate) -> T
     """The trial of an experiment; its fingerprint gives a changed configuration a folder, so earlier results stay."""
     parts = (experiment.label, name_of_point(point), experiment.fingerprint[:FEWEST_DIGITS])
     name = "-".join(filter(None, parts))
-    return _trial(name, point, experiment, predicted, None if predicted.fits else _shortfall(predicted))
+    reason = None if predicted.fits else _shortfall(predicted)
+    return Trial(trial_id=name, point=point, experiment=experiment, estimate=predicted, infeasible_reason=reason)
 
 
 def _experiment(tree: Tree, point: Point) -> Experiment:
@@ -278,20 +279,6 @@ def _experiment(tree: Tree, point: Point) -> Experiment:
     if "loss" in part_at(tree, "search.objective"):
         require_last_step_evaluated(experiment)
     return experiment
-
-
-def _trial(
-    trial_id: str, point: Point, experiment: Experiment | None, predicted: Estimate | None, reason: str | None
-) -> Trial:
-    return Trial(
-        trial_id=trial_id,
-        point=point,
-        experiment=experiment,
-        estimate=predicted,
-        infeasible_reason=reason,
-        selected=False,
-        is_baseline=False,
-    )
 
 
 def _name_of(point: Point) -> str:
@@ -318,5 +305,4 @@ def _select(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...
 
 
 def _predicted_rate(trial: Trial) -> float:
-    assert trial.estimate is not None
-    return trial.estimate.model_flops_per_second_per_device
+    return trial.predicted.model_flops_per_second_per_device

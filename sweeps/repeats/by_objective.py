@@ -149,8 +149,8 @@ def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Tr
     """The points that were measured, each by its first trial, in the order of what the sweep seeks."""
     if not record.seeks_rate:
         return [point.reading for point in sought_points(record, readings)]
-    first = {each.trial.identity[0]: each for each in reversed(readings) if not each.trial.repeat}
-    return [first.get(each.trial.identity[0], each) for each in ranking_of(readings)]
+    first = {each.trial.mark: each for each in reversed(readings) if not each.trial.repeat}
+    return [first.get(each.trial.mark, each) for each in ranking_of(readings)]
 
 
 def best_measured(

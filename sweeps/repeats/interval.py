@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import comb, exp, log, pi, sqrt
 from statistics import fmean, median
 
+from conf.units import count_of
+
 CONFIDENCE = 0.95
 MEDIAN_OVER_MEAN = sqrt(pi / 2)
 """The standard error of a median over that of a mean, of many normal values; of one or two values they are the same."""
@@ -60,7 +62,7 @@ def of_runs(runs: Sequence[float], spread: RepeatSpread) -> RepeatInterval:
     """The interval of the median of one or more runs."""
     error = spread.deviation / sqrt(len(runs)) * (MEDIAN_OVER_MEAN if len(runs) > 2 else 1.0)
     middle, half = median(log(seconds) for seconds in runs), t_quantile(spread.freedom) * error
-    freedom = f"{spread.freedom} degree{'s' if spread.freedom > 1 else ''} of freedom"
+    freedom = f"{count_of(spread.freedom, 'degree')} of freedom"
     method = f"95 % by Student's t on log seconds, the spread between runs pooled over all points ({freedom})"
     return RepeatInterval(exp(middle - half), exp(middle + half), len(runs), method)
 

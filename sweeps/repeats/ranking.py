@@ -75,13 +75,9 @@ def _late_runs(steady: Sequence[TrialReading]) -> dict[str, str]:
     """The runs that were far later than all others and than another run of their point: no fault of the point's."""
     known = [(each, late) for each in steady if each.experiment and (late := lateness(each)) is not None]
     flags = late_ones([late for _, late in known])
-    told = [(each.trial.trial_id, _mark(each), is_late) for (each, _), is_late in zip(known, flags, strict=True)]
+    told = [(each.trial.trial_id, each.trial.mark, is_late) for (each, _), is_late in zip(known, flags, strict=True)]
     in_time = {mark for _, mark, is_late in told if not is_late}
     return {trial_id: LATE for trial_id, mark, is_late in told if is_late and mark in in_time}
-
-
-def _mark(reading: TrialReading) -> str:
-    return reading.experiment.fingerprint if reading.experiment else ""
 
 
 def counted_runs(runs: Sequence[TrialReading], disturbed: Container[str]) -> list[TrialReading]:

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from conf.units import count_of
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of
 from sweeps.repeats.ranking import disturbances, late_ones, lateness
 from sweeps.search.searcher import Answer, Proposal
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
-IN_FLIGHT = (Outcome.PENDING, Outcome.RUNNING)
-UNMEASURED = (*IN_FLIGHT, Outcome.CANCELLED, None)
+UNMEASURED = (*LIVE, Outcome.CANCELLED, None)
 """A repeat that stands so was asked for and never tried. One that failed was: it is not tried for ever."""
 MOST_LEADERS = 3
 """So many leaders take part in a round, the baseline beside them: others are measured again once these fall behind."""
@@ -55,22 +55,22 @@ class Rounds:
         Args:
             over: why no new point comes.
         """
-        if any(reading.outcome in IN_FLIGHT for reading in trials):
+        if any(reading.outcome in LIVE for reading in trials):
             return Answer()  # whoever is measured next depends on what is being measured now
         points = measured_points(trials)
-        num_tried = Counter(_mark(each) for each in trials if each.outcome not in UNMEASURED)
+        num_tried = Counter(each.trial.mark for each in trials if each.outcome not in UNMEASURED)
         # Whoever cancelled a repeat has it back with the next command, and no other in its place before.
-        given_up = {_mark(each) for each in trials if each.trial.repeat and each.outcome in UNMEASURED}
+        given_up = {each.trial.mark for each in trials if each.trial.repeat and each.outcome in UNMEASURED}
 
         def may_run(point: MeasuredPoint) -> bool:
-            return num_tried[_mark(point.middle)] < self.most and _mark(point.middle) not in given_up
+            return num_tried[point.middle.trial.mark] < self.most and point.middle.trial.mark not in given_up
 
         waiting = [each for each in self._doubtful_points(points, trials, num_tried) if may_run(each[0])]
         waiting = waiting or [each for each in self._repeat_candidates(points, trials) if may_run(each[0])]
         if not waiting:
             return Answer(finished=self._ending(over, points, trials))
-        turn = min(num_tried[_mark(point.middle)] for point, _ in waiting)
-        taking_it = [each for each in waiting if num_tried[_mark(each[0].middle)] == turn]
+        turn = min(num_tried[point.middle.trial.mark] for point, _ in waiting)
+        taking_it = [each for each in waiting if num_tried[each[0].middle.trial.mark] == turn]
         return Answer(tuple(self._proposal(point, why, trials) for point, why in taking_it[:count]))
 
     def _doubtful_points(
@@ -82,7 +82,7 @@ class Rounds:
         """
         if _num_repeats(trials) >= len(points):
             return []
-        far = [(point, FAR) for point in far_from_prediction(points) if num_tried[_mark(point.middle)] == 1]
+        far = [(point, FAR) for point in far_from_prediction(points) if num_tried[point.middle.trial.mark] == 1]
         return [(point, point.disturbed) for point in points if point.disturbed] + far
 
     def _repeat_candidates(self, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> list[Wanted]:
@@ -95,7 +95,7 @@ class Rounds:
     def _ending(self, over: str, points: Sequence[MeasuredPoint], trials: Sequence[TrialReading]) -> str:
         """Return the sentence that says why the sweep has ended."""
         repeats = _num_repeats(trials)
-        again = f", and {repeats} measurement{'s' if repeats > 1 else ''} repeated" if repeats else ""
+        again = f", and {count_of(repeats, 'measurement')} repeated" if repeats else ""
         if len(points) < 2 or self.every_point:
             return over + again
         found = "no clear winner among them" if rivals_of(points[0], points) else "the fastest stands apart"
@@ -109,8 +109,7 @@ class Rounds:
 
 def next_repeat(trial: TrialReading, trials: Sequence[TrialReading]) -> int:
     """The number of the next measurement of the trial's point."""
-    assert trial.experiment is not None
-    mark = trial.experiment.fingerprint
+    mark = trial.planned.fingerprint
     return 1 + max(each.trial.repeat for each in trials if each.experiment and each.experiment.fingerprint == mark)
 
 
@@ -120,10 +119,6 @@ def _leaders(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
         return []
     leaders = [points[0], *rivals][:MOST_LEADERS]
     return leaders + [point for point in points if point.is_baseline and point not in leaders]
-
-
-def _mark(reading: TrialReading) -> str:
-    return reading.experiment.fingerprint if reading.experiment else ""
 
 
 def _num_repeats(trials: Sequence[TrialReading]) -> int:

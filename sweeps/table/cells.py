@@ -40,7 +40,7 @@ def match_in(row: Row, pattern: str, columns: tuple[str, ...] = REMARK_COLUMNS) 
     return next((match for match in matches if match), None)
 
 
-def count_of(row: Row, column: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
+def integer_of(row: Row, column: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
     """A whole number above zero. It may be written `96.0`, as spreadsheets and pandas do once a column has a gap."""
     cell = text_of(row, column)
     if not cell and default is not None:

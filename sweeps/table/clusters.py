@@ -16,7 +16,7 @@ from conf.errors import ConfigError, not_yaml
 from conf.folders import options, path_of
 from conf.nearest import most_like
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
-from sweeps.table.cells import Row, count_of, number_of, text_of
+from sweeps.table.cells import Row, integer_of, number_of, text_of
 
 NAME = re.compile(r"^name: *([^#\n]*[^#\s])", re.MULTILINE)
 NOISE = re.compile(
@@ -62,7 +62,7 @@ def _with_such_nodes(usual: ClusterSpec, row: Row) -> ClusterSpec:
 
     Boards of four GPUs, for one, have no switch between them, as boards of eight of the same GPU do.
     """
-    per_node = count_of(row, "gpus_per_node", default=usual.devices_per_node)
+    per_node = integer_of(row, "gpus_per_node", default=usual.devices_per_node)
     if per_node == usual.devices_per_node:
         return usual
     kin = (name for name in options("cluster") if _facts(name).get("devices_per_node") == per_node)
@@ -163,7 +163,7 @@ MOST_PER_NODE = 1024
 
 def with_nodes_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     """The cluster with as many devices per node as the row says, each with its own part of the network as before."""
-    per_node = count_of(row, "gpus_per_node", default=cluster.devices_per_node, most=MOST_PER_NODE)
+    per_node = integer_of(row, "gpus_per_node", default=cluster.devices_per_node, most=MOST_PER_NODE)
     if per_node == cluster.devices_per_node:
         return cluster
     links = tuple(_widening_links(_with_nodes(link, cluster.devices_per_node, per_node) for link in cluster.links))

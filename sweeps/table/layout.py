@@ -8,7 +8,7 @@ from typing import Literal
 from conf.errors import ConfigError
 from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
 from conf.types.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
-from sweeps.table.cells import Row, choice_of, count_of, flag_of, index_of, match_in, text_of
+from sweeps.table.cells import Row, choice_of, flag_of, index_of, integer_of, match_in, text_of
 from sweeps.table.model import MOST_LAYERS
 
 ZERO_STAGES: dict[str, Literal[0, 1, 2, 3]] = {
@@ -63,8 +63,8 @@ MANY_MICRO_BATCHES = 1024
 
 
 def parallel_of(row: Row) -> ParallelPlan:
-    tensor, pipeline, context = count_of(row, "tp"), count_of(row, "pp"), count_of(row, "cp", default=1)
-    devices, chunks = count_of(row, "num_gpus"), count_of(row, "vpp", default=1)
+    tensor, pipeline, context = integer_of(row, "tp"), integer_of(row, "pp"), integer_of(row, "cp", default=1)
+    devices, chunks = integer_of(row, "num_gpus"), integer_of(row, "vpp", default=1)
     _check_replicas(row, tensor * pipeline * context, devices)
     stated = {
         "world_size": devices,
@@ -73,11 +73,11 @@ def parallel_of(row: Row) -> ParallelPlan:
         "virtual_pipeline_size": chunks,
         "schedule": "interleaved" if chunks > 1 else "1f1b",
         # As in Megatron-LM, which turns it off where there is nothing to share with, and wants it beside experts.
-        "sequence_parallel": flag_of(row, "sequence_parallel", default=count_of(row, "ep", default=1) > 1)
+        "sequence_parallel": flag_of(row, "sequence_parallel", default=integer_of(row, "ep", default=1) > 1)
         and tensor > 1,
         "zero_stage": _zero_stage_of(row, pipeline),
         "zero_group_size": _zero_group_of(row, devices // (tensor * pipeline)),
-        "layers_per_stage": _lighter_ends(count_of(row, "layers", most=MOST_LAYERS), pipeline, chunks),
+        "layers_per_stage": _lighter_ends(integer_of(row, "layers", most=MOST_LAYERS), pipeline, chunks),
         "context_parallel_size": context,
         # A row was run as it says, so that no layout is refused because a search would not choose it.
         "tensor_parallel_across_nodes": True,
@@ -88,9 +88,9 @@ def parallel_of(row: Row) -> ParallelPlan:
 
 
 def _check_replicas(row: Row, model_parallel: int, devices: int) -> None:
-    if text_of(row, "dp") and model_parallel * count_of(row, "dp") != devices:
-        context = " x cp" if count_of(row, "cp", default=1) > 1 else ""
-        sizes = " x ".join(str(count_of(row, column)) for column in ("tp", "pp", *(["cp"] if context else [])))
+    if text_of(row, "dp") and model_parallel * integer_of(row, "dp") != devices:
+        context = " x cp" if integer_of(row, "cp", default=1) > 1 else ""
+        sizes = " x ".join(str(integer_of(row, column)) for column in ("tp", "pp", *(["cp"] if context else [])))
         problem = f"times tp x pp{context} = {sizes} is not num_gpus = {devices}"
         raise ConfigError("dp", text_of(row, "dp"), problem, "Correct one of them, or leave dp empty.")
 
@@ -122,7 +122,7 @@ def _zero_stage_of(row: Row, pipeline: int) -> int:
 def _zero_group_of(row: Row, replicas: int) -> int | None:
     """Replicas among which ZeRO shares out: as the row says, those of a node under HSDP; None where these are all."""
     usual = (
-        count_of(row, "gpus_per_node", default=USUAL_PER_NODE) if match_in(row, HYBRID, ("zero_stage",)) else replicas
+        integer_of(row, "gpus_per_node", default=USUAL_PER_NODE) if match_in(row, HYBRID, ("zero_stage",)) else replicas
     )
     size = index_of(row, "zero_group_size") or usual
     return size if 1 <= size < replicas and replicas % size == 0 else None
@@ -130,9 +130,9 @@ def _zero_group_of(row: Row, replicas: int) -> int | None:
 
 def _expert_sizes_of(row: Row, tensor: int, pipeline: int, devices: int) -> dict[str, int | str | None]:
     """Ranks of experts. Every expert is cut as the rest of a layer is, unless there are too few devices for that."""
-    experts = count_of(row, "ep", default=1)
+    experts = integer_of(row, "ep", default=1)
     usual = None if devices % (tensor * pipeline * experts) == 0 else 1
-    stated = count_of(row, "etp") if text_of(row, "etp") else usual
+    stated = integer_of(row, "etp") if text_of(row, "etp") else usual
     return {
         "expert_parallel_size": experts,
         "expert_tensor_parallel_size": stated if experts > 1 else None,
@@ -171,9 +171,9 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
         parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
     )
     local = _local_batch_of(row)
-    micro_batch = count_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
+    micro_batch = integer_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
     if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
-        return BatchPlan(global_batch_size=count_of(row, "global_batch"), micro_batch_size=micro_batch)
+        return BatchPlan(global_batch_size=integer_of(row, "global_batch"), micro_batch_size=micro_batch)
     many = MANY_MICRO_BATCHES if flag_of(row, "grad_reduce_excluded", default=False) else 1
     of_replica = micro_batch * many if local is None else local
     return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)

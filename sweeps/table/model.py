@@ -6,7 +6,7 @@ from conf.errors import ConfigError
 from conf.nearest import VOCABULARY_MULTIPLE, next_multiple
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import Family
-from sweeps.table.cells import Row, count_of, flag_of, index_of, match_in, number_of, text_of
+from sweeps.table.cells import Row, flag_of, index_of, integer_of, match_in, number_of, text_of
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
 MOST_LAYERS = 10_000  # the layers of every stage are listed, so that a slip here would cost time and memory
@@ -16,24 +16,24 @@ WINDOW = r"^(\d+)(?:, ?full every ([2-9]|\d\d+))?$"
 
 
 def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
-    hidden, heads, gated = count_of(row, "hidden"), count_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
+    hidden, heads, gated = integer_of(row, "hidden"), integer_of(row, "heads"), flag_of(row, "gated_mlp", default=False)
     latent, head_size = _attention_of(row)
     family: Family = "llama" if latent else _family_of(row, gated)  # such attention has rotary positions
     return ModelSpec(
         name="row",
         family=family,
-        num_layers=count_of(row, "layers", most=MOST_LAYERS),
+        num_layers=integer_of(row, "layers", most=MOST_LAYERS),
         hidden_size=hidden,
         ffn_hidden_size=_ffn_hidden_of(row),
         num_attention_heads=heads,
         # Latent attention makes keys for every head, whatever a table calls a head of its short vectors.
-        num_query_groups=heads if latent else count_of(row, "kv_heads", default=heads),
+        num_query_groups=heads if latent else integer_of(row, "kv_heads", default=heads),
         head_size=head_size,
         rotary_base=None,
         gated_mlp=gated,
         tied_embeddings=flag_of(row, "tied_embeddings", default=family == "gpt"),
-        vocab_size=_embedding_rows(count_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),
-        seq_length=count_of(row, "seq"),
+        vocab_size=_embedding_rows(integer_of(row, "vocab", default=USUAL_VOCABULARY), tensor_parallel_size),
+        seq_length=integer_of(row, "seq"),
         experts=_experts_of(row),
         latent_attention=latent,
         attention_window=_window_of(row),
@@ -41,12 +41,12 @@ def model_of(row: Row, tensor_parallel_size: int) -> ModelSpec:
 
 
 def _ffn_hidden_of(row: Row) -> int:
-    return count_of(row, "ffn_hidden", default=4 * count_of(row, "hidden"))
+    return integer_of(row, "ffn_hidden", default=4 * integer_of(row, "hidden"))
 
 
 def _family_of(row: Row, gated: bool) -> Family:
     """Llama's if the row has a gated feed-forward layer or fewer heads of keys than heads; else GPT's."""
-    grouped = bool(text_of(row, "kv_heads")) and count_of(row, "kv_heads") != count_of(row, "heads")
+    grouped = bool(text_of(row, "kv_heads")) and integer_of(row, "kv_heads") != integer_of(row, "heads")
     return "llama" if gated or grouped else "gpt"
 
 
@@ -65,8 +65,8 @@ def _experts_of(row: Row) -> ExpertsSpec | None:
         return None
     return ExpertsSpec(
         num_experts=num_experts,
-        top_k=count_of(row, "top_k", most=num_experts),
-        ffn_hidden_size=count_of(row, "moe_ffn", default=_ffn_hidden_of(row)),
+        top_k=integer_of(row, "top_k", most=num_experts),
+        ffn_hidden_size=integer_of(row, "moe_ffn", default=_ffn_hidden_of(row)),
         shared_ffn_hidden_size=index_of(row, "shared_expert_ffn") or 0,
         num_dense_layers=index_of(row, "dense_layers") or 0,
         capacity_factor=number_of(row, "capacity_factor"),
@@ -84,7 +84,7 @@ def _refuse_experts(row: Row) -> None:
 def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
     """Latent attention, where the row has it, and the width of a head."""
     if text_of(row, "mla").lower() in ("", "no", "none"):
-        return None, count_of(row, "head_dim") if text_of(row, "head_dim") else None
+        return None, integer_of(row, "head_dim") if text_of(row, "head_dim") else None
     sizes = match_in(row, LATENT_ATTENTION, ("mla",))
     if sizes is None:
         remedy = "Write 128+64 / v 128, q_lora 1536, kv_lora 512, or no."

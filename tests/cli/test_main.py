@@ -46,7 +46,7 @@ def test_help_names_what_an_option_takes_in_plain_words(command: str) -> None:
         (["train", "--from-best", "smoke", "--here"], r"No sweep smoke has been started in .*`trisweep sweep smoke`"),
         (
             ["train", "--from-best", "smoke", "--here", "--name", "../../evil"],
-            r"--name = '\.\./\.\./evil': is not a plain name for a folder\. Use letters, digits",
+            r"--name = '\.\./\.\./evil': is not a plain name\. Use letters, digits",
         ),
         (
             ["sweep", "smoke", "--there"],

@@ -166,15 +166,7 @@ def trial(trial_id: str, is_baseline: bool = False, **point: Any) -> Trial:
     try:
         value = experiment(**point)
     except InfeasiblePlan as reason:
-        return Trial(
-            trial_id=trial_id,
-            point=dotted,
-            experiment=None,
-            estimate=None,
-            infeasible_reason=str(reason),
-            selected=False,
-            is_baseline=is_baseline,
-        )
+        return Trial(trial_id=trial_id, point=dotted, infeasible_reason=str(reason), is_baseline=is_baseline)
     predicted = made_up_estimate(value)
     lacking = predicted.shortfall_bytes / 2**30
     return Trial(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import ConfigError
+from conf.nearest import listed
 from conf.types.schema import DataSpec
 
 MOST_NAMED = 3
@@ -45,12 +46,7 @@ class TextFiles:
 
     def what_is_left_out(self) -> str:
         """In words, such as `hidden: .git, .cache`; empty where all is read."""
-        return "; ".join(f"{reason}: {_some(names)}" for reason, names in self.left_out.items())
-
-
-def _some(names: list[str]) -> str:
-    shown, more = sorted(names)[:MOST_NAMED], len(names) - MOST_NAMED
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+        return "; ".join(f"{reason}: {listed(sorted(names), MOST_NAMED)}" for reason, names in self.left_out.items())
 
 
 def text_files(data: DataSpec) -> TextFiles:

@@ -12,6 +12,7 @@ from cli.command_line.arguments import AsJson
 from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.errors import ConfigError, UsageError
 from conf.folders import further_folders
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from cli.commands.init.machine import DescribedMachine
@@ -32,12 +33,10 @@ def init(
     """
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
-    from conf.compose.load import is_name, load_cluster
+    from conf.compose.load import load_cluster, require_name
     from launcher.doctor.site import read_site
 
-    if name is not None and not is_name(name):
-        remedy = "Use letters, digits, dots, underscores and dashes, beginning with a letter or a digit."
-        raise ConfigError("--name", name, "is not a name for a cluster", remedy)
+    require_name("--name", name)
     if partition is not None and partition not in (names := partitions()):
         remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
         raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
@@ -82,7 +81,7 @@ def _print(folder: Path, described: DescribedMachine, written: list[str], kept: 
     if offer is None:
         console.print("No Slurm answered, so all numbers of the cluster are an example: correct them.")
     else:
-        of = f"{described.num_nodes} nodes of {described.devices_per_node} x {described.device}"
+        of = f"{count_of(described.num_nodes, 'node')} of {described.devices_per_node} x {described.device}"
         console.print(f"Slurm told of partition {offer.partition}: {of}. Correct the links and the rest.")
     console.print("Next:")
     for command in _next(folder, described):

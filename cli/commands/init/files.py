@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cli.commands.init.machine import DescribedMachine, efficiency_of
+from conf.units import count_of
 from launcher.doctor.site import SlurmSite
 
 MODEL, SWEEP = "my-model", "my-sweep"
@@ -146,7 +147,8 @@ def precision_of(machine: DescribedMachine) -> str:
 def _cluster(machine: DescribedMachine) -> str:
     similar, offer = machine.similar, machine.offer
     values = {
-        "headline": f"{machine.name}: {machine.num_nodes} nodes of {machine.devices_per_node} {similar.device.name}, "
+        "headline": f"{machine.name}: {count_of(machine.num_nodes, 'node')} of {machine.devices_per_node}"
+        + f" {similar.device.name}, "
         + ("an example: no Slurm answered." if offer is None else f"as Slurm says of partition {offer.partition}."),
         "name": machine.name,
         "source": "an example" if offer is None else f"sinfo, partition {offer.partition}",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cli.output.console import console, count_of, print_unwrapped
+from cli.output.console import console, print_unwrapped
 from cli.output.next_command import same_command
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError
 from conf.overrides import for_a_shell
 from conf.types.sweep_spec import is_of_time
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition
@@ -65,10 +66,8 @@ def print_best(composition: Composition, record: SweepRecord) -> None:
 
 
 def _print_point(best: Trial, label: str) -> None:
-    assert best.experiment is not None
-    assert best.estimate is not None
-    devices = count_of(best.experiment.parallel.world_size, "device")
-    console.print(f"Best: {label} on {devices}: {_rates(best.estimate)}.")
+    devices = count_of(best.planned.parallel.world_size, "device")
+    console.print(f"Best: {label} on {devices}: {_rates(best.predicted)}.")
     if best.point:
         print_unwrapped("  " + " ".join(for_a_shell(key, value) for key, value in best.point.items()))
 

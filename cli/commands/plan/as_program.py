@@ -10,7 +10,7 @@ from textwrap import wrap
 
 import typer
 
-from cli.commands.plan.search import training_of
+from cli.commands.plan.search import request_of, training_of
 from cli.commands.plan.search_options import SearchOptions
 from cli.output.console import complaints
 from conf.compose.load import Composition
@@ -25,7 +25,6 @@ from results.search.notes import padded_vocabulary_sentence
 from sweeps.planner import choose
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.points import planned_points
-from sweeps.planner.request import request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -41,6 +40,12 @@ IN_A_SHELL = {
 
 OTHER_NAMES = {"megatron-core": "megatron-lm"}
 """Programs by another name: that of the costs which a prediction takes for them."""
+
+OF_ONE_COMMAND = frozenset(
+    {"search", "objective", "budget", "deadline", "num_tokens", "num_steps"}
+    | {"devices", "clusters", "implementation", "headroom"}
+)
+"""The options that decide which plan is the best; all others are about tables."""
 
 MEASURING = (
     "# For a measurement of some steps, with no data of yours. For a training, put",
@@ -92,28 +97,15 @@ def print_as(composition: Composition, choices: SearchOptions) -> None:
         InfeasiblePlan: no plan that fits can be carried out by it.
         UsageError: an option asks for a table.
     """
-    _require_no_tables(choices)
+    choices.require_only(OF_ONE_COMMAND, "--as prints one command, and no table")
     is_sweep = composition.overrides.value_of("sweep") is not None and not choices.ask_for_a_search
     chosen = _best_of_sweep(composition) if is_sweep else _best_of_search(composition, choices)
     for line in _lines(chosen):
         typer.echo(line)  # by no rich console, which would wrap its lines
 
 
-def _require_no_tables(choices: SearchOptions) -> None:
-    tables = (choices.mixed, choices.pareto, choices.explain, choices.scaling, choices.top, choices.output_format)
-    if any(tables) or choices.exhaustive_knobs or choices.flat:
-        remedy = "Leave out --mixed, --pareto, --explain, --scaling, --exhaustive-knobs, --top, --flat and --format."
-        raise UsageError("--as prints one command, and no table", remedy)
-
-
 def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenPlan:
-    wanted = request(
-        composition,
-        devices=choices.devices,
-        clusters=choices.clusters,
-        implementation=choices.implementation,
-        headroom=choices.headroom,
-    )
+    wanted = request_of(composition, choices)
     if complaints.is_terminal:
         complaints.print("Searching all plans that the program can carry out, some seconds ...")
     best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
@@ -147,11 +139,9 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
         problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {reasons[0]}"
         raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
     best = max(fitting, key=_predicted_rate)
-    assert best.experiment is not None
-    assert best.estimate is not None
     lost = len(record.plan) - len(fitting)
     notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
-    return ChosenPlan(best.experiment, best.estimate, best.experiment.trainer.costs_of, notes)
+    return ChosenPlan(best.planned, best.predicted, best.planned.trainer.costs_of, notes)
 
 
 def _predicted_rate(trial: Trial) -> float:

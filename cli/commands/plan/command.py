@@ -20,10 +20,11 @@ from cli.command_line.arguments import (
 )
 from cli.commands.plan.answer import print_best, print_impossible
 from cli.commands.plan.search_options import DEFAULT_FORMAT, DEFAULT_TOP, SearchOptions
-from cli.output.console import complaints, console, count_of, heading, print_json
+from cli.output.console import complaints, console, heading, print_json
 from conf.compose.tree import part_at
 from conf.errors import EXIT_FAILED, ConfigError, UsageError
 from conf.overrides import Override
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.compose.load import Composition

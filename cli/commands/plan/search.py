@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cli.commands.plan.search_options import DEFAULT_OBJECTIVE, SearchOptions
 from cli.commands.plan.search_output import SearchOutput, print_answer, print_explanations, print_mixed
@@ -15,16 +14,16 @@ from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, judge
-from sweeps.planner.choosing.objectives import steps_for, tokens_per_step
+from sweeps.planner.choosing.explain import Explanation, explain
+from sweeps.planner.choosing.objectives import ScalingKind, steps_for, tokens_per_step
+from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
+from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.blocks import searched_values
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 
-if TYPE_CHECKING:
-    from sweeps.planner.choosing.explain import Explanation
-    from sweeps.planner.choosing.objectives import ScalingKind
-    from sweeps.planner.choosing.scaling import ScalingPoint
-
 BEST = "best"
+OF_MIXED = frozenset({"search", "num_tokens", "num_steps", "mixed", "implementation", "top", "output_format"})
+"""The options that count for one job over several types of devices."""
 
 
 def run_search(composition: Composition, options: SearchOptions) -> None:
@@ -37,13 +36,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     if options.mixed is not None:
         _run_mixed(composition, options)
         return
-    wanted = request(
-        composition,
-        devices=options.devices,
-        clusters=options.clusters,
-        implementation=options.implementation,
-        headroom=options.headroom,
-    )
+    wanted = request_of(composition, options)
     training = training_of(wanted, options)
     try:
         with _waiting(len(wanted.spaces)):
@@ -77,22 +70,25 @@ def _waiting(num_spaces: int) -> AbstractContextManager[object]:
 
 def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     """Search plans for one job over several types of devices, and print the best."""
-    from sweeps.planner.mixed import choose_mixed
-
     assert options.mixed is not None
-    # A mixed job has its devices given and is searched for time alone. Silence would suggest that an option counted.
-    limits = (options.budget, options.deadline, options.headroom, options.flat)
-    taken = (options.devices, options.clusters, options.pareto, options.explain, options.scaling, *limits)
-    if any(taken) or options.chosen_objective != DEFAULT_OBJECTIVE:
-        remedy = (
-            "Leave out --devices, --clusters, --pareto, --explain, --scaling, --budget, --deadline, --headroom, --flat"
-            " and --objective."
-        )
-        raise UsageError("--mixed says which devices one job takes, and finds the fastest plan", remedy)
+    # A mixed job has its devices given and is searched for time alone, which may be said.
+    allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
+    options.require_only(allowed, "--mixed says which devices one job takes, and finds the fastest plan")
     wanted = mixed_request(composition, options.mixed, options.implementation)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
     print_mixed(choice, wanted, composition.overrides, training, options.chosen_format)
+
+
+def request_of(composition: Composition, options: SearchOptions) -> Request:
+    """What is searched, as the options say."""
+    return request(
+        composition,
+        devices=options.devices,
+        clusters=options.clusters,
+        implementation=options.implementation,
+        headroom=options.headroom,
+    )
 
 
 def training_of(wanted: Request, options: SearchOptions) -> Training:
@@ -111,8 +107,6 @@ def training_of(wanted: Request, options: SearchOptions) -> Training:
 
 def _curve(kind: ScalingKind, spaces: Sequence[Space]) -> list[ScalingPoint]:
     """The curve over the numbers of devices that were asked for, else over numbers that double up to the largest."""
-    from sweeps.planner.choosing.scaling import doublings, scaling_curve
-
     if len({space.setting.cluster.name for space in spaces}) > 1:
         raise UsageError("A scaling curve is for one cluster, but several were given", "Leave out --clusters.")
     if len(spaces) == 1:
@@ -132,8 +126,6 @@ def _explanations(
 
 
 def _winner(best: Candidate, wanted: Request) -> Explanation:
-    from sweeps.planner.choosing.explain import explain
-
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     return explain(best.strategy, parts, setting.implementation)
@@ -141,8 +133,6 @@ def _winner(best: Candidate, wanted: Request) -> Explanation:
 
 def _explanation_of(plan: str, composition: Composition, space: Space) -> Explanation:
     """The explanation of the configured plan with overrides, on the devices of `space` unless they state a number."""
-    from sweeps.planner.choosing.explain import explain
-
     if "=" not in plan:
         remedy = "Write --explain best, or overrides such as 'batch.micro_batch_size=2'."
         raise ConfigError("--explain", plan, "names no plan", remedy)

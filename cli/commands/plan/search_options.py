@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Container
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from sweeps.planner.choosing.objectives import Objective, ScalingKind
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 10
 DEFAULT_OBJECTIVE: Objective = "time"
 DEFAULT_FORMAT = "table"
+FLAGS = {"num_tokens": "--tokens", "num_steps": "--steps", "output_format": "--format"}
+"""Fields that are not called as their options are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,17 @@ class SearchOptions:
     def ask_for_a_search(self) -> bool:
         """True if any option was given, because all of them are about searches."""
         return self != SearchOptions()
+
+    def require_only(self, allowed: Container[str], problem: str) -> None:
+        """Refuse every other option than those of these fields: silence would suggest that it counted.
+
+        Raises:
+            UsageError: another was given.
+        """
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        refused = [FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given if name not in allowed]
+        if refused:
+            raise UsageError(problem, f"Leave out {', '.join(refused)}.")
 
     def as_json(self) -> SearchOptions:
         """The same search, answered in JSON.

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import typer
 
 from cli.output.console import console, print_json, print_unwrapped
 from cli.output.next_command import same_command
 from conf.overrides import Overrides
+from results.search.explanation import explanation_document, explanation_lines
+from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
+from results.search.notes import notes, padded_vocabulary_sentence
+from results.search.rows import as_csv, families_document, judged_row, search_document, search_row
+from results.search.table import judged_table, scaling_document, scaling_table, search_table
 from sweeps.planner import Candidate, Choice, Objective, Training
 from sweeps.planner.choosing.choice import Judged
+from sweeps.planner.choosing.explain import Explanation
+from sweeps.planner.choosing.objectives import ScalingKind
+from sweeps.planner.choosing.scaling import ScalingPoint
+from sweeps.planner.mixed import MixedChoice
 from sweeps.planner.request import Request
-
-if TYPE_CHECKING:
-    from sweeps.planner.choosing.explain import Explanation
-    from sweeps.planner.choosing.objectives import ScalingKind
-    from sweeps.planner.choosing.scaling import ScalingPoint
-    from sweeps.planner.mixed import MixedChoice
 
 RANKED_BY: dict[Objective, str] = {
     "time": "time of a step",
@@ -58,8 +60,6 @@ def print_answer(answer: SearchOutput, output_format: str) -> None:
     if output_format == "json":
         print_json("search", _document(answer))
     elif output_format == "csv":
-        from results.search.rows import as_csv, judged_row, search_row
-
         if answer.front is not None:
             rows = [search_row(found, answer.training) for found in answer.front]
         else:
@@ -75,8 +75,6 @@ def print_explanations(explanations: Sequence[Explanation], output_format: str) 
     CSV has a line for each plan that was found, and so none for them.
     """
     if explanations and output_format == "json":
-        from results.search.explanation import explanation_document
-
         found = {"explanations": [explanation_document(each) for each in explanations]}
         print_json("search", found)
     elif output_format == "table":
@@ -91,10 +89,6 @@ def print_mixed(
     Args:
         given: the overrides of the user, with the choice of a sweep if there is one.
     """
-    from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
-    from results.search.notes import padded_vocabulary_sentence
-    from results.search.rows import as_csv
-
     if output_format == "json":
         print_json("mixed_search", mixed_document(choice, request.spaces, training, request.padding_overrides))
     elif output_format == "csv":
@@ -120,10 +114,6 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
 
 
 def _document(answer: SearchOutput) -> dict[str, object]:
-    from results.search.explanation import explanation_document
-    from results.search.rows import families_document, search_document, search_row
-    from results.search.table import scaling_document
-
     asked = answer.request
     document = search_document(answer.choice, answer.training, asked)
     if not answer.flat:
@@ -142,9 +132,6 @@ def _document(answer: SearchOutput) -> dict[str, object]:
 
 
 def _print_tables(answer: SearchOutput) -> None:
-    from results.search.notes import notes
-    from results.search.table import judged_table, search_table
-
     choice, training = answer.choice, answer.training
     console.print(_question(answer.request))
     of_families = "" if answer.flat else "the best of each family, "
@@ -174,16 +161,12 @@ def _print_tables(answer: SearchOutput) -> None:
 
 def _print_scaling(answer: SearchOutput) -> None:
     if answer.scaling is not None:
-        from results.search.table import scaling_table
-
         kind, points = answer.scaling
         console.print(scaling_table(points, kind))
 
 
 def _print_explanations(explanations: Sequence[Explanation]) -> None:
     if explanations:
-        from results.search.explanation import explanation_lines
-
         for explanation in explanations:
             for line in explanation_lines(explanation):
                 console.print(line)

@@ -13,6 +13,7 @@ from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, heading, print_json, shown_path
 from cli.output.state_document import state_document
 from conf.errors import UsageError
+from conf.units import count_of
 
 if TYPE_CHECKING:
     from launcher.slurm.answers import Patience
@@ -79,7 +80,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     if keys := ", ".join(f"{name}: {key}" for name, key in stored.record.labels.legend):
         console.print(f"Names: {keys}.", style="dim", markup=False)
     for bad in bad_nodes(trials):
-        failed = f"{bad.num_trials} trials failed there, the last because {bad.cause}"
+        failed = f"{count_of(bad.num_trials, 'trial')} failed there, the last because {bad.cause}"
         console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
     for line in state_lines(stored):
         console.print(line)

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import typer
 
 from cli.commands.plan.command import print_plan
-from cli.commands.sweep.end import end_command
+from cli.commands.report import report_on
 from cli.commands.sweep.on_slurm import print_next_commands
+from cli.commands.sweep.sweep_run import SweepRun, finish
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_verbatim, shown_path
+from cli.output.progress import progress_on
 from conf.errors import EXIT_INTERRUPTED
-
-if TYPE_CHECKING:
-    from launcher.control.advance import Rules
-    from launcher.control.orders import SweepOrders
-    from launcher.where import SweepPlace
-    from sweeps.sweep import Sweep
-    from sweeps.trial import SweepRecord
+from conf.units import count_of
+from launcher.allocation.nodes import is_inside
+from launcher.allocation_sweep import request, require_time, run_inside, submit_allocation
+from launcher.where import SweepPlace
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepRecord
 
 
 def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     """The points, and the one job with the text that sbatch would get."""
-    from launcher.allocation_sweep import request, require_time
-    from sweeps.sweep import Sweep
-
     settings = place.settings
     require_time(settings.slurm, settings.launcher)
     print_plan(record, place.composition)
@@ -35,53 +32,42 @@ def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     unit = "GPU-hours" if allocation.shape.uses_gpus else "core-hours"
     chosen = sum(trial.selected for trial in record.trials)
     console.print(
-        f"{chosen} trials as steps of one allocation of {allocation.shape.num_nodes} nodes"
+        f"{count_of(chosen, 'trial')} as steps of one allocation of {count_of(allocation.shape.num_nodes, 'node')}"
         f" ({allocation.device_hours:,.0f} {unit} at most each time it runs). Nothing was submitted."
     )
 
 
-def sweep_in_allocation(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
+def sweep_in_allocation(run: SweepRun) -> None:
     """Submit the allocation; inside one, as salloc gives, carry the sweep out there."""
-    from launcher.allocation.nodes import is_inside
-    from launcher.allocation_sweep import require_time
-
     if is_inside(os.environ):
-        _run_inside(place, planned, rules, command)
+        _run_inside(run)
     else:
-        require_time(place.settings.slurm, place.settings.launcher)
-        _submit(place, planned, rules, command)
+        require_time(run.place.settings.slurm, run.place.settings.launcher)
+        _submit(run)
 
 
-def _submit(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
-    from launcher.allocation_sweep import submit_allocation
-
-    settings = place.settings
+def _submit(run: SweepRun) -> None:
+    planned, place, settings = run.sweep, run.place, run.place.settings
     done = submit_allocation(
         planned,
         settings.slurm,
         settings.launcher,
         settings.cluster,
-        rules=rules,
-        command=command,
+        rules=run.rules,
+        command=run.orders,
     )
     if done.job_id is None:
         console.print(f"Nothing is left to run: {done.step.finished if done.step else ''}.")
     elif done.is_new:
-        waiting = f"{done.step.num_waiting} trials" if done.step and done.step.num_waiting else "the sweep"
+        waiting = count_of(done.step.num_waiting, "trial") if done.step and done.step.num_waiting else "the sweep"
         console.print(f"Job {done.job_id} carries {waiting} out as steps. Folder: {shown_path(place.folder.path)}")
     else:
         console.print(f"Job {done.job_id} carries the sweep out already. Folder: {shown_path(place.folder.path)}")
     print_next_commands(planned, "status", "report", "pause", "cancel")
 
 
-def _run_inside(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders) -> None:
-    from cli.commands.report import report_on
-    from cli.commands.sweep.on_slurm import print_why_it_ended
-    from cli.output.progress import progress_on
-    from launcher.allocation_sweep import run_inside
-    from sweeps.sweep import Sweep
-
-    settings = place.settings
+def _run_inside(run: SweepRun) -> None:
+    planned, settings = run.sweep, run.place.settings
     try:
         with followed_in_mlflow(planned.folder.path, settings.tracking):
             step = run_inside(
@@ -89,18 +75,15 @@ def _run_inside(place: SweepPlace, planned: Sweep, rules: Rules, command: SweepO
                 settings.slurm,
                 settings.cluster,
                 progress_on(console),
-                rules=rules,
-                command=command,
+                rules=run.rules,
+                command=run.orders,
             )
     except KeyboardInterrupt:
         console.print("Interrupted; the steps have been ended. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    stored = Sweep.stored_in(planned.folder)
     if step.finished:
-        print_why_it_ended(stored, rules)
-    else:
-        remaining = f"The allocation ends with {step.num_waiting} trials left."
-        console.print(f"{step.held or remaining} The same command continues in another.")
-    report_on(stored, settings.tracking)
-    if step.finished:
-        end_command(stored, place)
+        finish(run)
+        return
+    remaining = f"The allocation ends with {count_of(step.num_waiting, 'trial')} left."
+    console.print(f"{step.held or remaining} The same command continues in another.")
+    report_on(Sweep.stored_in(planned.folder), settings.tracking, run.restriction)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,30 +15,7 @@ from cli.command_line.arguments import (
     overrides_of,
     print_config,
 )
-from cli.commands.plan.command import print_plan, print_question, print_space
-from cli.commands.sweep.allocation import show_allocation, sweep_in_allocation
-from cli.commands.sweep.end import end_command
-from cli.commands.sweep.on_slurm import hours_at_most
-from cli.commands.sweep.what_is_measured import (
-    num_attempts,
-    print_left_out,
-    print_nothing_to_do,
-    print_part,
-)
-from cli.live_import import followed_in_mlflow
-from cli.output.console import complaints, console, count_of, leave_stdout_to_json, print_json, print_verbatim
-from cli.output.state_document import print_state
-from conf.errors import EXIT_INTERRUPTED, ConfigError
-
-if TYPE_CHECKING:
-    from conf.compose.load import Composition
-    from conf.types.sweep_spec import SweepSpec
-    from launcher.control.advance import Rules
-    from launcher.control.orders import SweepOrders
-    from launcher.where import SweepPlace
-    from sweeps.later_command import Restriction
-    from sweeps.sweep import Sweep
-    from sweeps.trial import SweepFolder, SweepRecord
+from cli.output.console import leave_stdout_to_json
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
@@ -65,236 +40,21 @@ def sweep(
     The same command continues a sweep that was interrupted, and never runs a finished point twice. On this machine the
     leaders are measured up to search.max_rounds times, in turn, until they can be told apart.
     """
-
-    from launcher.command_trainer.flag_check import check_record
-    from launcher.control.orders import SweepOrders, require_not_paused
-    from launcher.control.rules import rules_for
-    from launcher.provenance import keep_configuration
-    from launcher.sweep import prepare_tokens
-    from launcher.where import choose_place
-    from results.tensorboard import require_trackers
-    from sweeps.sweep import Sweep
-
     if fail_fast is not None:
         overrides = [*(overrides or ()), f"controller.fail_fast={fail_fast}"]
     if cfg:
         print_config(composition_of(name, overrides))
         return
+    from cli.commands.sweep.run import run_sweep
+
     if as_json:
         leave_stdout_to_json()
-    place = choose_place(overrides_of(name, overrides), here=here, dry_run=dry_run)
-    _require_measurable(place)
-    require_trackers(place.settings.tracking)
-    in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
-    record, restriction = _record_and_part(place)
-    if dry_run:
-        part = restriction.record if restriction else record
-        show_allocation(place, part) if in_allocation else _show_what_would_run(place, part)
-        if as_json:
-            print_json("sweep", _would_run(place, part))
-        return
-    # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
-    require_not_paused(place.folder, name)
-    rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
-    prepare_tokens(place.folder, record)
-    record = check_record(record, complaints.print)
-    keep_configuration(place.folder, place.composition)
-    planned = Sweep(place.folder, record)
-    print_part(planned, restriction)
-    texts = place.composition.overrides.without({"tracking"}).texts
-    command = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
-    with _state_at_the_end(place.folder, as_json=as_json):
-        _carry_out(place, planned, rules, command, restriction)
-
-
-def _require_measurable(place: SweepPlace) -> None:
-    """Raises:
-    ConfigError: without a cluster, nothing of the sweep can be measured: a checkout replays it instead.
-    """
-    sweep = place.settings.sweep
-    if place.on_slurm or sweep is None or _can_be_measured_here(sweep):
-        return
-    remedy = (
-        f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
-        f" paper with `make sweep-{sweep.name}`."
+    run_sweep(
+        name,
+        overrides_of(name, overrides),
+        dry_run=dry_run,
+        here=here,
+        retry_failed=retry_failed,
+        remeasure=remeasure,
+        as_json=as_json,
     )
-    raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
-
-
-def _can_be_measured_here(sweep: SweepSpec) -> bool:
-    return sweep.replay is None or sweep.proxy is not None
-
-
-def _carry_out(
-    place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders, restriction: Restriction | None
-) -> None:
-    if place.on_slurm and place.settings.launcher.kind == "allocation":
-        sweep_in_allocation(place, planned, rules, command)
-    elif place.on_slurm:
-        from cli.commands.sweep.on_slurm import carry_out
-
-        carry_out(place, planned, rules, command, restriction)
-    else:
-        _run_here(place, planned, rules, command, restriction)
-
-
-@contextmanager
-def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
-    """Print how the sweep stands when the command ends, whatever its exit code; after an error, nothing."""
-    try:
-        yield
-    except typer.Exit:  # not `finally`: an error has its own message, and no document
-        if as_json:
-            print_state("sweep", folder, would_run=None)
-        raise
-    if as_json:
-        print_state("sweep", folder, would_run=None)
-
-
-def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
-    """The answer of a dry run."""
-    chosen = [trial.trial_id for trial in record.trials if trial.selected]
-    return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
-
-
-def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
-    """The record of the whole sweep, and the part of it that the command names."""
-    from sweeps.later_command import restriction_of
-    from sweeps.points.plan import plan_sweep
-    from train_core.process.git_sha import git_sha
-
-    sha = git_sha()
-    restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
-    record = (
-        restriction.complete_record() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
-    )
-    return record, restriction
-
-
-def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
-    """The points, and, for Slurm, each request with the text that sbatch would get."""
-    from launcher.sweep import dry_run
-    from sweeps.sweep import Sweep
-
-    print_plan(record, place.composition)
-    print_space(place.composition, record)
-    chosen = [trial for trial in record.trials if trial.selected]
-    _print_costs(place, record)
-    if not place.on_slurm:
-        print_left_out(record)
-        console.print(f"{count_of(len(chosen), 'trial')} would run on this machine:")
-        for trial in chosen:
-            console.print(f"  {trial.trial_id}")
-        return
-    requests = dry_run(Sweep(place.folder, record), place.settings.slurm)
-    hours = sum(request.device_hours for request in requests)
-    for request in requests:
-        each = hours_at_most(place, request.device_hours / len(request.trials))
-        console.rule(f"{count_of(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
-        for index, trial in enumerate(request.trials):
-            console.print(f"  [{index}] {trial.trial_id}")
-        print_verbatim(request.sbatch)
-    print_left_out(record)
-    trials, arrays = count_of(len(chosen), "trial"), count_of(len(requests), "job array")
-    console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
-    if place.composition.overrides.value_of("cluster") is None:
-        here = " What this machine would measure is shown by --here --dry-run."
-        console.print(
-            f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}."
-            f"{here if _can_be_measured_here(record.spec) else ''}"
-        )
-
-
-def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
-    """Print the costs of the points, of which a search that chooses one after another knows only the first."""
-    from cli.commands.sweep.costs import costs_table, num_too_long
-    from launcher.control.rules import budget_of
-
-    chosen = [trial for trial in record.trials if trial.selected]
-    budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
-    console.print(costs_table(chosen, budget))
-    if number := num_too_long(chosen, budget):
-        limit = "slurm.time_limit_minutes" if place.on_slurm else "sweep.proxy.time_limit_minutes"
-        console.print(
-            f"Predicted to take longer than the time limit: {count_of(number, 'trial')}. Raise {limit}, or measure"
-            " fewer steps with training.num_steps."
-        )
-    if place.settings.search.asks_later:
-        further = record.spec.max_trials - len(chosen)
-        console.print(
-            f"The search chooses up to {further} further points; each counts at its time limit until it ends."
-        )
-
-
-def _run_here(
-    place: SweepPlace, planned: Sweep, rules: Rules, command: SweepOrders, restriction: Restriction | None
-) -> None:
-    from cli.commands.report import report_on
-    from cli.commands.sweep.on_slurm import print_why_it_ended
-    from cli.output.progress import progress_on, share_ended
-    from launcher.control.rules import time_limit_here
-    from launcher.sweep import run_here
-    from sweeps.sweep import Sweep
-
-    if place.proxy:
-        _print_full_size_summary(planned.record, place.composition)
-    _print_expected_time(planned, place)
-    # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
-    limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
-    try:
-        with followed_in_mlflow(planned.folder.path, place.settings.tracking):
-            run_here(
-                planned,
-                time_limit_seconds=limit,
-                progress=progress,
-                rules=rules,
-                command=command,
-            )
-    except KeyboardInterrupt:
-        so_far = share_ended(Sweep.stored_in(planned.folder).read())
-        console.print(f"Interrupted: {so_far}. The same command continues.")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    stored = Sweep.stored_in(planned.folder)
-    print_why_it_ended(stored, rules)
-    print_nothing_to_do(stored, before)
-    report_on(stored, place.settings.tracking, restriction)
-    end_command(stored, place)
-
-
-def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
-    """Print the expected time of the trials to come; nothing where none is known to be left."""
-    from cli.commands.sweep.costs import seconds_here
-    from cli.output.state_table import duration
-    from launcher.this_machine.capacity import this_machine
-
-    trials = [each.trial for each in planned.read() if each.trial.selected and each.performance is None]
-    if not (able := [trial for trial in trials if trial.estimate]):
-        return
-    seconds, search = seconds_here(able, this_machine()), place.settings.search
-    if search.asks_later:
-        # The first points stand for those that the search has not chosen yet.
-        seconds *= planned.record.spec.max_trials / len(able)
-    so_many = "at most about" if search.asks_later else "about"
-    console.print(f"Predicted to take {so_many} {duration(seconds)}, repeats not counted; what is left is said below.")
-
-
-def _print_full_size_summary(record: SweepRecord, composition: Composition) -> None:
-    """Print the plan of the full size, in a few lines, before the proxy is measured."""
-    from launcher.control.rules import rounds_of
-
-    print_question(record, composition)
-    search = composition.settings.search
-    if search.asks_later:
-        most = record.spec.max_trials
-        console.print(
-            f"Measured here: its proxy, at most {most} points. search={search.kind} chooses each by those before."
-        )
-        return
-    fitting = sum(trial.infeasible_reason is None for trial in record.plan)
-    impossible = sum(trial.experiment is None for trial in record.plan)
-    lacking = len(record.plan) - fitting - impossible
-    points = count_of(len(record.plan), "point")
-    console.print(f"{points}: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
-    chosen, rounds = sum(trial.selected for trial in record.trials), rounds_of(search, record)
-    often = f", {'each' if rounds.every_point else 'the leaders up to'} {rounds.most} times" if rounds else ""
-    console.print(f"Measured here: {count_of(chosen, 'point')} of its proxy{often}.")

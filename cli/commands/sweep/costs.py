@@ -45,8 +45,7 @@ def seconds_here(trials: Sequence[Trial], machine: MachineCapacity) -> float:
     room = machine.num_devices or machine.num_cores
     busy = 0.0
     for trial in trials:
-        assert trial.experiment is not None
-        ranks = min(room, trial.experiment.parallel.world_size)
+        ranks = min(room, trial.planned.parallel.world_size)
         busy += ranks * (START_SECONDS + predicted_seconds(trial))
     return busy / room
 
@@ -63,8 +62,7 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 
 def _cost(trial: Trial, budget: Budget, seconds: float) -> Cost:
-    assert trial.experiment is not None
-    return Cost.of(trial.experiment, budget.num_devices(trial), seconds)
+    return Cost.of(trial.planned, budget.num_devices(trial), seconds)
 
 
 def cost_text(value: float | None) -> str:

@@ -10,7 +10,6 @@ from results.report.findings.predictions import by_prediction, predicted_cells
 from results.table import Cell, Table, number, text
 from results.units import count, gib, percent, significant, tflops
 from sweeps.trial import SweepRecord, Trial
-from train_core.costs import Estimate
 
 FITTING_COLUMNS = (
     "#",
@@ -82,7 +81,7 @@ def _verdict(record: SweepRecord, plan: Sequence[Trial], fitting: Sequence[Trial
     counted = f"{len(fitting)} of {len(plan)} points fit, ranked by model TFLOPS per device."
     if len(fitting) < 2:
         return counted
-    first, second = (_estimate(trial).model_flops_per_second_per_device for trial in fitting[:2])
+    first, second = (trial.predicted.model_flops_per_second_per_device for trial in fitting[:2])
     behind = f"{percent(1 - second / first)} % behind `{record.plan_label_of(fitting[0])}`"
     return f"{counted} The second, `{record.plan_label_of(fitting[1])}`, is {behind}."
 
@@ -105,7 +104,7 @@ def _drop_equal_stages(table: Table) -> Table:
 
 
 def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> tuple[Cell, ...]:
-    estimate = _estimate(trial)
+    estimate = trial.predicted
     hardware = estimate.hardware_flops_per_second_per_device
     cells = predicted_cells(trial) | {
         "#": number(str(position), position),
@@ -127,7 +126,7 @@ def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> Table | Non
             number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
         )
         for trial in lacking
-        for estimate in [_estimate(trial)]  # gives the estimate a name in here
+        for estimate in [trial.predicted]  # gives the estimate a name in here
     ]
     table = Table(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
     return _drop_equal_stages(table) if rows else None
@@ -136,8 +135,3 @@ def _lacking_table(record: SweepRecord, lacking: Sequence[Trial]) -> Table | Non
 def _impossible_table(record: SweepRecord, impossible: Sequence[Trial]) -> Table | None:
     rows = [(text(_name(record, trial)), text(trial.infeasible_reason or "")) for trial in impossible]
     return Table(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
-
-
-def _estimate(trial: Trial) -> Estimate:
-    assert trial.estimate is not None
-    return trial.estimate

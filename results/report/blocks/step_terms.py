@@ -68,9 +68,8 @@ def term_bars(breakdowns: Sequence[TrialReading]) -> Plot:
 
 
 def _term_values(result: TrialReading) -> Iterator[dict[str, Any]]:
-    breakdown, experiment = breakdown_of(result), result.experiment
+    breakdown, experiment = breakdown_of(result), result.planned
     assert breakdown is not None
-    assert experiment is not None
     kinds: list[tuple[str, tuple[float | None, ...]]] = [
         ("predicted", predicted_terms(pair.predicted.step_terms)) for pair in timed_pairs(pairs([result]))
     ]

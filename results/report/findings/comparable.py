@@ -25,8 +25,7 @@ class Pair:
     @cached_property
     def interval(self) -> Interval:
         """The interval in which the measured step was expected to lie."""
-        assert self.reading.experiment is not None
-        return interval_of(self.reading.experiment, self.predicted.implementation, self.predicted)
+        return interval_of(self.reading.planned, self.predicted.implementation, self.predicted)
 
 
 def pairs(results: Sequence[TrialReading]) -> list[Pair]:
@@ -48,9 +47,7 @@ def memory_as_measured(trial: Trial) -> int:
 
     On a GPU torch counts its tensors alone; on a CPU the memory of the whole process is measured.
     """
-    predicted, experiment = trial.estimate, trial.experiment
-    assert predicted is not None
-    on_gpu = experiment is not None and experiment.cluster.device.kind == "gpu"
+    predicted, on_gpu = trial.predicted, trial.planned.cluster.device.kind == "gpu"
     return predicted.allocated_bytes if on_gpu else predicted.peak_memory_bytes
 
 

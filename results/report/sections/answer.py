@@ -118,8 +118,7 @@ def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
     if study := predicted_study(record, record.plan):
         return predicted_study_sentence(study)
-    experiment, estimate = best.trial.experiment, best.estimate
-    assert experiment is not None
+    experiment, estimate = best.trial.planned, best.estimate
     low, high = _expected_rates(best)
     label = record.plan_label_of(best.trial)
     return (
@@ -133,8 +132,7 @@ def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
 
 def _devices_of(trial: Trial) -> str:
     """The number of devices that it needs, of which type and where."""
-    experiment, number_of = trial.experiment, num_devices(trial)
-    assert experiment is not None
+    experiment, number_of = trial.planned, num_devices(trial)
     kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
     return f"{_devices_in_words(number_of)}{kind} of {experiment.place}"
 
@@ -156,8 +154,7 @@ def _best(record: SweepRecord) -> _PredictedBest | None:
 
 
 def _predicted_figures(record: SweepRecord, best: _PredictedBest) -> tuple[KeyFigure, ...]:
-    estimate, experiment = best.estimate, best.trial.experiment
-    assert experiment is not None
+    estimate, experiment = best.estimate, best.trial.planned
     low, high = _expected_rates(best)
     rate, peak = (
         tflops(estimate.model_flops_per_second_per_device),
@@ -215,8 +212,7 @@ def _measured_figures(
 ) -> tuple[KeyFigure, ...]:
     """The figures of the first point."""
     best = points[0]
-    performance, experiment = best.performance, best.middle.experiment
-    assert experiment is not None
+    performance, experiment = best.performance, best.middle.planned
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
     low, high = map(tflops, best.rate_bounds)
     peak = f"of {significant(performance.peak_flops_per_second / TERA, 4)} TFLOPS, the peak"

@@ -74,8 +74,7 @@ def _blocks(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Ite
 
 
 def _what_was_measured(best: BestPlan) -> str:
-    assert best.trial.experiment is not None
-    if best.trial.experiment.cluster.device.kind == "gpu":
+    if best.trial.planned.cluster.device.kind == "gpu":
         return (
             "Measured is the allocator's maximum on the fullest rank of each stage, which sees neither the framework's"
             " memory nor gaps: hold it against the prediction without reserved."
@@ -100,9 +99,7 @@ def _measured_by_stage(best: BestPlan, num_stages: int) -> list[int]:
 
 def capacities(best: BestPlan, num_stages: int) -> list[int]:
     """Bytes that a device of each stage has; they differ where stages run on several types."""
-    experiment = best.trial.experiment
-    assert experiment is not None
-    listed = [cluster.device.memory_bytes for cluster in experiment.clusters_of_stages]
+    listed = [cluster.device.memory_bytes for cluster in best.trial.planned.clusters_of_stages]
     assert len(listed) == num_stages
     return listed
 

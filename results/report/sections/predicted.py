@@ -85,10 +85,8 @@ def step_terms(record: SweepRecord) -> Spec:
 
 def _per_sequence(trial: Trial, term: str) -> float:
     """Seconds of the term on all devices together, for each sequence."""
-    assert trial.estimate is not None
-    assert trial.experiment is not None
-    seconds: float = getattr(trial.estimate.step_terms, term)
-    return seconds * trial.experiment.parallel.world_size / trial.experiment.batch.global_batch_size
+    seconds: float = getattr(trial.predicted.step_terms, term)
+    return seconds * trial.planned.parallel.world_size / trial.planned.batch.global_batch_size
 
 
 def _memory(record: SweepRecord) -> Spec | None:

@@ -74,8 +74,7 @@ def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:
 
 
 def _value(point: SoughtPoint, key: str) -> Value:
-    assert point.reading.experiment is not None
-    return value_of(point.reading.experiment, key)
+    return value_of(point.reading.planned, key)
 
 
 def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> Plot:

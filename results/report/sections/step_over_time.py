@@ -92,10 +92,9 @@ def _blocks(plan: PredictedPlan) -> Iterator[Block]:
 
 
 def _origin_sentence(plan: PredictedPlan) -> str:
-    assert plan.best.trial.estimate is not None
     return (
         "Each pass of the trainer's own schedule is laid out as soon as what it needs is there, and takes as long as"
-        f" the cost model says. {_formula_sentence(plan.step.total_seconds, plan.best.trial.estimate.step_seconds)}"
+        f" the cost model says. {_formula_sentence(plan.step.total_seconds, plan.best.trial.predicted.step_seconds)}"
         " Communication that no work hides is drawn at the end of its pass, although a layer's collectives lie inside"
         " it; a backward pass holds the weight gradients where these have no pass of their own. All ranks of a stage do"
         " the same."

@@ -95,8 +95,7 @@ class RecordedTrial:
 
     @property
     def experiment(self) -> Experiment:
-        assert self.reading.experiment is not None
-        return self.reading.experiment
+        return self.reading.planned
 
     @property
     def why(self) -> str:
@@ -119,5 +118,4 @@ def recorded_trial(subject: ReportSubject) -> RecordedTrial | None:
 
 
 def _num_stages(reading: TrialReading) -> int:
-    assert reading.experiment is not None
-    return reading.experiment.parallel.pipeline_parallel_size
+    return reading.planned.parallel.pipeline_parallel_size

@@ -23,7 +23,6 @@ from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.draws import Draws, RandomDraws, draw_point, grid_points
 from sweeps.search.axes.seen_points import (
-    IN_FLIGHT,
     PointKey,
     SeenPoint,
     best_points,
@@ -34,6 +33,7 @@ from sweeps.search.axes.seen_points import (
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
 from sweeps.search.searcher import Answer, Proposal, Pruning
+from train_core.measurement import LIVE
 
 MOST_DRAWS = 300
 """Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""
@@ -77,7 +77,7 @@ class AxisSearch:
         left = self.max_trials - sum(reading.trial.role == "asked" for reading in trials)
         proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._limit_reached)
         # What is in flight may still deserve further seeds, or show that the search is worth going on with.
-        if proposals or count <= 0 or any(reading.outcome in IN_FLIGHT for reading in trials):
+        if proposals or count <= 0 or any(reading.outcome in LIVE for reading in trials):
             return Answer(tuple(proposals))
         return Answer(finished=why_last)
 

@@ -14,10 +14,9 @@ from conf.units import TERA
 from sweeps.points.axes import Point
 from sweeps.points.objectives import cost, front, measured_value, unit_of
 from sweeps.reading import TrialReading
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 SEED = "training.seed"
-IN_FLIGHT = (Outcome.PENDING, Outcome.RUNNING)
 PointKey = frozenset[tuple[str, Value]]
 
 
@@ -42,7 +41,7 @@ class SeenPoint:
 
     @property
     def is_in_flight(self) -> bool:
-        return any(reading.outcome in IN_FLIGHT or reading.awaits_figures for reading in self.readings)
+        return any(reading.outcome in LIVE or reading.awaits_figures for reading in self.readings)
 
     def ended_as(self, outcome: Outcome) -> bool:
         return any(reading.outcome is outcome for reading in self.readings)

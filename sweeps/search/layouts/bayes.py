@@ -18,12 +18,12 @@ from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.lessons import lessons
 from sweeps.search.layouts.memory_fit import MemoryFit
-from sweeps.search.layouts.observed import IN_FLIGHT, Observed, Observer, timed_seconds
+from sweeps.search.layouts.observed import Observed, Observer, timed_seconds
 from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
 from sweeps.search.layouts.priced import join_plans, seconds_to_cost
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
 from train_core.costs.setting import Floats, Integers
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 SURE_TO_FIT = 0.95  # the probability that is asked of a plan while nothing was measured
 LIKELY_TO_RUN = 0.5  # likewise
@@ -147,7 +147,7 @@ class Bayes(Search):
 
 
 def _any_in_flight(trials: Sequence[TrialReading]) -> bool:
-    return any(reading.outcome in IN_FLIGHT for reading in trials)
+    return any(reading.outcome in LIVE for reading in trials)
 
 
 FEWEST_STEPS = 2  # timed steps before a trial is judged

@@ -109,10 +109,10 @@ class ListedPoints:
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = [trial for trial in trials if nearly_fits(trial)]
-        self.prices: Priced = join_plans([priced_experiment(_experiment(trial)) for trial in self._trials])
+        self.prices: Priced = join_plans([priced_experiment(trial.planned) for trial in self._trials])
 
     def experiment(self, row: int) -> Experiment | None:
-        return _experiment(self._trials[row])
+        return self._trials[row].planned
 
     def point(self, row: int) -> dict[str, Value]:
         return self._trials[row].point
@@ -122,7 +122,7 @@ class ListedPoints:
 
     @cached_property
     def _rows(self) -> dict[str, int]:
-        return {_experiment(trial).fingerprint: row for row, trial in enumerate(self._trials)}
+        return {trial.planned.fingerprint: row for row, trial in enumerate(self._trials)}
 
 
 def priced_experiment(experiment: Experiment) -> Priced:
@@ -166,8 +166,3 @@ def _with_margin(space: Space, margin: float) -> Space:
     cluster, device = space.setting.cluster, space.setting.cluster.device
     larger = device.model_copy(update={"memory_bytes": int(device.memory_bytes * margin)})
     return replace(space, setting=replace(space.setting, cluster=cluster.model_copy(update={"device": larger})))
-
-
-def _experiment(trial: Trial) -> Experiment:
-    assert trial.experiment is not None
-    return trial.experiment

@@ -16,11 +16,10 @@ from sweeps.search.layouts.priced import Priced, join_plans
 from sweeps.search.layouts.surrogate import PARTS, Seen
 from train_core.costs.setting import Floats, Plans
 from train_core.costs.terms import STEP_TERMS
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 NOISE = 0.02  # of the median of a completed trial's steps, as a share of it
 NOISE_OF_FEW_STEPS = 0.04
-IN_FLIGHT = (Outcome.PENDING, Outcome.RUNNING)
 WITHOUT_RATE = (Outcome.FAILED, Outcome.TIMED_OUT)
 
 
@@ -65,7 +64,7 @@ class Observed:
         return [
             number
             for number, reading in enumerate(self.readings)
-            if reading.outcome in IN_FLIGHT and not is_measured[number]
+            if reading.outcome in LIVE and not is_measured[number]
         ]
 
     def measured_rates(self) -> Seen:
@@ -135,10 +134,9 @@ class Observer:
     def _plan(self, reading: TrialReading) -> tuple[int, Priced]:
         name = reading.trial.trial_id
         if name not in self._known:
-            assert reading.experiment is not None
-            row = self.candidates.row_of(reading.experiment) if self.candidates else None
+            row = self.candidates.row_of(reading.planned) if self.candidates else None
             if row is None or self.candidates is None:
-                self._known[name] = -1, priced_experiment(reading.experiment)
+                self._known[name] = -1, priced_experiment(reading.planned)
             else:
                 self._known[name] = row, self.candidates.prices.rows(slice(row, row + 1))
         return self._known[name]

@@ -59,16 +59,6 @@ def test_without_a_file_to_write_the_rows_stand_on_the_screen_beside_what_they_m
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
-def test_a_table_may_be_named_as_scripts_of_old_do_but_not_twice(tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text(HEADER + GOOD)
-    assert trisweep("estimate", "--csv", "in.csv", "--out", "out.csv", cwd=tmp_path).returncode == 0
-    twice = trisweep("estimate", "in.csv", "--csv", "in.csv", cwd=tmp_path)
-    assert (twice.returncode, twice.stderr) == (2, "trisweep: Two tables were named. Leave out --csv.\n")
-    none = trisweep("estimate", cwd=tmp_path)
-    assert none.returncode == 2
-    assert "No table was named. Name a CSV file: trisweep estimate TABLE.csv" in none.stderr
-
-
 def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -> None:
     unreadable = GOOD.replace(",3.5,", ",fast,")
     (tmp_path / "in.csv").write_text(HEADER + GOOD + GOOD.replace("yes", "no") + unreadable)
@@ -76,7 +66,7 @@ def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "Predicted against measured" in done.stdout
     assert "A paper, 1" in done.stdout
-    assert "1 rows with confirmed=no are left out." in done.stdout
+    assert "Left out, with confirmed=no: 1 row." in done.stdout
     assert "Left out: iter_time_s = 'fast': is not a number" in done.stdout
 
 

@@ -62,7 +62,7 @@ def test_what_is_there_is_kept(home: Path, trisweep: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--name", "../x"), "--name = '../x': is not a name for a cluster"),
+        (("--name", "../x"), "--name = '../x': is not a plain name"),
         (("--partition", "gpu"), "--partition = 'gpu': is no partition that Slurm knows"),
         (("file",), "cannot be written"),
         (("file/below",), "cannot be written"),

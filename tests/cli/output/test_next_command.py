@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 import typer
 
-from cli.commands.sweep import what_is_measured
-from cli.commands.sweep.end import end_command
+from cli.commands.sweep import sweep_run
+from cli.commands.sweep.sweep_run import end_command
 from cli.output.next_command import folder_words, next_command, same_command, ui_command
 from conf.compose.load import compose
 from conf.overrides import Overrides
@@ -83,9 +83,9 @@ def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
         )
         for outcome in (Outcome.COMPLETED, Outcome.FAILED)
     }
-    monkeypatch.setattr(what_is_measured, "num_attempts", lambda _: 3)
+    monkeypatch.setattr(sweep_run, "num_attempts", lambda _: 3)
     stored = SimpleNamespace(read=lambda: [measured, *ended.values()])
-    what_is_measured.print_nothing_to_do(cast("Sweep", stored), before=3)
+    sweep_run.print_nothing_to_do(cast("Sweep", stored), before=3)
     words = " ".join("".join(capsys.readouterr()).split())
     assert "Nothing to do: 1 trial measured, 1 stage completed, 1 failed (--retry-failed runs it again)." in words
 

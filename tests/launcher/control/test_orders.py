@@ -1,4 +1,4 @@
-"""Orders of a person, and trials by the beginning of their names."""
+"""Orders of a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.schema import Value
-from launcher.control.orders import find_trial, pause, remeasure_finished, require_not_paused, resume, retry
+from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, retry
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Journal
 from sweeps.sweep import Sweep
@@ -26,17 +26,6 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
     """Two layouts, of which the second has two micro-batches."""
     two: dict[str, Value] = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2}
     return Sweep(folder, record_of([{}, two, two | {"batch.micro_batch_size": 2}]))
-
-
-def test_a_trial_is_known_by_enough_of_its_name(sweep: Sweep) -> None:
-    first, second, third = sweep.record.trials
-    assert find_trial(sweep, first.trial_id) is first
-    assert find_trial(sweep, "tp1") is first
-    assert find_trial(sweep, "mb2") is third
-    with pytest.raises(UsageError, match=f"2 trials of sweep test match 'tp2'.*{second.trial_id}"):
-        find_trial(sweep, "tp2")
-    with pytest.raises(UsageError, match=f"No trial of sweep test is called 'tp3-pp1'. Near are .*{first.trial_id}"):
-        find_trial(sweep, "tp3-pp1")
 
 
 def test_a_paused_sweep_stays_paused_until_it_is_resumed(sweep: Sweep) -> None:

@@ -46,9 +46,7 @@ class Replay:
             point=proposal.point,
             experiment=experiment,
             estimate=estimate(experiment),
-            infeasible_reason=None,
             selected=True,
-            is_baseline=False,
             chosen_because=proposal.because,
         )
 

@@ -14,7 +14,7 @@ from typing import TypedDict
 
 import torch
 
-from conf.units import MICRO
+from conf.units import MICRO, count_of
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
 from train_core.watch.energy.amd import amd_counter
@@ -167,8 +167,7 @@ def _idle(parts: Sequence[PartPower]) -> float | None:
 
 def _words(parts: Sequence[PartPower]) -> str:
     kinds, machines = " and ".join(dict.fromkeys(part.kind for part in parts)), len({part.machine for part in parts})
-    counters = "1 counter" if len(parts) == 1 else f"{len(parts)} counters"
-    return f"{kinds}, {counters} on {machines} machine{'s' if machines > 1 else ''}"
+    return f"{kinds}, {count_of(len(parts), 'counter')} on {count_of(machines, 'machine')}"
 
 
 POWERCAP = Path("/sys/class/powercap")

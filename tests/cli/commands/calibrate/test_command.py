@@ -67,7 +67,10 @@ def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
     [
         ((), "No cluster was named"),
         (("cluster=nowhere",), "cluster = 'nowhere': is not an option of this group"),
-        (("cluster=local", "--output", "../there"), "--output = '../there': is not a name"),
+        (
+            ("cluster=local", "--output", "../there"),
+            "--output = '../there': is not a plain name. Use letters, digits, dots, underscores",
+        ),
         (("cluster=local", "--output", "selene"), "selene.yaml exists already"),
         (("cluster=frontier", "--here"), "The devices of frontier are GPUs (MI250X GCD), but this machine has none"),
         (("cluster=local", "--here", "--nodes", "2"), "this is a single machine"),

@@ -163,6 +163,7 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
         (["--as", "trisweep"], "is no program that is known"),
         (["--as", "fsdp"], "With --implementation fsdp it takes that trainer's costs"),
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
+        (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "Leave out --top, --format."),
         (["--as", "command"], "names no program"),
         (["--as", "torchtitan"], "none of its models of Llama 3.1 has this shape; the nearest, 70B, has model."),
     ],

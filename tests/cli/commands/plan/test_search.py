@@ -316,6 +316,10 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ),
         ([*GPT_22B, "--implementation", "mine"], "Known: trisweep"),
         ([*GPT_22B, "--mixed", "selene:16"], "names fewer than two clusters"),
+        (
+            [*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--exhaustive-knobs", "--objective", "time"],
+            "one job takes, and finds the fastest plan. Leave out --exhaustive-knobs.",
+        ),
         ([*GPT_22B, "--mixed", "selene:16,dgx-h100:16", "--pareto"], "--mixed says which devices"),
         ([*GPT_22B, "--explain", "parallel.tensor_size=3"], "is not a key"),
         (["22b", "--objective", "cost"], "cluster.device.price_per_hour = None"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,17 @@ def test_status_shows_every_trial_within_80_columns(finished: Path, trisweep: Co
     assert done.returncode == 0
     assert "3 COMPLETED, 1 INFEASIBLE" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_a_node_that_one_preflight_found_unfit_failed_one_trial(
+    finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    (trial,) = (tmp_path / "runs/smoke-local/trials").glob("tp1-pp1-dp2-*")
+    said = {"number": 1, "outcome": "NODE_FAILED", "fault": "PREFLIGHT", "nodes": ["n1"], "cause": "no GPU", "ended": 1}
+    (trial / "attempts.jsonl").write_text(json.dumps(said) + "\n")
+    done = trisweep("status", "smoke", cwd=tmp_path)
+    assert "the node n1: 1 trial failed there, the last because no GPU" in " ".join(done.stdout.split()), done.stderr
 
 
 def test_a_damaged_sweep_record_is_said_so(finished: Path, tmp_path: Path, trisweep: Command) -> None:

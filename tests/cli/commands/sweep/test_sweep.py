@@ -67,6 +67,13 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: C
 
 
 @pytest.mark.slow
+def test_a_dry_run_of_an_allocation_counts_its_trials(tmp_path: Path, trisweep: Command) -> None:
+    limits = ("sweep.max_trials=1", "launcher.time_limit_minutes=600")
+    done = trisweep("sweep", "175b", "cluster=frontier", "launcher=allocation", *limits, "--dry-run", cwd=tmp_path)
+    assert "1 trial as steps of one allocation of" in " ".join(done.stdout.split()), done.stderr
+
+
+@pytest.mark.slow
 def test_a_dry_run_without_a_cluster_says_whose_jobs_it_shows_and_which_limit_is_too_short(
     tmp_path: Path, trisweep: Command
 ) -> None:

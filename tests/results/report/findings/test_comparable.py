@@ -19,7 +19,6 @@ def test_a_gpus_allocator_is_held_against_tensors_alone_and_a_process_against_al
         point={},
         experiment=experiment,
         estimate=predicted,
-        infeasible_reason=None,
         selected=True,
         is_baseline=True,
     )

@@ -1,0 +1,232 @@
+"""The work of `trisweep sweep`: plan, measure on this machine, through Slurm or in an allocation of it, and report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from cli.commands.plan.command import print_plan, print_question, print_space
+from cli.commands.sweep.allocation import show_allocation, sweep_in_allocation
+from cli.commands.sweep.costs import costs_table, num_too_long, seconds_here
+from cli.commands.sweep.on_slurm import carry_out, hours_at_most
+from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts
+from cli.commands.sweep.what_is_measured import print_left_out, print_part
+from cli.live_import import followed_in_mlflow
+from cli.output.console import complaints, console, print_json, print_verbatim
+from cli.output.progress import progress_on, share_ended
+from cli.output.state_document import print_state
+from cli.output.state_table import duration
+from conf.compose.load import Composition
+from conf.errors import EXIT_INTERRUPTED, ConfigError
+from conf.overrides import Overrides
+from conf.types.sweep_spec import SweepSpec
+from conf.units import count_of
+from launcher.command_trainer.flag_check import check_record
+from launcher.control.orders import SweepOrders, require_not_paused
+from launcher.control.rules import budget_of, rounds_of, rules_for, time_limit_here
+from launcher.provenance import keep_configuration
+from launcher.sweep import dry_run as requests_of
+from launcher.sweep import prepare_tokens, run_here
+from launcher.this_machine.capacity import this_machine
+from launcher.where import SweepPlace, choose_place
+from results.tensorboard import require_trackers
+from sweeps.later_command import Restriction, restriction_of
+from sweeps.points.plan import plan_sweep
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder, SweepRecord
+from train_core.process.git_sha import git_sha
+
+
+def run_sweep(
+    name: str,
+    overrides: Overrides,
+    *,
+    dry_run: bool,
+    here: bool,
+    retry_failed: bool,
+    remeasure: bool,
+    as_json: bool,
+) -> None:
+    """Plan the sweep, and show what would run or carry it out."""
+    place = choose_place(overrides, here=here, dry_run=dry_run)
+    _require_measurable(place)
+    require_trackers(place.settings.tracking)
+    in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
+    record, restriction = _record_and_part(place)
+    if dry_run:
+        part = restriction.record if restriction else record
+        show_allocation(place, part) if in_allocation else _show_what_would_run(place, part)
+        if as_json:
+            print_json("sweep", _would_run(place, part))
+        return
+    # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
+    require_not_paused(place.folder, name)
+    rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
+    prepare_tokens(place.folder, record)
+    record = check_record(record, complaints.print)
+    keep_configuration(place.folder, place.composition)
+    planned = Sweep(place.folder, record)
+    print_part(planned, restriction)
+    texts = place.composition.overrides.without({"tracking"}).texts
+    orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
+    run = SweepRun(place, planned, rules, orders, restriction)
+    with _state_at_the_end(place.folder, as_json=as_json):
+        if in_allocation:
+            sweep_in_allocation(run)
+        else:
+            carry_out(run) if place.on_slurm else _run_here(run)
+
+
+def _require_measurable(place: SweepPlace) -> None:
+    """Raises:
+    ConfigError: without a cluster, nothing of the sweep can be measured: a checkout replays it instead.
+    """
+    sweep = place.settings.sweep
+    if place.on_slurm or sweep is None or _can_be_measured_here(sweep):
+        return
+    remedy = (
+        f"Choose the cluster on which its points become jobs with cluster=NAME; without one, a checkout replays it on"
+        f" paper with `make sweep-{sweep.name}`."
+    )
+    raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
+
+
+def _can_be_measured_here(sweep: SweepSpec) -> bool:
+    return sweep.replay is None or sweep.proxy is not None
+
+
+@contextmanager
+def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
+    """Print how the sweep stands when the command ends, whatever its exit code; after an error, nothing."""
+    try:
+        yield
+    except typer.Exit:  # not `finally`: an error has its own message, and no document
+        if as_json:
+            print_state("sweep", folder, would_run=None)
+        raise
+    if as_json:
+        print_state("sweep", folder, would_run=None)
+
+
+def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
+    """The answer of a dry run."""
+    chosen = [trial.trial_id for trial in record.trials if trial.selected]
+    return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
+
+
+def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
+    """The record of the whole sweep, and the part of it that the command names."""
+    sha = git_sha()
+    restriction = restriction_of(place.composition, proxy=place.proxy, git_sha=sha)
+    record = (
+        restriction.complete_record() if restriction else plan_sweep(place.composition, proxy=place.proxy, git_sha=sha)
+    )
+    return record, restriction
+
+
+def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
+    """The points, and, for Slurm, each request with the text that sbatch would get."""
+    print_plan(record, place.composition)
+    print_space(place.composition, record)
+    chosen = [trial for trial in record.trials if trial.selected]
+    _print_costs(place, record)
+    if not place.on_slurm:
+        print_left_out(record)
+        console.print(f"{count_of(len(chosen), 'trial')} would run on this machine:")
+        for trial in chosen:
+            console.print(f"  {trial.trial_id}")
+        return
+    requests = requests_of(Sweep(place.folder, record), place.settings.slurm)
+    hours = sum(request.device_hours for request in requests)
+    for request in requests:
+        each = hours_at_most(place, request.device_hours / len(request.trials))
+        console.rule(f"{count_of(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
+        for index, trial in enumerate(request.trials):
+            console.print(f"  [{index}] {trial.trial_id}")
+        print_verbatim(request.sbatch)
+    print_left_out(record)
+    trials, arrays = count_of(len(chosen), "trial"), count_of(len(requests), "job array")
+    console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
+    if place.composition.overrides.value_of("cluster") is None:
+        here = " What this machine would measure is shown by --here --dry-run."
+        console.print(
+            f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}."
+            f"{here if _can_be_measured_here(record.spec) else ''}"
+        )
+
+
+def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
+    """Print the costs of the points, of which a search that chooses one after another knows only the first."""
+    chosen = [trial for trial in record.trials if trial.selected]
+    budget = budget_of(place.settings, record, on_slurm=place.on_slurm)
+    console.print(costs_table(chosen, budget))
+    if number := num_too_long(chosen, budget):
+        limit = "slurm.time_limit_minutes" if place.on_slurm else "sweep.proxy.time_limit_minutes"
+        console.print(
+            f"Predicted to take longer than the time limit: {count_of(number, 'trial')}. Raise {limit}, or measure"
+            " fewer steps with training.num_steps."
+        )
+    if place.settings.search.asks_later:
+        further = record.spec.max_trials - len(chosen)
+        console.print(
+            f"The search chooses up to {further} further points; each counts at its time limit until it ends."
+        )
+
+
+def _run_here(run: SweepRun) -> None:
+    planned, place = run.sweep, run.place
+    if place.proxy:
+        _print_full_size_summary(planned.record, place.composition)
+    _print_expected_time(planned, place)
+    # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
+    limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
+    try:
+        with followed_in_mlflow(planned.folder.path, place.settings.tracking):
+            run_here(
+                planned,
+                time_limit_seconds=limit,
+                progress=progress,
+                rules=run.rules,
+                command=run.orders,
+            )
+    except KeyboardInterrupt:
+        so_far = share_ended(Sweep.stored_in(planned.folder).read())
+        console.print(f"Interrupted: {so_far}. The same command continues.")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finish(run, num_before=before)
+
+
+def _print_expected_time(planned: Sweep, place: SweepPlace) -> None:
+    """Print the expected time of the trials to come; nothing where none is known to be left."""
+    trials = [each.trial for each in planned.read() if each.trial.selected and each.performance is None]
+    if not (able := [trial for trial in trials if trial.estimate]):
+        return
+    seconds, search = seconds_here(able, this_machine()), place.settings.search
+    if search.asks_later:
+        # The first points stand for those that the search has not chosen yet.
+        seconds *= planned.record.spec.max_trials / len(able)
+    so_many = "at most about" if search.asks_later else "about"
+    console.print(f"Predicted to take {so_many} {duration(seconds)}, repeats not counted; what is left is said below.")
+
+
+def _print_full_size_summary(record: SweepRecord, composition: Composition) -> None:
+    """Print the plan of the full size, in a few lines, before the proxy is measured."""
+    print_question(record, composition)
+    search = composition.settings.search
+    if search.asks_later:
+        most = record.spec.max_trials
+        console.print(
+            f"Measured here: its proxy, at most {most} points. search={search.kind} chooses each by those before."
+        )
+        return
+    fitting = sum(trial.infeasible_reason is None for trial in record.plan)
+    impossible = sum(trial.experiment is None for trial in record.plan)
+    lacking = len(record.plan) - fitting - impossible
+    points = count_of(len(record.plan), "point")
+    console.print(f"{points}: {fitting} fit, {lacking} lack memory, {impossible} cannot exist.")
+    chosen, rounds = sum(trial.selected for trial in record.trials), rounds_of(search, record)
+    often = f", {'each' if rounds.every_point else 'the leaders up to'} {rounds.most} times" if rounds else ""
+    console.print(f"Measured here: {count_of(chosen, 'point')} of its proxy{often}.")

@@ -1,0 +1,104 @@
+"""One sweep that a command carries out, and how the command ends: why, with which report, and what was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import typer
+
+from cli.commands.report import report_on
+from cli.output.console import console, print_unwrapped
+from cli.output.next_command import next_command, same_command
+from cli.output.progress import is_troubled
+from conf.errors import EXIT_FAILED
+from conf.units import count_of
+from launcher.control.advance import Rules
+from launcher.control.orders import SweepOrders
+from launcher.where import SweepPlace, slurm_answers
+from sweeps.folder.history import History
+from sweeps.later_command import Restriction
+from sweeps.sweep import Sweep
+from train_core.measurement import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """A sweep as one command carries it out.
+
+    Attributes:
+        orders: what the person ordered beside the points.
+        restriction: the part of the sweep that the command names; None for all of it.
+    """
+
+    place: SweepPlace
+    sweep: Sweep
+    rules: Rules
+    orders: SweepOrders
+    restriction: Restriction | None
+
+
+def finish(run: SweepRun, num_before: int | None = None) -> None:
+    """Print why the sweep has ended and the report, and name the commands that go on from there.
+
+    Args:
+        num_before: attempts before the command, where it says so if it had nothing to do.
+
+    Raises:
+        typer.Exit: no point of the sweep has a measurement.
+    """
+    stored = Sweep.stored_in(run.sweep.folder)
+    _print_why_it_ended(stored, run.rules)
+    if num_before is not None:
+        print_nothing_to_do(stored, num_before)
+    report_on(stored, run.place.settings.tracking, run.restriction)
+    end_command(stored, run.place)
+
+
+def _print_why_it_ended(stored: Sweep, rules: Rules) -> None:
+    """Print why a sweep that chose points or measured some again has ended, and what its search has learned."""
+    finished = History.kept_in(stored.folder).finished
+    if finished and (rules.rounds is not None or rules.max_trials is not None):
+        console.print(f"The sweep has ended: {finished}.")
+        for sentence in rules.search.lessons(stored.read()):
+            console.print(f"  {sentence}")
+
+
+def num_attempts(sweep: Sweep) -> int:
+    """Attempts at all trials so far."""
+    return sum(course.num_attempts for course in History.kept_in(sweep.folder).courses.values())
+
+
+def print_nothing_to_do(stored: Sweep, before: int) -> None:
+    """Print that a command started nothing, because there was nothing left to start.
+
+    Args:
+        before: attempts before the command.
+    """
+    if num_attempts(stored) > before:
+        return
+    readings = stored.read()
+    measured = sum(reading.performance is not None for reading in readings)
+    failed = sum(map(is_troubled, readings))
+    stages = sum(bool(reading.trial.stage) and reading.outcome is Outcome.COMPLETED for reading in readings)
+    ends = [f"{count_of(measured, 'trial')} measured"]
+    ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
+    ends += [f"{failed} failed (--retry-failed runs {'it' if failed == 1 else 'them'} again)"] if failed else []
+    console.print(f"Nothing to do: {', '.join(ends)}. --remeasure measures every point again.")
+
+
+def end_command(sweep: Sweep, place: SweepPlace) -> None:
+    """Name the commands that say why trials failed and run them again.
+
+    Raises:
+        typer.Exit: no point of the sweep has a measurement.
+    """
+    states = sweep.read()
+    if failed := sum(is_troubled(state) for state in states):
+        console.print(f"{count_of(failed, 'trial')} failed. Why, and to run what failed again:")
+        print_unwrapped(f"  {next_command('status', sweep)}")
+        own = place.composition.overrides.without({"tracking"})
+        here = [] if place.on_slurm or not slurm_answers() else ["--here"]
+        print_unwrapped(f"  {same_command('sweep', sweep.record.name, own, *here, '--retry-failed')}")
+    if not any(state.performance for state in states):
+        console.print("Nothing was measured.")
+        raise typer.Exit(EXIT_FAILED)
