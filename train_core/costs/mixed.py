@@ -93,8 +93,9 @@ def _hops(
 
 
 def on_widest_link(setting: Setting) -> Setting:
-    """The setting with the widest link alone, since whatever leaves a cluster goes over that link."""
-    return replace(setting, cluster=setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]}))
+    """The setting with the widest link alone, since whatever leaves a cluster goes over that link, from any device."""
+    alone = setting.cluster.model_copy(update={"links": setting.cluster.links[-1:], "devices_per_node": 1})
+    return replace(setting, cluster=alone)
 
 
 def block_shortfall(

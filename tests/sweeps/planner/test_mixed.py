@@ -126,7 +126,7 @@ def hop_to_previous(spaces: list[Space], works: list[Work], plans: Plans, kind: 
     outside = []
     for index in (kind, previous):
         setting = spaces[index].setting
-        cluster = setting.cluster.model_copy(update={"links": setting.cluster.links[-1:]})
+        cluster = setting.cluster.model_copy(update={"links": setting.cluster.links[-1:], "devices_per_node": 1})
         changed = Setting(setting.model, cluster, setting.dtype, setting.implementation)
         outside.append(hop_seconds(changed, plans, works[index]))
     return np.maximum(*outside)

@@ -11,7 +11,7 @@ an AMD node, a device's bandwidth is divided over wires to each of the others, a
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -71,10 +71,7 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
             ports = _fewest(members, inside)
             blocks = -(-members // inside)
             bandwidth = link.bandwidth_bytes_per_second * _reached_share(link, blocks, link.num_devices // below)
-            bandwidth *= setting.cluster.efficiency.link * ports
-            if link.num_devices > setting.cluster.devices_per_node:
-                # Only tiers wider than a node taper, by a share for every doubling of the blocks.
-                bandwidth /= 1.0 + setting.own_scale.taper * log2(blocks)
+            bandwidth *= setting.cluster.efficiency.link * ports / _taper(setting, below, blocks)
             slowest = min(slowest, bandwidth)
             # A ring hops from each block of the tier below to the next, in every block of this tier.
             hops = (blocks - 1) * -(-num_ranks // members)
@@ -83,9 +80,19 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
     return slowest, latency
 
 
-def _reached_share(link: LinkSpec, num_blocks: int, all_blocks: int) -> float:
+def _reached_share(link: LinkSpec, num_blocks: Floats | int, all_blocks: int) -> Floats:
     """Share of a device's bandwidth in a tier that leads to the blocks which a group fills."""
-    return (num_blocks - 1) / (all_blocks - 1) if link.mesh and num_blocks < all_blocks else 1.0
+    is_part = link.mesh & (num_blocks > 1) & (num_blocks < all_blocks)
+    return np.where(is_part, (num_blocks - 1) / max(all_blocks - 1, 1), 1.0)
+
+
+def _taper(setting: Setting, below: int, num_blocks: Floats | int) -> Floats | float:
+    """By how much a tier is slower for so many blocks of the tier below, which spans so many devices.
+
+    Only networks between nodes taper, by a share for every doubling of the blocks. A switch that ranks of several nodes
+    share, as in an NVL72 rack, is none: each device has its own port there.
+    """
+    return 1.0 + setting.own_scale.taper * np.log2(num_blocks) if below >= setting.cluster.devices_per_node else 1.0
 
 
 def _fewest(members: int, inside: int) -> int:
@@ -128,20 +135,22 @@ def exchange_seconds(
             spread evenly, so that b blocks get `b (1 - (1 - 1/b) ** top_k)` of them.
     """
     slowest, latency, inside = np.zeros(np.shape(num_bytes)), np.zeros(np.shape(num_bytes)), np.ones_like(num_ranks)
-    widest = setting.cluster.links[-1]
+    below, widest = 1, setting.cluster.links[-1]
     for link in setting.cluster.links:
         members = num_ranks if link is widest else np.minimum(num_ranks, np.maximum(1, link.num_devices // stride))
-        bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link
+        blocks = members / inside
+        reached = _reached_share(link, blocks, link.num_devices // below) / _taper(setting, below, blocks)
+        bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * reached
         # The parts for ranks of this tier's block, less those for the block of the tier below.
         share = (members - inside) / num_ranks
         if top_k is not None:
-            blocks = num_ranks / inside
-            share = blocks * (1.0 - (1.0 - 1.0 / blocks) ** top_k) / top_k * (members - inside) / members
-        seconds = num_bytes * share / bandwidth
-        slowest = np.maximum(slowest, seconds)
+            parts = num_ranks / inside
+            share = parts * (1.0 - (1.0 - 1.0 / parts) ** top_k) / top_k * (members - inside) / members
+        slowest = np.maximum(slowest, num_bytes * share / bandwidth)
         latency = np.where(members > inside, link.latency_seconds, latency)
-        inside = members
-    return slowest + latency
+        inside, below = members, link.num_devices
+    start = _start_seconds(setting, num_ranks) if top_k is None else 0.0
+    return slowest + latency + start
 
 
 def all_reduce_seconds(

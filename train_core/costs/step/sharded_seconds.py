@@ -43,24 +43,26 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     gathers_after_forward = np.where(is_prefetched | (plans.recompute != FULL), 1.0, 2.0)
     # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
     gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
+    layers = units[1:] if setting.implementation.shards_masters else units
+    gathered_again = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, layers))
     scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
     host_before, host_after = _host_seconds(stage, gathers_after_forward)
     return (
         shown_seconds(setting, gathered, forward, overlap) + copies_before + host_before,
-        shown_seconds(setting, gathers_after_forward * gathered + scattered, backward, overlap)
+        shown_seconds(setting, gathers_after_forward * gathered_again + scattered, backward, overlap)
         + copies_after
         + host_after,
     )
 
 
 def _units(stage: PricedStage) -> list[_Unit]:
-    """Every layer is one, and what is in none of them."""
+    """What is in no layer, which trainers that gather layer by layer keep between the passes, and every layer."""
     work, dense, ends = stage.work, stage.dense_layers, stage.end_parameters
     none = np.zeros_like(ends)
     units = [
-        _Unit(work.layer_parameters, work.expert_parameters, stage.group.layers - dense),
         _Unit(ends, none, (ends > 0).astype(np.int64)),
+        _Unit(work.layer_parameters, work.expert_parameters, stage.group.layers - dense),
     ]
     return [*units, _Unit(work.dense_layer_parameters, none, dense * np.ones_like(ends))] if np.any(dense) else units
 

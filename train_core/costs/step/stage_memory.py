@@ -31,6 +31,7 @@ from conf.units import FLOAT32_BYTES
 from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
+from train_core.costs.step.replicas import num_shards
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
 from train_core.costs.step.sharded_memory import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
 from train_core.costs.terms import GroupMemory
@@ -246,7 +247,8 @@ def _communication_bytes(stage: PricedStage) -> Integers:
     gathered = np.where(is_last, work.end.gathered, work.layer.gathered_bytes)
     whole: Integers = received + gathered
     if np.any(plans.zero_stage >= 3):
-        whole = whole + np.where(plans.zero_stage >= 3, gathered_bytes(stage), 0)
+        is_sharded = (plans.zero_stage >= 3) & (num_shards(stage.setting, plans) > 1)
+        whole = whole + np.where(is_sharded, gathered_bytes(stage), 0)
     return whole
 
 

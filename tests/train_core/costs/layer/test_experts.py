@@ -74,7 +74,7 @@ def test_full_recomputation_keeps_nothing_of_the_experts_and_repeats_dispatch_an
 
 def test_an_exchange_is_as_slow_as_what_leaves_the_node(mixtral: Setting) -> None:
     """Of sixteen ranks on two nodes, half of everything goes through each device's own port."""
-    quick = with_links(mixtral, latency_seconds=0.0)
+    quick = with_efficiency(with_links(mixtral, latency_seconds=0.0), taper=0.0, start=0.0)
     num_bytes, sixteen, one = np.array([1e9]), np.array([16]), np.array([1])
     inside, outside = (link.bandwidth_bytes_per_second for link in quick.cluster.links)
     link = quick.cluster.efficiency.link
@@ -82,6 +82,27 @@ def test_an_exchange_is_as_slow_as_what_leaves_the_node(mixtral: Setting) -> Non
     eight = exchange_seconds(quick, num_bytes, np.array([8]), one)[0]
     assert eight == pytest.approx(1e9 * 7 / 8 / (inside * link))
     assert exchange_seconds(quick, num_bytes, one, one)[0] == 0.0
+    tapering = with_efficiency(quick, taper=0.1)
+    assert exchange_seconds(tapering, num_bytes, sixteen, one)[0] == pytest.approx(1.1 * 1e9 / 2 / (outside * link))
+    assert exchange_seconds(tapering, num_bytes, np.array([8]), one)[0] == eight
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_an_exchange_without_a_switch_has_one_wire_to_each_peer(num_ranks: int) -> None:
+    """Of seven wires, one to each other GPU of the node, each carries the part for that one."""
+    alone = setting_of("mixtral-8x7b", "mi300x", trainer="megatron-core")
+    quick = with_efficiency(with_links(alone, latency_seconds=0.0), start=0.0)
+    wire = quick.cluster.links[0].bandwidth_bytes_per_second / 7 * quick.cluster.efficiency.link
+    seconds = exchange_seconds(quick, np.array([1e9]), np.array([num_ranks]), np.array([1]))[0]
+    assert seconds == pytest.approx(1e9 / num_ranks / wire)
+
+
+def test_an_exchange_starts_as_other_collectives_do_but_for_kernels_that_send_once(mixtral: Setting) -> None:
+    arguments = (np.zeros(1), np.array([8]), np.array([1]))
+    late, at_once = (with_efficiency(mixtral, start=start) for start in (1e-3, 0.0))
+    waited = exchange_seconds(late, *arguments)[0] - exchange_seconds(at_once, *arguments)[0]
+    assert waited == pytest.approx(1e-3)
+    assert exchange_seconds(late, *arguments, top_k=2)[0] == exchange_seconds(at_once, *arguments, top_k=2)[0]
 
 
 def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameters(mixtral: Setting) -> None:
@@ -95,7 +116,7 @@ def test_many_small_experts_take_longer_than_few_large_ones_of_as_many_parameter
 def test_a_token_sent_once_reaches_fewer_ranks_than_it_has_experts(mixtral: Setting) -> None:
     """Two even choices among four ranks reach 1.75 of them; with one rank for each expert there is nothing to save."""
     once = replace(mixtral, expert_dispatcher="hybridep")
-    quick = [with_links(each, latency_seconds=0.0) for each in (mixtral, once)]
+    quick = [with_efficiency(with_links(each, latency_seconds=0.0), start=0.0) for each in (mixtral, once)]
     every, fewer = (
         float(expert_layer_costs(each, shard_of(expert_parallel_size=4)).tensor_forward_seconds[0]) for each in quick
     )
@@ -104,7 +125,7 @@ def test_a_token_sent_once_reaches_fewer_ranks_than_it_has_experts(mixtral: Sett
 
 def test_a_token_sent_once_to_a_node_is_passed_on_inside_it(mixtral: Setting) -> None:
     """Of the nodes that even choices reach half are others, and of the ranks 7 of 8 have to be passed on to."""
-    quick = with_links(mixtral, latency_seconds=0.0)
+    quick = with_efficiency(with_links(mixtral, latency_seconds=0.0), taper=0.0, start=0.0)
     num_bytes, sixteen, one = np.array([8e9]), np.array([16]), np.array([1])
     inside, outside = (link.bandwidth_bytes_per_second * quick.cluster.efficiency.link for link in quick.cluster.links)
     every = exchange_seconds(quick, num_bytes, sixteen, one)[0]

@@ -126,6 +126,15 @@ def test_every_doubling_of_the_nodes_takes_a_tenth_of_the_bandwidth_between_them
     assert rates == pytest.approx([300, 200 / 1.1, 200 / 1.2, 200 / 1.4])
 
 
+def test_a_switch_that_several_nodes_share_tapers_for_none_of_its_devices() -> None:
+    """In an NVL72 rack every GPU has its own port, whichever tray it is in; the network between racks tapers."""
+    tapered = replace(full_rate("gb200-nvl72"), scale=Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.1, start=0.0))
+    rates = [ring_rate(tapered, num_ranks) for num_ranks in (2, 4, 8, 72)]
+    assert rates == pytest.approx([rates[0]] * 4)
+    between = [ring_rate(tapered, num_racks, 72) for num_racks in (2, 4)]
+    assert between[0] / between[1] == pytest.approx(1.2 / 1.1)
+
+
 def test_every_hop_takes_as_many_times_its_latency_as_the_scale_says() -> None:
     slow = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=3.0, slowest=0.0, taper=0.0, start=0.0))
     fast, slowed = (ring(setting, np.array([16]), ONE)[1] for setting in (full_rate("selene"), slow))

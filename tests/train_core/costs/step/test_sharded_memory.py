@@ -64,3 +64,10 @@ def test_the_host_updates_at_its_own_pace() -> None:
     expected = owned * setting.implementation.optimizer_bytes_per_parameter / setting.cluster.host_bytes_per_second
     assert prices.step.optimizer_seconds[0] == pytest.approx(expected)
     assert prices.step.optimizer_seconds[0] > 10 * priced(setting, **plan).step.optimizer_seconds[0]
+
+
+@pytest.mark.parametrize("trainer", ["trisweep", "deepspeed"])
+def test_one_replica_shards_nothing_and_gathers_nothing(trainer: str) -> None:
+    setting = setting_of("llama-3.1-8b", "dgx-h100", trainer=trainer)
+    whole, alone = (stage_memories(setting, tensor_parallel_size=8, zero_stage=stage) for stage in (0, 3))
+    assert alone.total_bytes == whole.total_bytes

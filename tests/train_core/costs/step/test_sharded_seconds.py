@@ -23,12 +23,12 @@ def data_seconds(prices: Prices) -> float:
 
 
 def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
-    """Latency alone: a gather for each layer and one for the ends, forward; and backward one more, and a scatter."""
+    """Latency alone: a gather of each layer for each pass, one of the ends for both, and a scatter of all of them."""
     alone = with_links(with_trainer(llama(), sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
     one = gather_seconds(alone, np.zeros(1), np.array([RANKS]), np.array([1]))[0]
-    assert data_seconds(priced(alone, **SHARDED)) == pytest.approx(3 * (LAYERS + 1) * one, rel=1e-3)
+    assert data_seconds(priced(alone, **SHARDED)) == pytest.approx((3 * LAYERS + 2) * one, rel=1e-3)
     beside = with_trainer(alone, sharded_overlap=1.0)
-    shown = beside.scale.shown * 3 * (LAYERS + 1) * one
+    shown = beside.scale.shown * (3 * LAYERS + 2) * one
     assert data_seconds(priced(beside, **SHARDED)) == pytest.approx(shown, rel=1e-3)
 
 
