@@ -8,6 +8,7 @@ from pathlib import Path
 
 from calibrate.refit_cluster import FinishedTrial
 from conf.errors import ConfigError, UsageError
+from conf.units import count_of
 from results.score import comparison
 from sweeps.table.file import FIRST_LINE, read_table
 from sweeps.table.prices import PricedRow, price
@@ -78,11 +79,7 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
 
 
 def _notes(num_elsewhere: int, refused: Sequence[str]) -> tuple[str, ...]:
-    notes = [f"Left out: {_rows(num_elsewhere)} of other clusters"] if num_elsewhere else []
+    notes = [f"Left out: {count_of(num_elsewhere, 'row')} of other clusters"] if num_elsewhere else []
     if refused:
-        notes.append(f"Left out: {_rows(len(refused))}, the first because of {refused[0].removesuffix('.')}")
+        notes.append(f"Left out: {count_of(len(refused), 'row')}, the first because of {refused[0].removesuffix('.')}")
     return tuple(notes)
-
-
-def _rows(count: int) -> str:
-    return f"{count} row{'s' if count != 1 else ''}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.plan.experiment import Experiment
+from conf.units import count_of
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import counted_runs, disturbances, middle_of
 from train_core.measurement import Performance
@@ -130,7 +131,7 @@ def _sharing_note(ranks: int, performance: Performance) -> str:
 
 
 def _devices(performance: Performance) -> str:
-    return f"{performance.num_devices} device{'s' if performance.num_devices > 1 else ''}"
+    return count_of(performance.num_devices, "device")
 
 
 def _incomparable(reason: str) -> Scaling:

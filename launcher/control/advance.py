@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from conf.credentials import overrides_for_records
 from conf.folders import own_folders
+from conf.units import count_of
 from launcher.control.attempts import (
     Admission,
     RetryRule,
@@ -283,9 +284,8 @@ class Conductor:
         fail_fast, begun = self.rules.fail_fast, self.history.first_begun
         failed = [each for each in readings if self._has_failed(each)]
         if fail_fast is not None and len(failed) >= fail_fast:
-            return (
-                f"{_count_in_words(failed)} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
-            )
+            failures = count_of(len(failed), "trial")
+            return f"{failures} failed (controller.fail_fast = {fail_fast}), {failed[-1].name} among them"
         if begun is not None and self.rules.budget.is_past_deadline(begun, time.time()):
             return f"budget.deadline_hours = {self.rules.budget.limits.deadline_hours:g} have passed"
         return ""
@@ -448,7 +448,3 @@ def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:
 def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
     """Return the first measurement of each point, which is all that a search learns from."""
     return [each for each in _readings_of_configuration(readings) if not each.trial.repeat]
-
-
-def _count_in_words(readings: Sequence[TrialReading]) -> str:
-    return f"{len(readings)} trial{'' if len(readings) == 1 else 's'}"

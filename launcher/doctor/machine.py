@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, count_of
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.this_machine.capacity import this_machine
 from launcher.tools import ask
@@ -79,7 +79,7 @@ def _torch(*, with_slurm: bool) -> CheckResult:
 def _devices() -> CheckResult:
     machine = this_machine()
     count = machine.num_devices
-    has = f"{count} accelerator{'s' if count > 1 else ''}" if count else "no accelerator"
+    has = count_of(count, "accelerator") if count else "no accelerator"
     return MACHINE.ok("devices", f"{has}, {machine.num_cores} cores, {machine.memory_bytes / GIBIBYTE:.0f} GiB")
 
 

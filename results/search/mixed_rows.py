@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conf.plan.knobs import KNOBS, layers_in_short
-from conf.units import GIBIBYTE, MILLION, SECONDS_PER_HOUR, TERA
+from conf.units import GIBIBYTE, MILLION, SECONDS_PER_HOUR, TERA, count_of
 from results.search.rows import Row, knob_cells
 from results.table import Table, breakable, text
 from results.units import seconds, significant, tflops
@@ -54,7 +54,7 @@ def _dollars_per_second(spaces: Sequence[Space]) -> float | None:
 def _block_text(block: MixedBlock) -> str:
     """Return the words for a block, such as `selene 4 stages, 6x4 layers`."""
     count, layers = len(block.layers_per_stage), layers_in_short(block.layers_per_stage)
-    return f"{block.cluster} {count} {'stage' if count == 1 else 'stages'}, {layers} layers"
+    return f"{block.cluster} {count_of(count, 'stage')}, {layers} layers"
 
 
 def mixed_document(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from conf.units import TERA
+from conf.units import TERA, count_of
 from results.scaling import Scaling
 from results.units import significant
 from sweeps.folder.history import History
@@ -100,10 +100,7 @@ def _day(time_seconds: float) -> str:
 def incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:
     """One line for each reason, with how many measured trials it concerns."""
     reasons = Counter(relations[result.trial.trial_id].note for result in best_first if _no_kind(result, relations))
-    return tuple(
-        f"{number_of} measured trial{'s' if number_of > 1 else ''}: {reason}"
-        for reason, number_of in reasons.most_common()
-    )
+    return tuple(f"{count_of(number_of, 'measured trial')}: {reason}" for reason, number_of in reasons.most_common())
 
 
 def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:

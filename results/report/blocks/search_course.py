@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from conf.errors import ConfigError
 from conf.types.sweep_spec import Objective, SearchPlan
-from conf.units import TERA
+from conf.units import TERA, count_of
 from results.report.blocks.charts import category, dots, quantity, tooltip
 from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -97,7 +97,7 @@ def _gain(best: float, value: float | None) -> float | None:
 
 def _finding(course: Sequence[ProposedTrial], finished: str) -> str:
     num_measured = sum(each.value is not None for each in course)
-    counted = f"{len(course)} trial{'s' if len(course) > 1 else ''}"
+    counted = count_of(len(course), "trial")
     ending = f"It stopped because {finished}." if finished else "It has not said that it is finished."
     return f"The search asked for {counted}, {num_measured} of which measured something. {ending}"
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from conf.nearest import nearest
 from conf.types.sweep_spec import figure_of
-from conf.units import TRILLION
+from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
 from results.report.findings.ranking import relations_of_points
 from results.report.findings.sought import sought_sentences
@@ -136,7 +136,7 @@ def study_sentence(study: ScalingStudy, noise: float | None) -> str:
     return (
         f"{study.kind.capitalize()} scaling: {count(last.num_devices)} devices keep {percent(last.efficiency)} % of the"
         f" baseline's rate per device, between {percent(last.efficiency_low)} and {percent(last.efficiency_high)} %"
-        f" with 95 % confidence, after {last.num_runs} run{'s' if last.num_runs > 1 else ''}{note}.{loudness}"
+        f" with 95 % confidence, after {count_of(last.num_runs, 'run')}{note}.{loudness}"
     )
 
 
@@ -182,7 +182,7 @@ def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
     """A sentence on how sure it is that no other point is faster."""
     if len(points) == 1:
         return "Nothing else was measured."
-    runs = f"{best.seconds.num_runs} run{'s' if best.seconds.num_runs > 1 else ''}"
+    runs = count_of(best.seconds.num_runs, "run")
     return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from conf.units import TERA
+from conf.units import TERA, count_of
 from results.accuracy import ErrorStatistics, RankCorrelation, error_of, error_statistics, rank_correlation
 from results.report.blocks.charts import dots, quantity, tooltip
 from results.report.blocks.step_terms import TERMS, breakdown_of, step_table, term_bars
@@ -123,7 +123,7 @@ def _what_is_compared(subject: ReportSubject, compared: Sequence[Pair]) -> str:
     left_out = len(compared) - len(timed_pairs(compared))
     if left_out:
         sentence += (
-            f" {left_out} measured trial{'s' if left_out > 1 else ''} whose ranks shared devices can be compared in"
+            f" {count_of(left_out, 'measured trial')} whose ranks shared devices can be compared in"
             " memory alone, because the cost model gives each rank a device."
         )
     return sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.units import TERA, TRILLION
+from conf.units import TERA, TRILLION, count_of
 from results.footprint import Footprint, declared_footprint
 from results.report.findings.best_plan import best_on_paper, num_devices
 from results.report.findings.ranking import relations_of_points
@@ -134,7 +134,7 @@ def _devices_of(trial: Trial) -> str:
     """The number of devices that it needs, of which type and where."""
     experiment, number_of = trial.planned, num_devices(trial)
     kind = "" if experiment.mixed else f" ({experiment.cluster.device.name})"
-    return f"{_devices_in_words(number_of)}{kind} of {experiment.place}"
+    return f"{count_of(number_of, 'device')}{kind} of {experiment.place}"
 
 
 def _expected_rates(best: _PredictedBest) -> tuple[str, str]:
@@ -186,14 +186,14 @@ def _cost(takes: Footprint, kind: NumbersAre) -> KeyFigure:
     """The cost of a trillion tokens, without energy and carbon, which have a section of their own."""
     dollars = takes.dollars(TRILLION)
     money = "no price is declared" if dollars is None else f"${in_three_digits(dollars)}"
-    note = f"{in_three_digits(takes.days(TRILLION))} days on {_devices_in_words(takes.num_devices)}; {money}"
+    note = f"{in_three_digits(takes.days(TRILLION))} days on {count_of(takes.num_devices, 'device')}; {money}"
     return _figure("a trillion tokens", f"{in_three_digits(takes.device_hours(TRILLION))} device-hours", note, kind)
 
 
 def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
     """Return the share of the baseline's rate that the most devices keep, and what that comes to."""
     last, base = study.last, study.points[0]
-    grown = f"{_devices_in_words(base.num_devices)} to {last.num_devices:,}"
+    grown = f"{count_of(base.num_devices, 'device')} to {last.num_devices:,}"
     interval = f"{percent(last.efficiency_low)} to {percent(last.efficiency_high)} % with 95 % confidence"
     name = f"{study.kind} scaling efficiency"
     return (
@@ -201,10 +201,6 @@ def _study_figures(study: ScalingStudy) -> tuple[KeyFigure, ...]:
         _figure("speed-up", f"x {significant(last.speed_up)}", f"tokens/s, {grown}", "measured"),
         _figure("MFU", f"{percent(last.utilization)} %", f"of the baseline {percent(base.utilization)} %", "measured"),
     )
-
-
-def _devices_in_words(devices: int) -> str:
-    return f"{devices:,} device{'' if devices == 1 else 's'}"
 
 
 def _measured_figures(

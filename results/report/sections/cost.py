@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from conf.units import TRILLION
+from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
 from results.report.blocks.cost_points import MOST_ROWS, CostPoint, cost_table, measured_costs, predicted_costs, scatter
 from results.report.findings.best_plan import best_on_paper
@@ -84,7 +84,8 @@ def _finding(point: CostPoint) -> str:
     ]
     return (
         f"{point.takes.time_is.capitalize()}: a trillion tokens of {point.experiment.model.name} as `{point.layout}`"
-        f" take {in_three_digits(point.days)} days on {_devices(point)}: {', '.join(parts)}."
+        f" take {in_three_digits(point.days)} days on {count_of(point.takes.num_devices, 'device')}:"
+        f" {', '.join(parts)}."
     )
 
 
@@ -96,14 +97,10 @@ def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: i
         return "" if num_points < 2 else f"Of {num_points} points it takes the least {what}."
     money = "" if frugal.dollars is None else f"{in_three_digits(frugal.dollars)} dollars and "
     return (
-        f"The most frugal of {num_points} points, `{frugal.layout}` on {_devices(frugal)}, takes {money}"
+        f"The most frugal of {num_points} points, `{frugal.layout}` on"
+        f" {count_of(frugal.takes.num_devices, 'device')}, takes {money}"
         f"{in_three_digits(frugal.megawatt_hours)} MWh in {in_three_digits(frugal.days)} days."
     )
-
-
-def _devices(point: CostPoint) -> str:
-    devices = point.takes.num_devices
-    return f"{devices:,} device{'' if devices == 1 else 's'}"
 
 
 def _assumptions(point: CostPoint) -> str:

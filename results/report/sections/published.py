@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from conf.units import count_of
 from results.published import PublishedFigure, chosen_figures
 from results.report.section import Block, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
@@ -50,7 +51,7 @@ def _counts_hardware(figures: Sequence[PublishedFigure]) -> bool:
 
 def _finding(figures: Sequence[PublishedFigure], table: Table) -> str:
     """The number of figures, and the first for which there is one of ours."""
-    counted = f"{len(figures)} published figure{'s' if len(figures) > 1 else ''}, as printed by the sources."
+    counted = f"{count_of(len(figures), 'published figure')}, as printed by the sources."
     shown = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
     for kind in ("measured here", "predicted here"):
         for row in shown:

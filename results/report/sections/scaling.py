@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.types.schema import Value
+from conf.units import count_of
 from results.published import PublishedFigure, chosen_figures
 from results.report.blocks.charts import Spec, Values, category, dots, quantity
 from results.report.blocks.circumstances import noise_notes
@@ -143,7 +144,7 @@ def _law(study: ScalingStudy) -> str:
     if study.fit is None:
         return "No law is fitted, because no point beyond the baseline has a device for each rank."
     fit = study.fit
-    points = f"{fit.num_points} point{'s' if fit.num_points > 1 else ''}"
+    points = count_of(fit.num_points, "point")
     low, high = study.fit_bounds
     ends = f" ({percent(low)} to {percent(high)} % at the ends of the intervals)" if low < high else ""
     return (

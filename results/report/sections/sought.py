@@ -9,6 +9,7 @@ import numpy as np
 
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
+from conf.units import count_of
 from results.knobs.sensitivity import FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
@@ -36,7 +37,7 @@ def section(subject: ReportSubject) -> Section | None:
     points = [] if record.seeks_rate else sought_points(record, subject.results)
     if not points:
         return None
-    counted = f"{len(points)} point{'s' if len(points) > 1 else ''} in {sum(len(point.runs) for point in points)} runs"
+    counted = f"{count_of(len(points), 'point')} in {sum(len(point.runs) for point in points)} runs"
     finding = f"{counted}, ranked by {' and '.join(words_of(objective) for objective in record.objective)}."
     return Section("sought", "Every point", "measured", finding, tuple(_blocks(record, points)))
 

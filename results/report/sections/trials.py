@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from conf.units import TERA
+from conf.units import TERA, count_of
 from results.report.blocks.charts import MOST_BARS, Spec, bars, category, distinct_names, quantity
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
@@ -74,7 +74,7 @@ def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -
     if repeats:
         total = len(points) + unmeasured.total()
         return f"{total} points: {len(points)} measured ({len(points) + repeats} runs){others}."
-    counted = f"{len(results)} trial{'s' if len(results) > 1 else ''}"
+    counted = count_of(len(results), "trial")
     return f"{counted}: {len(points)} measured{others}."
 
 
@@ -175,7 +175,7 @@ def _sharing_note(result: TrialReading) -> str:
     performance, experiment = result.performance, result.experiment
     if performance is None or experiment is None or not result.shares_devices:
         return ""
-    devices = f"{performance.num_devices} device{'s' if performance.num_devices > 1 else ''}"
+    devices = count_of(performance.num_devices, "device")
     return f"{experiment.parallel.world_size} ranks share {devices}"
 
 
