@@ -237,11 +237,11 @@ class TrialFolder(JobFolder):
         for path in (self.heartbeat, self.measurement, *anew):
             path.unlink(missing_ok=True)
 
-    def rewind_metrics(self, step: int, *, rewrite: bool) -> list[StepMetrics]:
-        """The metrics up to a step; with `rewrite` the file keeps no others, because they will be measured again."""
+    def rewind_metrics(self, step: int) -> list[StepMetrics]:
+        """The metrics up to a step; the file keeps no others, because they will be measured again."""
         self.require_current()
         kept = [metrics for metrics in self.read_metrics() if metrics.step <= step]
-        if rewrite and self.metrics.exists():
+        if self.metrics.exists():
             write_atomically(self.metrics, "".join(metrics.model_dump_json() + "\n" for metrics in kept))
         return kept
 

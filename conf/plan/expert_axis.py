@@ -108,6 +108,11 @@ def require_own_experts(model: ModelSpec) -> None:
         problem = "has experts without gates or with biases, which trainer trisweep does not run"
         remedy = "Use model.family=llama with model.gated_mlp=true, or choose another trainer."
         raise InfeasiblePlan("model.family", model.family, problem, remedy)
+    if model.experts.top_k == 1 < model.experts.num_experts:
+        # A token's weights are scaled to add up to one, as in the files of Mixtral and Qwen3-MoE.
+        problem = "weighs a token's only expert by 1 whatever its score in trainer trisweep, so that no router learns"
+        remedy = "Use model.experts.top_k=2 or more, or choose another trainer."
+        raise InfeasiblePlan("model.experts.top_k", 1, problem, remedy)
     if (factor := model.experts.capacity_factor) is not None and factor < 1:
         problem = "drops tokens in trainer trisweep even where experts are equally busy"
         remedy = "Use 1 or more, null to drop none, or choose another trainer."

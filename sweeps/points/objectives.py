@@ -1,7 +1,7 @@
 """The objectives as values of a trial: measured where it ran, predicted on paper. The two are never mixed.
 
 throughput   model FLOP/s per device                                                          the more, the better
-loss         held-out loss after the last step; without evaluations the mean of the last tenth of the losses
+loss         held-out loss after the last step; without evaluations the mean of the finite losses of the last tenth
 step_time    seconds of a step
 dollars      for a trillion tokens, at the price in the cluster's file
 energy       joules for a token, at the declared power of the devices
@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
@@ -75,8 +76,10 @@ def predicted_value(objective: Objective, experiment: Experiment, estimate: Esti
 def final_loss(experiment: Experiment, performance: Performance, steps: Sequence[StepMetrics]) -> float | None:
     """The loss by which a training is judged; None where its evaluation after the last step is not on record."""
     if experiment.training.evaluate_every is None:
-        count = max(1, len(performance.losses) // LAST_PART)
-        return math.fsum(performance.losses[-count:]) / count if performance.losses else performance.final_loss
+        last = performance.losses[-max(1, len(performance.losses) // LAST_PART) :]
+        # A step that fp16 skipped says nothing of the training; one that ended so may have diverged.
+        finite = [loss for loss in last if math.isfinite(loss)] if math.isfinite(performance.final_loss) else []
+        return fmean(finite) if finite else performance.final_loss
     return steps[-1].held_out_loss if steps else None
 
 

@@ -43,7 +43,7 @@ class Facts(Frozen):
         label: the layout that wrote it, for people.
         loss_scale: see `loss_scale.LossScale.state`; empty where it is constant.
         training: what its losses follow from besides model and step, by dotted key, and the name of its tokens: see
-            `same_training`.
+            `what_to_read.facts_of_training`.
         file_bytes: size of every other file; this and what follows is filled in by `publish`.
         metadata_crc32: checksum of `.metadata`.
         crc32: checksum of all that is said here besides.

@@ -3,9 +3,10 @@
 Whether a checkpoint is of the same model, shapes alone do not tell. Four heads of 8 are as wide as eight of 4, and no
 tensor knows the base of rotary positions.
 
-To go on with a training (`checkpoint.resume`) takes more. Data order and dropout follow from seed, step and sequence
-alone, and the learning rate from step and schedule, so that nothing else is needed for the same losses in any layout.
-The schedule may change; a change is said."""
+To go on with a training (`checkpoint.resume`) takes more. Data order follows from seed, step and sequence alone, and
+the learning rate from step and schedule, so that nothing else is needed for the same losses in any layout. Precision,
+micro-batches and the schedule may change, and so may the masks of dropout, which some layouts draw otherwise; a change
+is said."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from conf.errors import ConfigError
 from conf.overrides import for_a_shell, value_text
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import ROTARY_BASE, Value
+from conf.types.schema import DOCUMENTS, ROTARY_BASE, PrecisionPlan, Value
 from train_core.checkpoints.checkpoint_folder import KEY, Facts, checkpoints_in, damage, last_whole, read_facts
 from train_core.checkpoints.metadata import read_metadata, saved_shapes
 from train_core.model.transformer import Transformer
@@ -56,7 +57,7 @@ def descriptions_in(
     """A checkpoint's description of itself and of its tensors.
 
     Args:
-        training: what `same_training.facts_of_training` says of one that is to go on after the checkpoint's step; None
+        training: what `facts_of_training` says of one that is to go on after the checkpoint's step; None
             where its weights and moments are all that is taken.
 
     Raises:
@@ -106,9 +107,10 @@ def require_same_shapes(checkpoint: Path, saved: Mapping[str, tuple[int, ...]], 
             raise ConfigError(KEY, str(checkpoint), problem, "Name a checkpoint of this model, or change model.*.")
 
 
-RESUME, NUM_STEPS, TOKENS = "checkpoint.resume", "training.num_steps", "tokens"
-ORDER = ("batch.global_batch_size", "model.seq_length", "training.seed", "data.held_out_fraction")
-"""The keys that decide, with the tokens, which sequences a step has."""
+RESUME, NUM_STEPS, DROPOUT = "checkpoint.resume", "training.num_steps", "training.dropout"
+TOKENS, MASKS = "tokens", "masks"
+ORDER = ("batch.global_batch_size", "model.seq_length", "training.seed", "data.held_out_fraction", DOCUMENTS)
+"""The keys that decide, with the tokens, which sequences a step has, and which tokens of theirs see each other."""
 TEXT = ("data.source", "data.tokenizer", "data.max_bytes", "data.path")
 """The keys that decide tokens, which are the same for a text of another length limit or path where its content is."""
 SCHEDULE = (
@@ -121,9 +123,11 @@ SCHEDULE = (
     "training.adam_beta2",
     "training.adam_epsilon",
     "training.clip_gradient_norm",
-    "training.dropout",
+    DROPOUT,
+    "batch.micro_batch_size",
+    *(f"precision.{name}" for name in PrecisionPlan.model_fields),
 )
-"""The keys that decide, with the gradients, how the weights change; and which values are dropped."""
+"""The keys that decide how the weights change: what is made of gradients, which values are dropped, what is rounded."""
 
 
 def facts_of_training(experiment: Experiment, tokens: str | None) -> dict[str, Value]:
@@ -133,7 +137,17 @@ def facts_of_training(experiment: Experiment, tokens: str | None) -> dict[str, V
         tokens: the name of the token file, which tells its content; None where tokens are drawn at random.
     """
     tree = experiment.model_dump(mode="json")
-    return {TOKENS: tokens} | {key: value_at(tree, key) for key in (*ORDER, *TEXT, *SCHEDULE)}
+    derived: dict[str, Value] = {TOKENS: tokens, MASKS: _masks(experiment)}
+    return derived | {key: value_at(tree, key) for key in (*ORDER, *TEXT, *SCHEDULE)}
+
+
+def _masks(experiment: Experiment) -> str:
+    """What masks of dropout follow from besides seed, step, sequence and site; see `model.dropout`."""
+    parallel, kind = experiment.parallel, experiment.cluster.device.kind
+    # Tensor ranks draw masks of their own for their parts of a sequence, and a GPU's for the scores of all their heads.
+    drawing = parallel.tensor_parallel_size if parallel.sequence_parallel or kind == "gpu" else 1
+    parts = "sequences and heads" if parallel.sequence_parallel else "heads"
+    return f"{experiment.batch.micro_batch_size} at once on {kind}, {parts} in {drawing}"
 
 
 def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
@@ -166,12 +180,13 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
 
 
 def how_it_goes_on(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> str:
-    """For people: after which step a training goes on, and what of its schedule is not what it was."""
+    """For people: after which step a training goes on, and what decides its losses and is not what it was."""
     saved = facts.training
     changed = _differing(SCHEDULE, saved, wanted)
     values = ", ".join(f"{key} = {value_text(wanted[key])}, which was {value_text(saved[key])}" for key in changed)
     with_what = f" with {values}" if changed else ""
-    return f"going on after step {facts.step} of {checkpoint}{with_what}"
+    masks = "; dropout draws other masks than there" if wanted[DROPOUT] and _differing((MASKS,), saved, wanted) else ""
+    return f"going on after step {facts.step} of {checkpoint}{with_what}{masks}"
 
 
 def _differing(keys: Sequence[str], saved: Mapping[str, Value], wanted: Mapping[str, Value]) -> list[str]:

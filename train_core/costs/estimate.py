@@ -243,7 +243,13 @@ def _estimate(
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes - capacities[stage])
     capacity = capacities[worst]
     needed = model_flops(model, batch.global_batch_size)
-    executed = hardware_flops(model, batch.global_batch_size, parallel.recompute, num_recomputed(setup))
+    executed = hardware_flops(
+        model,
+        batch.global_batch_size,
+        parallel.recompute,
+        num_recomputed(setup),
+        selects_operators=implementation.selective_operators,
+    )
     if implementation.name == TRISWEEP.name:
         executed = own_hardware_flops(setup)
     seconds, peak = float(step.total_seconds[index]), setup.peak_flops_per_second

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -81,6 +82,27 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
 
 
+class DoneStep(NamedTuple):
+    """What the measurement of a training takes from a step, whose metrics are 17 times as large."""
+
+    step: int
+    num_steps: int
+    loss: float
+    step_seconds: float
+    warmup: bool
+
+    @classmethod
+    def of(cls, metrics: StepMetrics) -> DoneStep:
+        return cls(metrics.step, metrics.num_steps, metrics.loss, metrics.step_seconds, metrics.warmup)
+
+
+class DoneSteps(list[DoneStep]):
+    """The steps of a training, which may be a million; of metrics that are appended it keeps what `DoneStep` has."""
+
+    def append(self, step: DoneStep | StepMetrics) -> None:
+        super().append(DoneStep.of(step) if isinstance(step, StepMetrics) else step)
+
+
 class Meter:
     """Times steps and turns them into metrics. Every rank has one; all get the same numbers."""
 
@@ -90,7 +112,7 @@ class Meter:
         world: World,
         axis: Axis,
         stop_asked: StopAsked = never,
-        history: Sequence[StepMetrics] = (),
+        history: Sequence[DoneStep] = (),
         done: int = 0,
         attended_share: Callable[[int], float] = lambda step: 1.0,
     ) -> None:
@@ -106,7 +128,7 @@ class Meter:
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
         self._forget_peak_memory()
-        self.steps = list(history)
+        self.steps = DoneSteps(history)
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = done + experiment.training.num_warmup_steps
         self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), LatestSteps()
@@ -239,7 +261,7 @@ class Meter:
     def _timed_seconds(self) -> list[float]:
         return [step.step_seconds for step in self._timed_steps()]
 
-    def _timed_steps(self) -> list[StepMetrics]:
+    def _timed_steps(self) -> list[DoneStep]:
         """The steps after warm-up; of a training that was extended, those since it was asked for more."""
         plan, traced = self.experiment.training, self.experiment.profile.trace_steps
         # Steps of a shorter training say so themselves. Its own summary told of them, maybe on another day's machine.

@@ -13,9 +13,10 @@ from conf.plan.experiment import Experiment
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult
+from train_core.process.first_rank import result_of_first
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
-from train_core.training.meter import Meter
+from train_core.training.meter import DoneStep, Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
@@ -68,7 +69,7 @@ def train(
         # A trial that was interrupted goes on: `done` steps are in its last whole checkpoint, their metrics on disk.
         done = checkpoints.restore() if checkpoints is not None else 0
         _keep_tokenizer(trainer, trial)
-        history = trial.rewind_metrics(done, rewrite=world.rank == 0) if trial is not None else []
+        history = result_of_first(partial(_history, trial, done), trainer.mesh.world) if trial is not None else []
         if trial is not None and done >= experiment.training.num_steps and not history:
             raise TrainingError(
                 f"the last checkpoint in {trial.checkpoints} is from step {done}, the final one, but"
@@ -97,6 +98,11 @@ def train(
         if trial is not None:
             meter.write_timeline(trial)
         return meter.performance().model_copy(update=loads.fields())
+
+
+def _history(trial: TrialFolder, done: int) -> list[DoneStep]:
+    """What was measured before an interruption. One rank reads it for all, as it may be long."""
+    return [DoneStep.of(metrics) for metrics in trial.rewind_metrics(done)]
 
 
 def _checkpoints(trainer: Trainer, trial: TrialFolder | None) -> AbstractContextManager[Checkpoints | None]:

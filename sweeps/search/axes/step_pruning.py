@@ -29,6 +29,7 @@ FIRST_JUDGED = 0.1
 """The share of its tokens before which no trial is held against the median."""
 LAST_PART = 10
 """Training losses are averaged over this part of all steps, because that of a single batch says little."""
+DIVERGED = "its loss is not finite any more"
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,16 @@ class Curve:
             tuple(step.time for step, _ in points),
         )
 
+    @property
+    def has_diverged(self) -> bool:
+        """True if there is no finite loss any more. Of one point alone that may be a step that fp16 skipped."""
+        last = self.losses[-2:]
+        return len(last) == 2 and not any(map(math.isfinite, last))
+
     def index_after(self, tokens: float) -> int | None:
-        """The number of the first point of the curve after so many tokens; None where it is not there yet."""
-        number = bisect_left(self.tokens, tokens)
-        return number if number < len(self.tokens) else None
+        """The number of the first finite loss of the curve after so many tokens; None where it is not there yet."""
+        first = bisect_left(self.tokens, tokens)
+        return next((number for number in range(first, len(self.losses)) if math.isfinite(self.losses[number])), None)
 
 
 def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
@@ -92,6 +99,8 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
 
 def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
     """Return why the trial does not pass the last mark that it reached; empty if it passes."""
+    if curve.has_diverged:
+        return DIVERGED
     for number in range(NUM_MARKS):
         # The last mark is at one in REDUCTION of the tokens, and each earlier one at so much less again.
         share = REDUCTION ** -(NUM_MARKS - number)
@@ -100,14 +109,12 @@ def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
         if here is None:
             return ""
         loss, time = curve.losses[here], curve.times[here]
-        if math.isnan(loss):
-            return f"its loss is NaN after {share:.0%} of the tokens"
         # Who comes later is no reason to end a trial that had passed, so the rule gives the same answer whenever asked.
         before = [
             other.losses[there]
             for other in others
             if other.trial_id != curve.trial_id and (there := other.index_after(mark)) is not None
-            if other.times[there] <= time and not math.isnan(other.losses[there])
+            if other.times[there] <= time
         ]
         competing = sorted([*before, loss])
         # The best share goes on, and always at least one.
@@ -123,27 +130,34 @@ def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:
 
 def why_below_median(curve: Curve, ended: Sequence[Curve]) -> str:
     """Return why the trial is worse than half of the ended ones were after as many tokens; empty if it is not."""
+    if curve.has_diverged:
+        return DIVERGED
     tokens = curve.tokens[-1]
     if tokens < FIRST_JUDGED * curve.num_tokens or len(ended) < FEWEST_ENDED:
         return ""
-    losses = [other.losses[number] for other in ended if (number := other.index_after(tokens)) is not None]
-    known = [loss for loss in losses if not math.isnan(loss)]
-    own = [loss for loss in curve.losses if not math.isnan(loss)]
-    if math.isnan(curve.losses[-1]) and not own:
-        return "its loss is NaN"
-    if known and min(own) > median(known):
+    known = [other.losses[number] for other in ended if (number := other.index_after(tokens)) is not None]
+    own = [loss for loss in curve.losses if math.isfinite(loss)]
+    if known and own and min(own) > median(known):
         share = tokens / curve.num_tokens
         return f"its loss {min(own):.4g} after {share:.0%} of the tokens is above the median {median(known):.4g}"
     return ""
 
 
 def _smooth(steps: Sequence[StepMetrics], window: int) -> list[tuple[StepMetrics, float]]:
+    """Each step with the mean of the finite losses of the last `window` steps; NaN where all of these have none.
+
+    Left out are first steps before any finite loss: the steps with which fp16 finds its scale say nothing.
+    """
     # Running sums make every mean of a window one difference, however long the window is.
-    sums = [0.0]
+    sums, counts = [0.0], [0]
     for step in steps:
-        sums.append(sums[-1] + step.loss)
-    starts = (max(0, number - window) for number in range(1, len(steps) + 1))
-    return [
-        (step, (sums[number] - sums[start]) / (number - start))
-        for number, (step, start) in enumerate(zip(steps, starts, strict=True), start=1)
-    ]
+        is_finite = math.isfinite(step.loss)
+        sums.append(sums[-1] + (step.loss if is_finite else 0.0))
+        counts.append(counts[-1] + is_finite)
+    points = []
+    for number, step in enumerate(steps, start=1):
+        start = max(0, number - window)
+        count = counts[number] - counts[start]
+        if count or number >= window:
+            points.append((step, (sums[number] - sums[start]) / count if count else math.nan))
+    return points

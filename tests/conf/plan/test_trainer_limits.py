@@ -146,6 +146,7 @@ def test_what_our_own_trainer_does_not_do_with_latent_attention_is_refused_there
         (("model.gated_mlp=false",), "model.family = 'llama': has experts without gates"),
         (("parallel.tensor_parallel_size=2",), "parallel.tensor_parallel_size = 2: leaves whole experts to ranks"),
         (("parallel.expert_parallel_size=3",), "parallel.expert_parallel_size = 3: does not divide"),
+        (("model.experts.top_k=1",), "model.experts.top_k = 1: weighs a token's only expert by 1 whatever its score"),
         (("model.experts.top_k=9",), "model.experts.top_k = 9: is more than model.experts.num_experts = 8"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

@@ -8,6 +8,7 @@ from conf.plan.experiment import Experiment
 from launcher.command_trainer.performance import performance_of
 from launcher.command_trainer.step_book import StepBook
 from tests.composed import load
+from train_core.costs import hardware_flops
 
 TEN_STEPS = ["trainer=command", "trainer.command=[train.py]", "training.num_steps=10", "training.num_warmup_steps=2"]
 
@@ -47,3 +48,16 @@ def test_one_step_far_beyond_the_plan_is_none(experiment: Experiment) -> None:
     lines = [f"step {n} loss 4.1 time 0.2 s" for n in (1, 2, 99_999_999, 3)]
     assert [step.step for step in heard(experiment, *lines).steps] == [1, 2, 3]
     assert [step.step for step in heard(experiment, "step 99999999", *lines).steps] == [1, 2, 3]
+
+
+def test_hardware_flops_are_those_of_the_programs_own_recomputation() -> None:
+    """`torchtitan` keeps the attention core, which others repeat."""
+    overrides = [*TEN_STEPS, "model=llama-2-7b", "cluster=dgx-h100", "parallel.recompute=selective"]
+    for costs_of, selects in (("torchtitan", True), ("megatron-core", False)):
+        experiment = load([*overrides, f"trainer.costs_of={costs_of}"]).experiment()
+        book = heard(experiment, *(f"step {step} loss 4.1 time 0.2 s" for step in range(1, 11)))
+        measured = performance_of(experiment, book.steps, book.tflops, book.memory_bytes)
+        size = experiment.batch.global_batch_size
+        expected = hardware_flops(experiment.model, size, "selective", selects_operators=selects)
+        assert measured is not None
+        assert measured.hardware_flops == expected

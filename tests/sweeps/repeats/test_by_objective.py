@@ -64,6 +64,14 @@ def test_a_point_that_diverged_says_nothing_of_the_others_spread(sweep: Sweep) -
     assert said.headline.endswith("; 2 diverged.")
 
 
+def test_a_step_that_was_skipped_does_not_spoil_the_loss_of_a_training(sweep: Sweep) -> None:
+    for trial in sweep.record.trials[2:4]:  # those of lr=0.01
+        losses = (*[5.0] * 18, math.inf, 3.0)  # of which the last tenth counts
+        finish(sweep.folder, trial, performance(100.0, losses=losses, final_loss=3.0))
+    best, *_ = sought_points(sweep.record, sweep.read())
+    assert (best.name, best.values[0], best.diverged) == ("lr=0.01", 3.0, False)
+
+
 def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) -> None:
     readings = sweep.read()
     best = best_reading(sweep.record, readings)

@@ -281,7 +281,7 @@ def weight_of(world: World, experiment: Experiment, module: str) -> Tensor:
             r"model\.experts\.shared_ffn_hidden_size = 64: has no place in Mixtral's layout",
         ),
         ({"num_dense_layers": 1}, r"model\.experts\.num_dense_layers = 1: has no place in Mixtral's layout"),
-        ({"top_k": 1}, r"model\.experts\.top_k = 1: is not the 2 that .* names as num_experts_per_tok"),
+        ({"top_k": 3}, r"model\.experts\.top_k = 3: is not the 2 that .* names as num_experts_per_tok"),
         ({"num_experts": 8}, r"model\.experts\.num_experts = 8: is not the 4 that .* names as num_local_experts"),
         ({"ffn_hidden_size": 32}, r"w1\.weight has shape \(64, 32\), and model=.* needs \(32, 32\)"),
     ],

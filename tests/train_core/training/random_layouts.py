@@ -131,7 +131,7 @@ def _experts(random: Random, kind: Kind) -> Values:
         "model.head_size": random.choice((2, 4, 6)),
         "model.experts": {
             "num_experts": num_experts,
-            "top_k": random.randint(1, min(3, num_experts)),
+            "top_k": random.randint(min(2, num_experts), min(3, num_experts)),
             "ffn_hidden_size": random.randint(3, 24),
             "shared_ffn_hidden_size": kind.tensor * random.choice((0, 0, 5)),
             "num_dense_layers": random.choice((0, 0, 1)),

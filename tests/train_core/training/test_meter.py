@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from train_core.costs import estimate
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
-from train_core.training.meter import Meter
+from train_core.training.meter import DoneStep, Meter
 
 
 def reported_when_timing_began(world: World, experiment: Experiment, reported: Path) -> bool:
@@ -60,7 +61,7 @@ def test_only_the_layers_that_are_recomputed_count_as_executed(experiment_of: Ex
 
 def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of({"training.num_steps": 6})
-    history = [STEP.model_copy(update={"step": step, "num_steps": 6}) for step in (1, 4)]
+    history = [DoneStep.of(STEP)._replace(step=step, num_steps=6) for step in (1, 4)]
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=history, done=4)
     for step in (5, 6):
         meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
@@ -80,15 +81,28 @@ def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: Exp
 def test_an_extended_training_is_timed_by_the_steps_that_were_added(
     added: list[float], timed: int, experiment_of: ExperimentOf
 ) -> None:
-    before = [STEP.model_copy(update={"step": step, "num_steps": 4, "step_seconds": 1.0}) for step in range(1, 5)]
+    before = [DoneStep.of(STEP)._replace(step=step, num_steps=4, step_seconds=1.0) for step in range(1, 5)]
     experiment = experiment_of({"training.num_steps": 4 + len(added), "training.num_warmup_steps": 1})
     meter = Meter(experiment, World(0, 1, torch.device("cpu"), "gloo"), Axis(), history=before, done=4)
     for step in range(5, 5 + len(added)):
         meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
     meter.steps[4:] = [
-        step.model_copy(update={"step_seconds": seconds}) for step, seconds in zip(meter.steps[4:], added, strict=True)
+        step._replace(step_seconds=seconds) for step, seconds in zip(meter.steps[4:], added, strict=True)
     ]
     performance = meter.performance()
     assert performance.num_timed_steps == timed
     assert performance.step_seconds == added[-1]
     assert len(performance.losses) == 4 + len(added)
+
+
+def test_a_step_that_was_done_takes_few_bytes(experiment_of: ExperimentOf) -> None:
+    """A training may have a million of them, and a node eight ranks."""
+    meter = Meter(experiment_of({"training.num_steps": 400}), World(0, 1, torch.device("cpu"), "gloo"), Axis())
+    for step in range(1, 201):  # what has a bound is full by then
+        meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
+    tracemalloc.start()
+    for step in range(201, 401):
+        meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_bytes / 200 < 600

@@ -25,7 +25,8 @@ from train_core.checkpoints.checkpoint_folder import (
     require_start,
 )
 from train_core.job.trial import run_trial_here
-from train_core.measurement import Outcome
+from train_core.measurement import Outcome, StepMetrics
+from train_core.process.stop import never
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
@@ -79,6 +80,29 @@ def test_a_killed_training_goes_on_bit_for_bit(trial_of: TrialOf, killed_after: 
     assert [one.loss for one in metrics] == list(expected.losses)
     assert sum(one.warmup for one in metrics) == 4, "the steps after the interruption warm up again"
     assert sorted(path.name for path in trial.checkpoints.iterdir()) == ["step-000006", "step-000007"]
+
+
+class WithoutReading(TrialFolder):
+    """The folder as a rank sees it that has no business with its metrics."""
+
+    def read_metrics(self) -> list[StepMetrics]:
+        raise AssertionError("many ranks would read the same file at once")
+
+
+def losses_of(world: World, experiment: Experiment, folder: Path) -> tuple[float, ...]:
+    trial = TrialFolder(folder) if world.rank == 0 else WithoutReading(folder)
+    return train(experiment, world, folder / "tokens", trial.append_metrics, never, trial).losses
+
+
+@pytest.mark.slow
+def test_one_rank_reads_for_all_what_was_measured_before(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    for num_steps in (2, 4):
+        experiment = experiment_of(TWO_REPLICAS | {"training.num_warmup_steps": 1, "training.num_steps": num_steps})
+        first, second = worlds(2).run(losses_of, experiment, tmp_path)
+        assert first == second
+        assert len(first) == num_steps
 
 
 @pytest.mark.thorough  # than the training that was killed

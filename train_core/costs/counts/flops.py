@@ -116,18 +116,49 @@ def _forward_flops(model: ModelSpec, num_sequences: int, dense: int, others: int
     return dense * layer_forward_flops(model, num_sequences) + sparse
 
 
+def selected_shares(model: ModelSpec) -> tuple[float, ...]:
+    """The parts of attention's products, and of the two of a feed-forward layer, that a selection of operators repeats.
+
+    Kept are attention's output and those of every second product: queries, values, and the gate or the way up. Keys,
+    attention's projection and the other half of a gated way up are made again. Nothing needs the output of the way
+    down, so that compiled layers do not make it again.
+    """
+    keys = model.key_value_size / (model.query_size + 2 * model.key_value_size)
+    # Of latent attention, whose products outnumber heads' kinds, half of the ways down and up are taken to be kept.
+    attention = (keys, 1.0) if model.latent_attention is None else (0.5, 0.5, 0.5, 1.0)
+    return (*attention, 0.5 if model.gated_mlp else 0.0, 0.0)
+
+
+def _selected_flops(model: ModelSpec, num_sequences: int, dense: int, others: int) -> int:
+    """What a selection of operators repeats of so many dense layers, and of so many others, but of no expert."""
+    elements = dense * _selected_elements(model, model.ffn_hidden_size)
+    if model.experts is not None:
+        elements += others * _selected_elements(model, model.experts.shared_ffn_hidden_size)
+    return 2 * num_sequences * model.seq_length * elements
+
+
+def _selected_elements(model: ModelSpec, ffn_hidden_size: int) -> int:
+    # Layers with experts need not have a feed-forward layer beside them.
+    matrices = attention_matrices(model) + feed_forward_matrices(model, ffn_hidden_size)
+    return round(sum(share * matrix.size for share, matrix in zip(selected_shares(model), matrices, strict=False)))
+
+
 def hardware_flops(
     model: ModelSpec,
     num_sequences: int,
     recompute: Recompute,
     num_recomputed: int | None = None,
     attended_share: float = 1.0,
+    *,
+    selects_operators: bool = False,
 ) -> int:
     """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
 
     Args:
         num_recomputed: layers in which that happens; None for all.
         attended_share: as in `model_flops`.
+        selects_operators: selective recomputation repeats parts of products in place of the core, as that of trainers
+            with `Implementation.selective_operators` does.
 
     Published figures count like this, and it is what the trainer executes.
 
@@ -135,6 +166,9 @@ def hardware_flops(
     """
     layers = model.num_layers if num_recomputed is None else num_recomputed
     dense = model.num_dense_layers * layers // model.num_layers  # of both kinds as large a part is recomputed
+    if recompute == "selective" and selects_operators:
+        repeated = _selected_flops(model, num_sequences, dense, layers - dense)
+        return model_flops(model, num_sequences, attended_share) + repeated
     repeated = {
         "none": 0,
         "selective": layers * attention_core_forward_flops(model, num_sequences),

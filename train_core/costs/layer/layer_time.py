@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from train_core.costs.counts.flops import selected_shares
 from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
 from train_core.costs.layer.shard import (
     FULL,
@@ -163,18 +164,12 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
 def selected_seconds(setting: Setting, shard: Shard) -> Floats:
     """Computation of a layer's forward pass that is repeated, 0 for plans that do not select.
 
-    Kept are attention's output and those of every second product: queries, values, and the gate or the way up. Keys,
-    attention's projection and the other half of a gated way up are made again, with all that lies between. Nothing
-    needs the output of the way down, so that compiled layers do not make it again.
+    That is `selected_shares` of its products, and all that lies between products.
     """
-    model, tokens, recipe = setting.model, tokens_of(setting, shard), recipe_of(setting)
-    keys = model.key_value_size / (model.query_size + 2 * model.key_value_size)
-    # Of latent attention, whose products outnumber heads' kinds, half of the ways down and up are taken to be kept.
-    attention = (keys, 1.0) if model.latent_attention is None else (0.5, 0.5, 0.5, 1.0)
-    again = (*attention, 0.5 if model.gated_mlp else 0.0, 0.0)
+    tokens, recipe = tokens_of(setting, shard), recipe_of(setting)
     repeated = between_forward(setting, shard)
     # Layers with experts need not have a feed-forward layer beside them.
-    for share, (n, k) in zip(again, products_of(setting, shard), strict=False):
+    for share, (n, k) in zip(selected_shares(setting.model), products_of(setting, shard), strict=False):
         if share:
             repeated = repeated + share * matmul_seconds(setting, tokens, n, k, recipe=recipe)
     return np.where(shard.recompute == SELECTIVE, repeated, 0.0)

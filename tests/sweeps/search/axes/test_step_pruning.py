@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.replay.reading import NOWHERE
 from conf.types.schema import Value
-from sweeps.search.axes.step_pruning import Curve, prunings, why_below_median, why_not_promoted
+from sweeps.search.axes.step_pruning import DIVERGED, LAST_PART, Curve, prunings, why_below_median, why_not_promoted
 from sweeps.search.searcher import Proposal
 from tests.sweeps.search.loss_sweep import LOSS, CurveReading, LossSweep
 
-NUM_STEPS = 270
+NUM_STEPS, WINDOW = 270, 7
 
 
 def curve(name: str, losses: list[float], since: float = 0.0) -> Curve:
@@ -82,8 +82,53 @@ def test_who_comes_later_is_no_reason_to_end_a_trial_that_had_passed() -> None:
     assert "is number 2 of 3, and one in 3 goes on" in why_not_promoted(later, [passed, better])
 
 
-def test_a_loss_that_is_no_number_ends_a_trial() -> None:
-    assert "NaN" in why_not_promoted(curve("own", [math.nan] * 20), [])
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_losses_that_are_no_numbers_any_more_end_a_trial(lost: float) -> None:
+    others = [curve(str(number), [3.0] * NUM_STEPS) for number in range(5)]
+    for finite in (0, 1, 25):
+        diverged = curve("own", [1.0] * finite + [lost] * 2)
+        assert why_not_promoted(diverged, others) == why_below_median(diverged, []) == DIVERGED
+
+
+def test_a_loss_that_is_no_number_once_ends_no_trial() -> None:
+    others = [curve(str(number), [3.0] * NUM_STEPS) for number in range(5)]
+    for number in range(30):
+        skipped = curve("own", [2.0] * number + [math.nan] + [2.0] * (29 - number))
+        assert why_not_promoted(skipped, others) == why_below_median(skipped, others) == ""
+        assert why_not_promoted(curve("worse", [2.5] * 30, since=100.0), [skipped, *others[:1]]) != ""
+
+
+@pytest.fixture(scope="module")
+def sweep() -> LossSweep:
+    return LossSweep(*LOSS, "search=random", "search.pruner=halving")
+
+
+def smoothed(sweep: LossSweep, losses: list[float]) -> Curve:
+    """The curve of a trial that had these losses, of as many steps as a sweep's points of 8 sequences train."""
+    trial = sweep.trial(Proposal({"training.learning_rate": 1e-3, "batch.global_batch_size": 8}, ""))
+    assert trial.experiment is not None
+    assert trial.experiment.training.num_steps // LAST_PART == WINDOW
+    reading = CurveReading(folder=NOWHERE, experiment=trial.experiment, trial=trial, left=None, curve=tuple(losses))
+    found = Curve.of(reading)
+    assert found is not None
+    return found
+
+
+def test_a_smoothed_curve_leaves_out_the_losses_that_are_no_numbers(sweep: LossSweep) -> None:
+    losses = [4.0, math.inf, 2.0, 3.0, *[1.0] * WINDOW]
+    found = smoothed(sweep, losses)
+    assert found.losses[:4] == (4.0, 4.0, 3.0, 3.0)
+    assert found.losses[-1] == 1.0
+    assert not found.has_diverged
+
+
+def test_a_smoothed_curve_begins_with_the_first_loss_that_is_a_number(sweep: LossSweep) -> None:
+    assert smoothed(sweep, [math.nan, math.inf, 2.0, 4.0]).losses == (2.0, 3.0)
+
+
+def test_a_whole_window_without_a_number_is_a_training_that_diverged(sweep: LossSweep) -> None:
+    assert not smoothed(sweep, [2.0, *[math.nan] * WINDOW]).has_diverged
+    assert smoothed(sweep, [2.0, *[math.nan] * (WINDOW + 1)]).has_diverged
 
 
 @pytest.mark.slow
