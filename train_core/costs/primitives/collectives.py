@@ -70,9 +70,9 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
         if members > inside:
             ports = _fewest(members, inside)
             blocks = -(-members // inside)
-            bandwidth = link.bandwidth_bytes_per_second * _reached_share(link, blocks, link.num_devices // below)
-            bandwidth *= setting.cluster.efficiency.link * ports / _taper(setting, below, blocks)
-            slowest = min(slowest, bandwidth)
+            reached = _reached_share(link, blocks, link.num_devices // below) / _taper(setting, below, blocks)
+            bandwidth = link.bandwidth_bytes_per_second * setting.cluster.efficiency.link * ports * reached
+            slowest = min(slowest, float(bandwidth))
             # A ring hops from each block of the tier below to the next, in every block of this tier.
             hops = (blocks - 1) * -(-num_ranks // members)
             latency += setting.own_scale.latency * link.latency_seconds * hops
