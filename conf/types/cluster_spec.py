@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 from conf.errors import ConfigError
 from conf.types.schema import Count, Dtype, Fraction, Frozen, MatmulRecipe, Name, NonNegative, Positive
 
+MOST_NODES = 10**6
+"""Far above any machine, and few enough to try every number of them."""
 MatmulDtype = Literal[Dtype, "fp8", "fp4"]
 
 
@@ -186,7 +188,7 @@ class ClusterSpec(Frozen):
     """
 
     name: Name
-    num_nodes: Count
+    num_nodes: Annotated[int, Field(gt=0, le=MOST_NODES)]
     devices_per_node: Count
     cores_per_node: Count | None
     gpu_names: Annotated[tuple[str, ...], Field(strict=False)]

@@ -16,6 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from conf.errors import ConfigError, InfeasiblePlan
 
 Count = Annotated[int, Field(gt=0)]
+MOST_SEQUENCES = 10**9
+"""The most sequences of one step. Real trainings use thousands. A search finds every divisor of the number and tries
+each as a micro-batch, which for a far larger number would take very long."""
+Sequences = Annotated[int, Field(gt=0, le=MOST_SEQUENCES)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -123,8 +127,8 @@ class BatchPlan(Frozen):
         micro_batch_size: sequences of one forward pass of one replica.
     """
 
-    global_batch_size: Count
-    micro_batch_size: Count
+    global_batch_size: Sequences
+    micro_batch_size: Sequences
 
 
 class PrecisionPlan(Frozen):

@@ -28,9 +28,10 @@ from conf.types.schema import Value
 from conf.types.sweep_spec import SweepSpec
 from conf.units import GIBIBYTE, MEBIBYTE
 from sweeps.planner.plans.runnable import require_run
-from sweeps.planner.plans.space import Space, padded_model, require_searchable, shared_tensor_sizes
+from sweeps.planner.plans.space import Space, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
+from train_core.costs.counts.computable import require_computable
 from train_core.costs.setting import Setting
 from train_core.costs.trainers import TRISWEEP
 
@@ -116,7 +117,7 @@ def request(
             "Search with `trisweep plan --mixed selene:512,dgx-h100:512`, which prints the overrides of what it finds."
         )
         raise ConfigError(KEY, written_blocks(settings.mixed), "is not varied by a search over one cluster", remedy)
-    require_searchable(settings.model, settings.batch)
+    require_computable(settings.model, settings.batch.micro_batch_size)
     knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _knob_value(settings, key) for key in pinned}
     if clusters:
         _require_no_cluster_values(asked.overrides)

@@ -15,12 +15,11 @@ from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_limits import LAYER_SPLIT, Beside
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import BatchPlan
 from conf.types.trainer_spec import TRISWEEP
 from sweeps.planner.plans.runnable import runs
 from sweeps.planner.plans.spreads import StageLayout, all_layouts
 from sweeps.planner.plans.strategy import even_ends
-from train_core.costs.counts.computable import largest_micro_batch_size, require_computable
+from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.setting import Setting
 
@@ -308,31 +307,9 @@ def _divisors(number: int) -> tuple[int, ...]:
     return (*small, *(number // size for size in reversed(small) if size * size != number))
 
 
-MOST_SEQUENCES = 10**9
-"""The largest global batch that is searched. Real trainings use thousands of sequences. A search finds every divisor
-of the number and tries each as a micro-batch, which for a far larger number would take very long."""
 MOST_TYPES = 3
 """The most types of devices in one job. Each further type multiplies the number of assignments by about the number of
 layers, which with four types makes billions."""
-
-
-def require_searchable(model: ModelSpec, batch: BatchPlan) -> None:
-    """Refuse a model or a batch whose plans are too many to go through or too large to price exactly.
-
-    Args:
-        batch: its micro-batch is the pinned one, else 1.
-
-    Raises:
-        ConfigError: the model, the pinned micro-batch or the batch is too large for that.
-    """
-    if batch.global_batch_size > MOST_SEQUENCES:
-        raise ConfigError(
-            "batch.global_batch_size",
-            batch.global_batch_size,
-            f"is more sequences than the {MOST_SEQUENCES:,} that a search takes",
-            "Give the sequences, not the tokens, of one optimizer step.",
-        )
-    require_computable(model, batch.micro_batch_size)
 
 
 def require_few_types(clusters: list[str]) -> None:

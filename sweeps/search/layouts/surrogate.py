@@ -14,6 +14,7 @@ from math import log
 import numpy as np
 
 from conf.plan.knobs import RECOMPUTES, SCHEDULES
+from conf.types.schema import MOST_SEQUENCES
 from sweeps.planner.plans.space import MOST_ZERO_STAGE
 from sweeps.search.layouts.priced import CONSTANTS, Priced
 from train_core.axes import MEASURED_TERMS, PREDICTED_TERMS, WORLD
@@ -56,7 +57,6 @@ KINDS = {
     "sequence_parallel": 2,
 }
 """Knobs without an order, and how many values each has."""
-MOST_MICRO_BATCH = 10**9  # sweeps.planner.plans.space refuses larger batches
 PARTS = {term: of for term, of in PREDICTED_TERMS.items() if term != MEASURED_TERMS[WORLD]}
 """The predicted terms of each part that a measured breakdown tells apart. What is left of it, waiting for all ranks, is
 of several terms."""
@@ -249,7 +249,7 @@ def _sizes(plans: Plans) -> Floats:
 
 def _shards(plans: Plans) -> Integers:
     """A number for each pair of tensor size and micro-batch, (n,)."""
-    return plans.tensor_parallel_size * MOST_MICRO_BATCH + plans.micro_batch_size
+    return plans.tensor_parallel_size * MOST_SEQUENCES + plans.micro_batch_size
 
 
 def _kinds(plans: Plans) -> Floats:

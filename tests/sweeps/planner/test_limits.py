@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError
-from sweeps.planner.plans.space import MOST_SEQUENCES, MOST_TYPES, require_few_types
+from conf.types.schema import MOST_SEQUENCES
+from sweeps.planner.plans.space import MOST_TYPES, require_few_types
 from sweeps.planner.request import request
+from sweeps.points.plan import plan_sweep
 from tests.composed import composed
 
 ON_SELENE = ["model=gpt-22b", "cluster=selene", "precision=bf16"]
@@ -14,8 +16,15 @@ ON_SELENE = ["model=gpt-22b", "cluster=selene", "precision=bf16"]
 
 def test_a_batch_of_more_sequences_than_a_search_takes_is_refused() -> None:
     assert request(composed([*ON_SELENE, f"batch.global_batch_size={MOST_SEQUENCES}"])).spaces
-    with pytest.raises(ConfigError, match=r"batch\.global_batch_size = 1099511627776: is more sequences than"):
+    with pytest.raises(ConfigError, match=r"batch\.global_batch_size = 1099511627776: must be less than or equal to"):
         request(composed([*ON_SELENE, f"batch.global_batch_size={2**40}"]))
+
+
+@pytest.mark.parametrize("key", ["batch.global_batch_size", "batch.micro_batch_size", "cluster.num_nodes"])
+def test_a_number_that_no_machine_word_holds_is_one_message(key: str) -> None:
+    """It comes from a key that got stuck; numpy would answer with a traceback."""
+    with pytest.raises(ConfigError, match=f"{key} = {10**24}: must be less than or equal to"):
+        plan_sweep(composed(["sweep=175b", f"{key}={10**24}"]), proxy=False, git_sha="")
 
 
 def test_a_pinned_micro_batch_or_a_model_that_cannot_be_priced_is_refused() -> None:
