@@ -78,7 +78,7 @@ def _put_clock_ahead(seconds: float) -> None:
 def _replace_torch(trial: Path, order: dict[str, Any]) -> None:
     """Stand-ins for the two modules that import torch; the others are the real ones."""
     world, rank = ModuleType("train_core.process.world"), ModuleType("train_core.job.rank")
-    world.seat_from_launcher = _seat  # type: ignore[attr-defined]
+    world.require_seat = _seat  # type: ignore[attr-defined]
     rank.run_rank = lambda folder, seat, kind, index, on_step, stop_asked: _train(trial, folder, seat, order)  # type: ignore[attr-defined]
     sys.modules |= {world.__name__: world, rank.__name__: rank}
     from train_core.trial_folder import TrialFolder
@@ -92,7 +92,7 @@ def _replace_torch(trial: Path, order: dict[str, Any]) -> None:
     TrialFolder.write_measurement = write_and_count  # type: ignore[method-assign,assignment]
 
 
-def _seat(environment: Any) -> SimpleNamespace:
+def _seat() -> SimpleNamespace:
     rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     return SimpleNamespace(rank=rank, size=size, local_rank=int(os.environ["SLURM_LOCALID"]))
 

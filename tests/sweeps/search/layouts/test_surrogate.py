@@ -75,8 +75,8 @@ def test_a_pipeline_size_that_is_slow_in_ways_of_its_own_is_slow_in_plans_unlike
     logs = np.log(plans.step_seconds) + np.where(sizes == slow, 0.15, 0.0)
     belief = Surrogate.fit(seen_of(plans, logs, spread_over(plans, 40))).belief(plans)
     off = belief.mean - logs
-    assert np.abs(off[sizes == slow]).mean() < 0.02
-    assert np.abs(off[sizes != slow]).mean() < 0.02
+    assert np.abs(off[sizes == slow]).mean() < 0.03
+    assert np.abs(off[sizes != slow]).mean() < 0.03
 
 
 def test_a_term_that_costs_more_is_told_apart_from_the_others(plans: Priced) -> None:
