@@ -51,7 +51,8 @@ class DeclaredLimit(Limit):
     """Values of the plan that a trainer cannot run.
 
     Attributes:
-        of: a dotted key, or a name of `FOLLOWS`; a group that may be null, such as `model.experts`, is null or `given`.
+        of: a dotted key, or a name of `DERIVED_VALUES`; a group that may be null, such as `model.experts`, is null or
+            `given`.
         beside: in which plans alone this holds: those with several stages, with several tensor ranks, with experts,
             with latent attention, or with narrow products of this recipe; null: in all.
         differs: a program runs such plans, but otherwise than they are priced. They are not priced, and the program's
@@ -77,9 +78,9 @@ class DeclaredLimit(Limit):
 
     def refusal_of(self, setup: Setup, trainer: str, otherwise: str) -> InfeasiblePlan:
         """The error for a setup that meets this limit."""
-        if self.of not in FOLLOWS:
+        if self.of not in DERIVED_VALUES:
             return self.refusal(_value_at(setup, self.of), trainer, otherwise)
-        key, remedy = FOLLOWS[self.of].key, FOLLOWS[self.of].remedy
+        key, remedy = DERIVED_VALUES[self.of].key, DERIVED_VALUES[self.of].remedy
         value = list(setup.layers_per_stage) if self.of == LAYER_SPLIT else _value_at(setup, key)
         return self._refusal(key, value, trainer, f"{remedy}, or {otherwise}.")
 
@@ -101,7 +102,7 @@ class Following:
     remedy: str
 
 
-FOLLOWS = {
+DERIVED_VALUES = {
     LAYER_SPLIT: Following(
         lambda setup: layer_split(setup.layers_per_stage),
         "parallel.layers_per_stage",
@@ -133,7 +134,7 @@ def limits_of_program(trainer: str) -> tuple[DeclaredLimit, ...]:
 
 
 def runs(trainer: str, name: str, value: Value, beside: Beside = PLAIN) -> bool:
-    """True if plans of this kind can be run with this value of a dotted key, or of a name of `FOLLOWS`."""
+    """True if plans of this kind can be run with this value of a dotted key, or of a name of `DERIVED_VALUES`."""
     limits = (limit for limit in limits_of(trainer) if limit.of == name)
     return not any(limit.meets(value) and limit.holds(beside) for limit in limits)
 
@@ -165,8 +166,8 @@ def _value_at(setup: Setup, name: str) -> Value:
     """The value of a name; of a group that may be null, such as `model.experts`, whether it is given."""
     if name == "parallel.recompute_every" and setup.parallel.recompute == "none":
         return 1  # where nothing is recomputed, it says nothing
-    if name in FOLLOWS:
-        return FOLLOWS[name].value(setup)
+    if name in DERIVED_VALUES:
+        return DERIVED_VALUES[name].value(setup)
     value: Any = setup
     for part in name.split("."):
         value = getattr(value, part)

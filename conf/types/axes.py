@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 from conf.types.expression import BadExpression, Expression, parse_expression
 from conf.types.schema import Frozen, Value
 
-FOLLOWS = "="
+EXPRESSION_SIGN = "="
 """The mark at the beginning of a value that is computed from other keys."""
 MOST_VALUES = 100_000
 """The most values of one axis that are listed."""
@@ -41,7 +41,9 @@ def refusal(problem: str, remedy: str) -> PydanticCustomError:
 
 def expression_in(value: Value) -> Expression | None:
     """The expression of a value that follows from other keys; None of a plain value."""
-    return parse_expression(value[len(FOLLOWS) :]) if isinstance(value, str) and value.startswith(FOLLOWS) else None
+    if not isinstance(value, str) or not value.startswith(EXPRESSION_SIGN):
+        return None
+    return parse_expression(value.removeprefix(EXPRESSION_SIGN))
 
 
 class SweepAxis(Frozen):
@@ -70,8 +72,8 @@ class SweepAxis(Frozen):
         if isinstance(stated, list | tuple):
             return {"values": stated}
         if isinstance(stated, str):
-            if not stated.startswith(FOLLOWS):
-                remedy = f"Write [{stated}] for a single value, or begin an expression with `{FOLLOWS}`."
+            if not stated.startswith(EXPRESSION_SIGN):
+                remedy = f"Write [{stated}] for a single value, or begin an expression with `{EXPRESSION_SIGN}`."
                 raise refusal("is neither a list of values nor an expression", remedy)
             return {"values": [stated]}
         return stated
@@ -84,7 +86,7 @@ class SweepAxis(Frozen):
             raise refusal("mixes a list with a range", "Give either `values`, or `low` and `high`.")
         _require_readable(*(value for value in self.values or () if isinstance(value, str)))
         if self.when is not None:
-            _require_readable(f"{FOLLOWS}{self.when}")
+            _require_readable(f"{EXPRESSION_SIGN}{self.when}")
         return self
 
     def _require_range(self) -> None:
@@ -156,7 +158,7 @@ def _side_by_side(group: dict[str, tuple[Value, ...]]) -> dict[str, tuple[Value,
 
 
 def _readable_constraint(text: str) -> str:
-    _require_readable(f"{FOLLOWS}{text}")
+    _require_readable(f"{EXPRESSION_SIGN}{text}")
     return text
 
 
@@ -206,4 +208,4 @@ def _require_readable(*values: Value) -> None:
             expression_in(value)
         except BadExpression as bad:
             assert isinstance(value, str)
-            raise refusal(f"`{value.removeprefix(FOLLOWS)}` {bad.problem}", bad.remedy) from None
+            raise refusal(f"`{value.removeprefix(EXPRESSION_SIGN)}` {bad.problem}", bad.remedy) from None

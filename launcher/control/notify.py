@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 5.0
 """A sweep waits no longer for a server that somebody's message goes to."""
 
-FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED)
+TOLD_FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED)
 NOTIFIED = "notified.json"
 LOG = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ def _updated_notice(spec: NotifySpec, record: SweepRecord, before: LastNotice, s
 
 
 def _failed_trials(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    return [reading for reading in readings if reading.outcome in FAILURES]
+    return [reading for reading in readings if reading.outcome in TOLD_FAILURES]
 
 
 def _last_notice(path: Path) -> LastNotice:

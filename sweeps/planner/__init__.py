@@ -10,17 +10,17 @@ mixed     one job over several types of device; `mixed_price`: what each of its 
 """
 
 from sweeps.planner.choosing.choice import Candidate, Choice, choose, pareto_front
-from sweeps.planner.choosing.objectives import OBJECTIVES, Objective, Training
+from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, PlanObjective, Training
 from sweeps.planner.plans.search import Found, search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy
 
 __all__ = [
-    "OBJECTIVES",
+    "PLAN_OBJECTIVES",
     "Candidate",
     "Choice",
     "Found",
-    "Objective",
+    "PlanObjective",
     "Space",
     "Strategy",
     "Training",

@@ -78,12 +78,12 @@ def plan(
     as_program: Annotated[str | None, typer.Option("--as", help=AS_PROGRAM)] = None,
 ) -> None:
     """Predict the points of a sweep on paper, or search all plans of a model for the best."""
-    from sweeps.planner.choosing.objectives import OBJECTIVES, SCALING_KINDS
+    from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, SCALING_KINDS
 
     composition = _composition(name, overrides or [], as_program, as_json)
     options = SearchOptions(
         search=search,
-        objective=_choice_of("objective", objective, OBJECTIVES),
+        objective=_choice_of("objective", objective, PLAN_OBJECTIVES),
         budget=budget,
         deadline=deadline,
         num_tokens=_count("--tokens", tokens),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from conf.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from sweeps.planner.choosing.objectives import Objective, ScalingKind
+    from sweeps.planner.choosing.objectives import PlanObjective, ScalingKind
 
 DEFAULT_TOP = 10
-DEFAULT_OBJECTIVE: Objective = "time"
+DEFAULT_OBJECTIVE: PlanObjective = "time"
 DEFAULT_FORMAT = "table"
 FLAGS = {"num_tokens": "--tokens", "num_steps": "--steps", "output_format": "--format"}
 """Fields that are not called as their options are."""
@@ -36,7 +36,7 @@ class SearchOptions:
     """
 
     search: bool = False
-    objective: Objective | None = None
+    objective: PlanObjective | None = None
     budget: float | None = None
     deadline: float | None = None
     num_tokens: int | None = None
@@ -81,7 +81,7 @@ class SearchOptions:
         return replace(self, output_format="json")
 
     @property
-    def chosen_objective(self) -> Objective:
+    def chosen_objective(self) -> PlanObjective:
         return self.objective or DEFAULT_OBJECTIVE
 
     @property

@@ -15,7 +15,7 @@ from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
 from results.search.notes import notes, padded_vocabulary_sentence
 from results.search.rows import as_csv, families_document, judged_row, search_document, search_row
 from results.search.table import judged_table, scaling_document, scaling_table, search_table
-from sweeps.planner import Candidate, Choice, Objective, Training
+from sweeps.planner import Candidate, Choice, PlanObjective, Training
 from sweeps.planner.choosing.choice import Judged
 from sweeps.planner.choosing.explain import Explanation
 from sweeps.planner.choosing.objectives import ScalingKind
@@ -23,7 +23,7 @@ from sweeps.planner.choosing.scaling import ScalingPoint
 from sweeps.planner.mixed import MixedChoice
 from sweeps.planner.request import Request
 
-RANKED_BY: dict[Objective, str] = {
+RANKED_BY: dict[PlanObjective, str] = {
     "time": "time of a step",
     "cost": "dollars a token",
     "energy": "joules a token (design power of the devices)",
@@ -45,7 +45,7 @@ class SearchOutput:
 
     request: Request
     training: Training
-    objective: Objective
+    objective: PlanObjective
     choice: Choice
     shown: Sequence[Judged]
     flat: bool

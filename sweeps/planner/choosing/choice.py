@@ -17,7 +17,7 @@ from conf.plan.setup_parts import SetupParts
 from conf.units import GIBIBYTE
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choosing.objectives import (
-    Objective,
+    PlanObjective,
     Training,
     longest_step_seconds,
     objective_value,
@@ -101,7 +101,7 @@ class Choice:
 
 
 def choose(
-    spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool = False
+    spaces: Sequence[Space], objective: PlanObjective, training: Training, top: int, *, each: bool = False
 ) -> Choice:
     """The `top` best families and plans of all spaces.
 
@@ -133,7 +133,7 @@ def choose(
 
 
 def _search_all(
-    spaces: Sequence[Space], objective: Objective, training: Training, top: int, *, each: bool
+    spaces: Sequence[Space], objective: PlanObjective, training: Training, top: int, *, each: bool
 ) -> tuple[list[Found], int]:
     """Search every space; return what was found, and how many families were left out: none of few spaces."""
     longest = [longest_step_seconds(space, training) for space in spaces]
@@ -175,7 +175,7 @@ class _Picked(NamedTuple):
         return self.row == 0
 
 
-def _best_first(objective: Objective, spaces: Sequence[Space], of_spaces: Sequence[Ranked | None]) -> list[_Picked]:
+def _best_first(objective: PlanObjective, spaces: Sequence[Space], of_spaces: Sequence[Ranked | None]) -> list[_Picked]:
     """The plans that were found in each space, all together.
 
     The best over all spaces are among the fastest of each, because within one space every objective grows with the

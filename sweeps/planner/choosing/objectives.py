@@ -10,8 +10,8 @@ from conf.errors import ConfigError
 from conf.units import SECONDS_PER_HOUR
 from sweeps.planner.plans.space import Space
 
-Objective = Literal["time", "cost", "energy", "device-hours"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+PlanObjective = Literal["time", "cost", "energy", "device-hours"]
+PLAN_OBJECTIVES: tuple[PlanObjective, ...] = get_args(PlanObjective)
 ScalingKind = Literal["weak", "strong"]
 SCALING_KINDS: tuple[ScalingKind, ...] = get_args(ScalingKind)
 
@@ -69,7 +69,7 @@ def watts(space: Space) -> float:
     return space.world_size * space.setting.cluster.device.watts
 
 
-def objective_value(objective: Objective, space: Space, step_seconds: float) -> float:
+def objective_value(objective: PlanObjective, space: Space, step_seconds: float) -> float:
     """The figure that the best plan keeps smallest: seconds of a step, or dollars, joules or device-hours per token."""
     # Figures are per token, not per step, so that spaces with batches of different sizes can be compared.
     tokens = tokens_per_step(space)

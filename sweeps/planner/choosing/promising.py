@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from sweeps.planner.choosing.objectives import Objective, objective_value
+from sweeps.planner.choosing.objectives import PlanObjective, objective_value
 from sweeps.planner.plans.blocks import PlanGrid, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.search import Found, Tally, take_in
@@ -56,7 +56,7 @@ class Prospects:
         self._bounds = {kind: Bounds(alike) for kind, alike in _by_kind(spaces).items()}
 
     def search(
-        self, numbers: Sequence[int], objective: Objective, top: int, longest_step_seconds: Sequence[float]
+        self, numbers: Sequence[int], objective: PlanObjective, top: int, longest_step_seconds: Sequence[float]
     ) -> tuple[list[Found], int]:
         """Return what was found in each of the spaces of these numbers, and how many of their families were left out.
 
@@ -78,7 +78,7 @@ class Prospects:
                 insort(best, objective_value(objective, self.spaces[prospect.number], seconds))
         return [tally.result() for tally in tallies.values()], len(prospects) - taken
 
-    def _in_order(self, numbers: Sequence[int], objective: Objective, top: int) -> list[Prospect]:
+    def _in_order(self, numbers: Sequence[int], objective: PlanObjective, top: int) -> list[Prospect]:
         """All families: first a few that are likely to fit, so that there soon is a limit, then by their bounds."""
         by_bound = sorted(self._prospects(numbers, objective), key=lambda prospect: prospect.least)
         likely = list(islice(filter(self._is_likely_to_fit, by_bound), LIKELY_FOR_EACH * top))
@@ -92,7 +92,7 @@ class Prospects:
         needed = held * (WHOLE_BYTES_PER_PARAMETER + SHARED_BYTES_PER_PARAMETER / sizes.num_replicas)
         return needed < LIKELY_SHARE * space.room_bytes
 
-    def _take_in(self, prospect: Prospect, objective: Objective, limit: float, tally: Tally) -> None:
+    def _take_in(self, prospect: Prospect, objective: PlanObjective, limit: float, tally: Tally) -> None:
         """Price the plans of a family that may still be among the best."""
         space = self.spaces[prospect.number]
         # A micro-batch whose bound reaches the limit has no plan below it, so that its columns are not built.
@@ -114,7 +114,7 @@ class Prospects:
             if shards.size and stages.size:
                 yield replace(block.part(stages, shards, layouts), legal=kept[:, shards][:, :, layouts])
 
-    def _prospects(self, numbers: Sequence[int], objective: Objective) -> Iterator[Prospect]:
+    def _prospects(self, numbers: Sequence[int], objective: PlanObjective) -> Iterator[Prospect]:
         for number in numbers:
             space = self.spaces[number]
             own = self._bounds[_kind(space)]

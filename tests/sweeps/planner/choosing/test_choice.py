@@ -11,7 +11,7 @@ import pytest
 from conf.errors import ConfigError, InfeasiblePlan
 from sweeps.planner import Candidate, Space, Training, choose, pareto_front
 from sweeps.planner.choosing.choice import Choice, dollars_per_step
-from sweeps.planner.choosing.objectives import Objective, objective_value, steps_for, total_dollars, total_hours
+from sweeps.planner.choosing.objectives import PlanObjective, objective_value, steps_for, total_dollars, total_hours
 from tests.composed import load, load_cluster
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
@@ -19,7 +19,7 @@ from train_core.costs.setting import Setting
 MODEL = ["model=gpt-22b", "model.num_layers=24"]
 BATCH = 64
 NUM_STEPS = 1000
-Chosen = Callable[[Objective], Choice]
+Chosen = Callable[[PlanObjective], Choice]
 
 
 def offer(cluster: str, world_size: int, **pinned: object) -> Space:
@@ -47,7 +47,7 @@ def chosen(offers: list[Space]) -> Chosen:
     ["time", "cost", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("energy", "device-hours"))],
 )
 def test_the_best_by_an_objective_is_the_best_of_all_offers(
-    offers: list[Space], chosen: Chosen, objective: Objective
+    offers: list[Space], chosen: Chosen, objective: PlanObjective
 ) -> None:
     choice = chosen(objective)
     values = [objective_value(objective, one.space, one.step_seconds) for one in choice.best]
@@ -150,7 +150,7 @@ def test_a_limit_needs_the_length_of_the_training(offers: list[Space]) -> None:
 
 
 @pytest.mark.parametrize("objective", ["cost", "time"])
-def test_money_asked_of_a_cluster_without_prices_names_the_key(objective: Objective) -> None:
+def test_money_asked_of_a_cluster_without_prices_names_the_key(objective: PlanObjective) -> None:
     training = Training() if objective == "cost" else Training(NUM_STEPS, budget_dollars=1e9)
     with pytest.raises(ConfigError, match=r"cluster\.device\.price_per_hour = None"):
         choose([offer("frontier", 64)], objective, training, top=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sweeps.planner.choosing.choice import Choice, best_of, choose
-from sweeps.planner.choosing.objectives import Objective, Training
+from sweeps.planner.choosing.objectives import PlanObjective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.search import REACH, search_space
@@ -95,7 +95,7 @@ def require_bounds(space: Space) -> None:
     ],
 )
 def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
-    name: str, objective: Objective, monkeypatch: pytest.MonkeyPatch
+    name: str, objective: PlanObjective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides, trainer = ASKED[name]
     spaces = request(composed([*GPT_22B, *overrides]), devices="8-24", implementation=trainer).spaces
