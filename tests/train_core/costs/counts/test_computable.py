@@ -62,7 +62,7 @@ def test_a_model_beyond_it_is_refused_whatever_the_micro_batch() -> None:
 @pytest.mark.parametrize(
     ("overrides", "refused"),
     [
-        (["batch.micro_batch_size=1099511627776", "batch.global_batch_size=1099511627776"], r"batch\.micro_batch_size"),
+        (["batch.micro_batch_size=536870912", "batch.global_batch_size=536870912"], r"batch\.micro_batch_size"),
         (["model.seq_length=1099511627776"], r"model\.hidden_size"),
     ],
 )
