@@ -52,7 +52,10 @@ def has_news_of_an_end(reading: TrialReading, history: History) -> bool:
 
 
 def is_charged_still(reading: TrialReading, charged: ChargedTime | None) -> bool:
-    """True if Slurm goes on charging for an attempt that has ended: the job ends some seconds after its training."""
+    """True if Slurm goes on charging for an attempt that has ended, or has not told what it charges.
+
+    A job ends some seconds after its training, and the accounting may hear of a job's start only later than that.
+    """
     if charged is None or charged.is_over or reading.measurement is None:
         return False
     return time.time() - reading.measurement.ended < CLOSING_SECONDS
@@ -62,7 +65,7 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
     """Return the entries about the trial's last attempt that the journal still lacks.
 
     Args:
-        charged: what Slurm charges for it, where it was asked; what we see of it is the training alone.
+        charged: what Slurm charges for it, where it was asked and answered.
     """
     course, key = history.course_of(reading.name), submission_time_of(reading)
     entries: list[Entry] = [*submissions(reading, history)]
@@ -71,12 +74,11 @@ def news(reading: TrialReading, history: History, budget: Budget, charged: Charg
     if reading.outcome is Outcome.RUNNING and course.started != key:
         entries.append(Started(trial_id=reading.name, submitted=key))
     if has_news_of_an_end(reading, history) and not is_charged_still(reading, charged):
-        if charged is None:
+        # Slurm counts from the job's start to its end, in all of its runs, and that is what is paid for.
+        took = budget.num_devices(reading.trial) * charged.seconds if charged else 0.0
+        if charged is None or not charged.is_over:
             # All that is seen here is the training, which begins after its job and ends before it.
-            took = budget.device_seconds(reading.trial, _seconds(reading), num_runs(reading))
-        else:
-            # Slurm counts from the job's start to its end, in all of its runs, and that is what is paid for.
-            took = budget.num_devices(reading.trial) * charged.seconds
+            took = max(took, budget.device_seconds(reading.trial, _seconds(reading), num_runs(reading)))
         outcome = reading.measurement.outcome if reading.measurement else None
         entries.append(Ended(trial_id=reading.name, submitted=key, outcome=outcome, device_seconds=took))
     return entries

@@ -40,7 +40,8 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     none.
     """
     lacking = [each for each in readings if _lacks_record(each)]
-    num_written, records = 0, dict(_fetch_records([each.job_id or "" for each in lacking]))
+    parts = _parts([each.job_id or "" for each in lacking])
+    num_written, records = 0, dict(record for part in parts for record in _fetch_part(part) or ())
     for each in lacking:
         record = records.get(each.job_id or "")
         # The accounting may hear of a job's end only some time after its trial has ended.
@@ -53,20 +54,33 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
 
 
 def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
-    """Map the names of trials to the time that Slurm charges; a trial is absent if the accounting lacks its job."""
-    by_job = {each.job_id: each for each in readings if each.job_id is not None}
-    times: dict[str, ChargedTime] = {}
-    # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
-    for job_id, record in _fetch_records(list(by_job), "--duplicates"):
-        job, _, component = job_id.partition("+")
-        # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
-        if (reading := by_job.get(job)) is None or component not in ("", "0") or not _is_of(record, reading):
+    """Map the names of trials to the time that Slurm charges.
+
+    A trial is absent if it has no job of its own, or the accounting does not answer. One that it has not heard of yet,
+    which takes it some seconds, is charged for nothing so far.
+    """
+    by_job = {each.job_id: each for each in readings if _has_own_job(each) and each.job_id is not None}
+    runs: dict[str, list[Mapping[str, str]]] = {}
+    for part in _parts(list(by_job)):
+        # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
+        if (records := _fetch_part(part, ["--duplicates"])) is None:
             continue
-        before = times.get(reading.name, ChargedTime(0.0, True))
-        # The end of what still runs is written as Unknown.
-        is_over = before.is_over and record["End"][:1].isdigit()
-        times[reading.name] = ChargedTime(before.seconds + float(record["ElapsedRaw"] or 0), is_over)
-    return times
+        runs |= {by_job[job_id].name: [] for job_id in part}
+        for job_id, record in records:
+            job, _, component = job_id.partition("+")
+            # The components of a heterogeneous job are charged for the same time, each for nodes of its own.
+            if (reading := by_job.get(job)) and component in ("", "0") and _is_of(record, reading):
+                runs[reading.name].append(record)
+    return {name: _charged_time(records) for name, records in runs.items()}
+
+
+def _charged_time(runs: Sequence[Mapping[str, str]]) -> ChargedTime:
+    """Add the runs of a job up."""
+    # The end of what still runs is written as Unknown. After a run that was requeued comes another, and Slurm writes
+    # when each was submitted as 2026-01-31T23:59:59, so that the last is the greatest.
+    last = max(runs, key=lambda each: each["Submit"], default=None)
+    is_over = last is not None and last["State"] != "REQUEUED" and all(each["End"][:1].isdigit() for each in runs)
+    return ChargedTime(sum(float(each["ElapsedRaw"] or 0) for each in runs), is_over)
 
 
 def _is_of(record: Mapping[str, str], reading: Reading) -> bool:
@@ -74,10 +88,14 @@ def _is_of(record: Mapping[str, str], reading: Reading) -> bool:
     return reading.submission is not None and record["JobName"] == reading.submission.job_name
 
 
-def _lacks_record(reading: Reading) -> bool:
+def _has_own_job(reading: Reading) -> bool:
     # A step of an allocation is no job of its own.
+    return reading.is_in_slurm and reading.submission is not None and reading.submission.inside is None
+
+
+def _lacks_record(reading: Reading) -> bool:
     submission = reading.submission
-    if submission is None or not reading.is_in_slurm or submission.inside is not None or reading.job_id is None:
+    if submission is None or not _has_own_job(reading) or reading.job_id is None:
         return False
     path = reading.folder.slurm_job
     # A trial that ran again has another job, which is younger than the record of the one before.
@@ -85,17 +103,17 @@ def _lacks_record(reading: Reading) -> bool:
     return reading.measurement is not None and (is_old or not path.exists())
 
 
-def _fetch_records(job_ids: Sequence[str], *options: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Ids and records, until the accounting does not answer."""
-    # In parts, because a command line may be only so long.
-    for first in range(0, len(job_ids), IDS_PER_CALL):
-        yield from _fetch_part(job_ids[first : first + IDS_PER_CALL], options)
+def _parts(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    # A command line may be only so long.
+    yield from (job_ids[first : first + IDS_PER_CALL] for first in range(0, len(job_ids), IDS_PER_CALL))
 
 
-def _fetch_part(job_ids: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _fetch_part(job_ids: Sequence[str], options: Sequence[str] = ()) -> list[tuple[str, dict[str, str]]] | None:
+    """Ids and records of these jobs; None where the accounting does not answer."""
     # --allocations shows a line for each job, and none for its steps.
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--format={','.join(COLUMNS)}", *options]
-    for line in ask(*command, f"--jobs={','.join(job_ids)}", seconds=MANY_JOBS_SECONDS).stdout.splitlines():
-        cells = line.split("|")
-        if len(cells) == len(COLUMNS):
-            yield cells[0], dict(zip(COLUMNS, cells, strict=True))
+    told = ask(*command, f"--jobs={','.join(job_ids)}", seconds=MANY_JOBS_SECONDS)
+    if not told.ok:
+        return None
+    lines = (line.split("|") for line in told.stdout.splitlines())
+    return [(cells[0], dict(zip(COLUMNS, cells, strict=True))) for cells in lines if len(cells) == len(COLUMNS)]

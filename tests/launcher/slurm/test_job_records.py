@@ -1,0 +1,97 @@
+"""What Slurm charges for a job, as its accounting tells it little by little."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from conf.compose.settings import UNLIMITED_BUDGET
+from launcher.control.attempts import is_charged_still, news
+from launcher.control.budget import Budget
+from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times
+from sweeps.folder.history import History
+from sweeps.folder.journal import Ended
+from sweeps.folder.submission import Submission, SurroundingJob, write_submission
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from train_core.job.failures import without_numbers
+from train_core.measurement import Outcome
+
+JOB = "12_0"
+
+
+@pytest.fixture
+def ended(sweep: Sweep, slurm_submission: Callable[..., Submission]) -> Callable[..., TrialReading]:
+    """The reading of a trial whose training took ten seconds, and ended so many seconds ago."""
+
+    def read(ago: float, **submission: object) -> TrialReading:
+        (reading,) = sweep.read()
+        write_submission(reading.folder, slurm_submission(JOB, job_name="ours", **submission))
+        assert reading.experiment is not None
+        measurement = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, "made up", time.time())
+        taken = {"started": time.time() - ago - 10, "ended": time.time() - ago}
+        reading.folder.write_measurement(measurement.model_copy(update=taken))
+        return sweep.read()[0]
+
+    return read
+
+
+@pytest.fixture
+def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
+    sweep = Sweep(folder, record_of([{"training.seed": 1}]))
+    sweep.prepare(sweep.record.trials[0])
+    return sweep
+
+
+def line(state: str, submit: str, end: str, elapsed: int) -> str:
+    cells = {"JobID": JOB, "JobName": "ours", "State": state, "Submit": submit, "End": end, "ElapsedRaw": str(elapsed)}
+    return "|".join(cells.get(column, "") for column in COLUMNS)
+
+
+FIRST = line("REQUEUED", "2026-11-27T08:00:00", "2026-11-27T08:00:05", 5)
+AGAIN = line("RUNNING", "2026-11-27T08:00:06", "Unknown", 3)
+LAST = line("COMPLETED", "2026-11-27T08:00:06", "2026-11-27T08:00:20", 7)
+
+
+@pytest.mark.parametrize(
+    ("lines", "charged"),
+    [
+        ([], ChargedTime(0.0, is_over=False)),
+        ([FIRST], ChargedTime(5.0, is_over=False)),
+        ([FIRST, AGAIN], ChargedTime(8.0, is_over=False)),
+        ([LAST, FIRST], ChargedTime(12.0, is_over=True)),
+    ],
+    ids=["not heard of", "requeued and not yet submitted anew", "in its second run", "over"],
+)
+def test_a_job_is_charged_until_its_last_run_is_over(
+    ended: Callable[..., TrialReading], tools: Callable[..., None], lines: list[str], charged: ChargedTime
+) -> None:
+    reading = ended(ago=1.0)
+    told = "\n".join(lines)
+    tools(sacct=f"printf '%s\\n' '{told}'")
+    times = charged_times([reading])
+    assert times == {reading.name: charged}
+    assert is_charged_still(reading, times[reading.name]) != charged.is_over
+
+
+def test_accounting_that_does_not_answer_and_steps_of_an_allocation_say_nothing(
+    ended: Callable[..., TrialReading], tools: Callable[..., None]
+) -> None:
+    tools(sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert charged_times([ended(ago=1.0)]) == {}
+    tools(sacct="true")
+    assert charged_times([ended(ago=1.0, inside=SurroundingJob(job_id="12", job_name="ours"))]) == {}
+
+
+@pytest.mark.parametrize(("seconds", "device_seconds"), [(0.0, 10.0), (14.0, 14.0)], ids=["never heard of", "runs on"])
+def test_what_slurm_has_not_told_a_minute_later_counts_at_least_as_what_was_seen(
+    ended: Callable[..., TrialReading], seconds: float, device_seconds: float
+) -> None:
+    reading, charged = ended(ago=61.0), ChargedTime(seconds, is_over=False)
+    entries = news(reading, History.of([]), Budget(UNLIMITED_BUDGET, None, 400.0), charged)
+    (end,) = [each for each in entries if isinstance(each, Ended)]
+    assert end.device_seconds == pytest.approx(device_seconds, abs=0.1)
