@@ -18,7 +18,7 @@ from conf.units import TERA
 from launcher.control.workplace import ProgressDisplay
 from sweeps.points.objectives import measured_value
 from sweeps.reading import Reading, TrialReading
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 GOES_ON = "Ctrl-C stops; the same command continues."
 MOST_CAUSES = 5
@@ -123,7 +123,7 @@ def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
     for state in states:
         if state.outcome is Outcome.COMPLETED and state.start_time and state.end_time:
             spans.setdefault(_stage(state), []).append(state.end_time - state.start_time)
-    unfinished = [state for state in states if state.outcome in (Outcome.PENDING, Outcome.RUNNING)]
+    unfinished = [state for state in states if state.outcome in LIVE]
     if any(_stage(state) not in spans for state in unfinished):
         return None
     running = [state for state in unfinished if state.outcome is Outcome.RUNNING and state.start_time]

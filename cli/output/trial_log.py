@@ -16,7 +16,7 @@ from results.units import seconds, tflops
 from sweeps.log_choice import log_file
 from sweeps.reading import Reading
 from train_core.log_files import GrowingFile
-from train_core.measurement import Outcome, StepMetrics
+from train_core.measurement import LIVE, StepMetrics
 
 POLL_SECONDS = 1.0
 
@@ -29,7 +29,7 @@ def print_log(reading: Reading, rank: int | None) -> None:
     """
     path = log_file(reading, rank)
     if path is None:
-        waits = reading.outcome in (Outcome.PENDING, Outcome.RUNNING)
+        waits = reading.outcome in LIVE
         remedy = "Wait for it with -f." if waits else "`trisweep status` says why."
         raise UsageError(f"{reading.title} is {reading.outcome or 'left out'} and has written no log", remedy)
     _say(reading, path)
@@ -92,7 +92,7 @@ class _Following:
         return self._file.path
 
     def _say_waiting(self, reading: Reading) -> None:
-        if not self._waits and reading.outcome in (Outcome.PENDING, Outcome.RUNNING):
+        if not self._waits and reading.outcome in LIVE:
             self._waits = True
             complaints.print(f"{reading.title} is {reading.outcome} and has written no log yet.")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from conf.types.trainer_spec import LogSpec
+from conf.units import count_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
 from train_core.log_files import MOST_LINES, last_lines, tail
@@ -95,8 +96,7 @@ def unmeasured_failure(book: StepBook, log: LogSpec, logs: Iterable[Path]) -> Ra
     missing = [name for name in log.patterns if name not in book.matched]
     if book.steps:
         warmup, count = book.experiment.training.num_warmup_steps, len(book.steps)
-        steps = "1 step" if count == 1 else f"{count} steps"
-        cause = f"its log tells of {steps}, all within training.num_warmup_steps = {warmup}"
+        cause = f"its log tells of {count_of(count, 'step')}, all within training.num_warmup_steps = {warmup}"
     elif missing:
         names = ", ".join(f"trainer.log.patterns.{name}" for name in missing)
         cause = f"nothing measurable in its log: no line matches {names}"

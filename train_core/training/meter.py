@@ -83,7 +83,9 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 class DoneStep(NamedTuple):
-    """What the measurement of a training takes from a step, whose metrics are 17 times as large."""
+    """What the measurement of a training takes from a step. Of a million steps nothing more is kept: metrics are 17
+    times as large.
+    """
 
     step: int
     num_steps: int
@@ -94,13 +96,6 @@ class DoneStep(NamedTuple):
     @classmethod
     def of(cls, metrics: StepMetrics) -> DoneStep:
         return cls(metrics.step, metrics.num_steps, metrics.loss, metrics.step_seconds, metrics.warmup)
-
-
-class DoneSteps(list[DoneStep]):
-    """The steps of a training, which may be a million; of metrics that are appended it keeps what `DoneStep` has."""
-
-    def append(self, step: DoneStep | StepMetrics) -> None:
-        super().append(DoneStep.of(step) if isinstance(step, StepMetrics) else step)
 
 
 class Meter:
@@ -128,7 +123,7 @@ class Meter:
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
         self._forget_peak_memory()
-        self.steps = DoneSteps(history)
+        self.steps = list(history)
         # A new process warms up again: kernels are loaded, memory is allocated and links are joined anew.
         self.num_warmup_steps = done + experiment.training.num_warmup_steps
         self.layout, self.terms, self.recorded = Layout.of(experiment), TermsHistory(), LatestSteps()
@@ -191,7 +186,7 @@ class Meter:
             time=time.time(),
             system=self.system.combine(list(zip(*used, strict=True)), seconds),
         )
-        self.steps.append(metrics)
+        self.steps.append(DoneStep.of(metrics))
         return metrics
 
     def write_timeline(self, trial: TrialFolder) -> None:

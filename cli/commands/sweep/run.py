@@ -81,8 +81,10 @@ def run_sweep(
 
 
 def _require_measurable(place: SweepPlace) -> None:
-    """Raises:
-    ConfigError: without a cluster, nothing of the sweep can be measured: a checkout replays it instead.
+    """Refuse a sweep of which nothing can be measured without a cluster, and which a checkout replays instead.
+
+    Raises:
+        ConfigError: no cluster was chosen.
     """
     sweep = place.settings.sweep
     if place.on_slurm or sweep is None or _can_be_measured_here(sweep):

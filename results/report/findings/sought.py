@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from conf.nearest import listed
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
 from conf.units import TERA
 from results.units import ABSENT, significant
@@ -58,10 +59,9 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
     value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
     if rivals:
-        names = ", ".join(point.name for point in rivals[:MOST_NAMED])
-        more = f" and {len(rivals) - MOST_NAMED} more" if len(rivals) > MOST_NAMED else ""
+        names = listed([point.name for point in rivals], MOST_NAMED)
         headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
-        return headline, f"May be as good: {names}{more}.", _sureness(record, points, where)
+        return headline, f"May be as good: {names}.", _sureness(record, points, where)
     headline = f"{best.name} reached {superlative}, {value}{_others_in_words(objective, others)}."
     return headline, "", _sureness(record, points, where)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conf.nearest import nearest
+from conf.nearest import listed, nearest
 from conf.types.sweep_spec import figure_of
 from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
@@ -23,7 +23,7 @@ from sweeps.repeats.points import (
     rivals_of,
 )
 from sweeps.trial import SweepRecord
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE
 
 MOST_NAMED = 3
 
@@ -62,7 +62,7 @@ def verdict(
         folder_words: what commands need to find the sweep again, beside its name.
     """
     where = " ".join([record.name, *folder_words])
-    num_live = sum(result.outcome in (Outcome.PENDING, Outcome.RUNNING) for result in results)
+    num_live = sum(result.outcome in LIVE for result in results)
     if best_first:
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
@@ -120,7 +120,8 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
     loudness = f", noise x{significant(noise, 2)}" if noise else ""
     others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
     headline = f"No clear winner{loudness}: {best.label} was the fastest per device, and {others} may be as fast."
-    details = (f"May be as fast: {_names_of_rivals(rivals)}.", *by_size)
+    names = listed([f"{rival.label} ({_range(rival)})" for rival in rivals], MOST_NAMED)
+    details = (f"May be as fast: {names}.", *by_size)
     return SweepVerdict(headline, f"{best.label}: {figures}.", details, _decision(where, points))
 
 
@@ -184,12 +185,6 @@ def _sure(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> str:
         return "Nothing else was measured."
     runs = count_of(best.seconds.num_runs, "run")
     return f"Its interval lies above those of all {len(points) - 1} others ({runs}; {best.seconds.method})."
-
-
-def _names_of_rivals(rivals: Sequence[MeasuredPoint]) -> str:
-    shown = [f"{rival.label} ({_range(rival)})" for rival in rivals[:MOST_NAMED]]
-    more = len(rivals) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:

@@ -80,9 +80,11 @@ def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int
     return slowest, latency
 
 
-def _reached_share(link: LinkSpec, num_blocks: Floats | int, all_blocks: int) -> Floats:
+def _reached_share(link: LinkSpec, num_blocks: Floats | int, all_blocks: int) -> Floats | float:
     """Share of a device's bandwidth in a tier that leads to the blocks which a group fills."""
-    is_part = link.mesh & (num_blocks > 1) & (num_blocks < all_blocks)
+    if not link.mesh:
+        return 1.0
+    is_part = (num_blocks > 1) & (num_blocks < all_blocks)
     return np.where(is_part, (num_blocks - 1) / max(all_blocks - 1, 1), 1.0)
 
 

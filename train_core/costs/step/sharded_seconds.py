@@ -42,9 +42,10 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
     gathers_after_forward = np.where(is_prefetched | (plans.recompute != FULL), 1.0, 2.0)
     # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
-    gathered = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, units))
-    layers = units[1:] if setting.implementation.shards_masters else units
-    gathered_again = np.where(plans.zero_stage < 3, 0.0, _gathers(setting, plans, layers))
+    gathers = _gathers(setting, plans, units)
+    gathered = np.where(plans.zero_stage < 3, 0.0, sum(gathers))
+    again = gathers[1:] if setting.implementation.shards_masters else gathers
+    gathered_again = np.where(plans.zero_stage < 3, 0.0, sum(again))
     scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
     host_before, host_after = _host_seconds(stage, gathers_after_forward)
@@ -67,11 +68,12 @@ def _units(stage: PricedStage) -> list[_Unit]:
     return [*units, _Unit(work.dense_layer_parameters, none, dense * np.ones_like(ends))] if np.any(dense) else units
 
 
-def _gathers(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
+def _gathers(setting: Setting, plans: Plans, units: list[_Unit]) -> list[Floats]:
+    """Seconds in which all units of each kind are gathered once."""
     each, n = gathered_weight_bytes(setting), setting.implementation.gathered_messages
     # A unit goes in n messages of an n-th of it each, so that the latency counts n times.
     gathers = [replica_seconds(setting, plans, unit.parameters / n, unit.experts / n, each) for unit in units]
-    return np.asarray(sum(n * unit.number * gather for unit, gather in zip(units, gathers, strict=True)))
+    return [n * unit.number * gather for unit, gather in zip(units, gathers, strict=True)]
 
 
 def _scatters(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
