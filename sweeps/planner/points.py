@@ -18,7 +18,7 @@ from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
 from sweeps.planner.choosing.neighbours import neighbours
 from sweeps.planner.plans.search import search_space
-from sweeps.planner.plans.space import MOST_ZERO_STAGE, SEARCHED_SCHEDULES, Space
+from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from train_core.costs import Implementation, estimate
 
@@ -107,7 +107,7 @@ def _refuses_kind(trainer: TrainerSpec, kind: Space) -> bool:
 
 def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
     """The plan at ZeRO stage 0 if it has a single replica, which has nothing to share out whatever the stage."""
-    return strategy if strategy.data_parallel_size > 1 else strategy.with_values(zero_stage=0)
+    return strategy if strategy.num_replicas > 1 else strategy.with_values(zero_stage=0)
 
 
 def kinds_of(space: Space) -> Iterator[Space]:
@@ -117,7 +117,7 @@ def kinds_of(space: Space) -> Iterator[Space]:
     with what else is configured, and would leave no room for others.
     """
     stages = space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
-    for schedule, zero_stage in product(space.allowed_values("schedule", SEARCHED_SCHEDULES), stages):
+    for schedule, zero_stage in product(searched_schedules(space), stages):
         kind = {"schedule": schedule, "zero_stage": zero_stage}
         yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
 
@@ -178,7 +178,9 @@ def _probes(space: Space, best: list[Strategy], parts: ExperimentParts) -> Itera
             strategy for name, strategy in neighbours(best[0], parts, space.setting.implementation) if name == knob
         ]
         values = [strategy.value_of(knob) for strategy in changed]
-        narrower = (replace(space, pinned={**space.pinned, **kind, knob: value}) for value in values)
+        # One stage has neither the schedule of several nor, perhaps, their ZeRO stage.
+        kept = {} if knob == "pipeline_parallel_size" else kind
+        narrower = (replace(space, pinned={**space.pinned, **kept, knob: value}) for value in values)
         runnable = (neighbour for neighbour in changed if _fits(neighbour, parts, space.setting.implementation))
         others = (strategy for narrowed in narrower for strategy in _best(narrowed, parts, 1))
         probe = next((strategy for strategy in chain(runnable, others) if strategy not in taken), None)

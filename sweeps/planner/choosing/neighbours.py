@@ -59,12 +59,11 @@ def _other_values(strategy: Strategy, trainer: Implementation) -> Iterator[tuple
     if parallel.recompute != "none":
         for every in _next_to(parallel.recompute_every, list(RECOMPUTE_EVERY)):
             yield "recompute_every", strategy.with_values(recompute_every=every)
-    num_replicas = strategy.data_parallel_size * parallel.context_parallel_size
     # A schedule changes chunks and layers along with it, so `_other_pipelines` makes those neighbours.
     for knob in KNOBS:
         if knob.role == "searched" and knob.name != "schedule":
             for value in _runnable_values(trainer, knob.name, knob.values):
-                if value != strategy.value_of(knob.name) and _says_something(knob.name, value, num_replicas):
+                if value != strategy.value_of(knob.name) and _says_something(knob.name, value, strategy.num_replicas):
                     yield knob.name, _with_value(strategy, knob.name, value)
 
 

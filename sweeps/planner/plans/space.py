@@ -232,14 +232,19 @@ def layouts(space: Space, num_stages: int) -> list[StageLayout]:
     assert pinned_chunks is None or isinstance(pinned_chunks, int)
     found = all_layouts(space.setting.model.num_layers, num_stages, pinned_ends, pinned_chunks)
     chunks = set(space.allowed_values("virtual_pipeline_size", sorted({layout.num_chunks for layout in found})))
-    names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
-    schedules = {SCHEDULES.index(name) for name in space.allowed_values("schedule", names, pipeline=num_stages > 1)}
+    schedules = {SCHEDULES.index(name) for name in searched_schedules(space, pipeline=num_stages > 1)}
     splits = {split for split in ("even", "ends", "uneven") if runs(space.setting.implementation, LAYER_SPLIT, split)}
     return [
         layout
         for layout in found
         if layout.schedule in schedules and layout.num_chunks in chunks and layout.split in splits
     ]
+
+
+def searched_schedules(space: Space, *, pipeline: bool = False) -> list[Value]:
+    """The schedules that plans may have, with several stages or where that is not known yet; GPipe only if pinned."""
+    names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
+    return space.allowed_values("schedule", names, pipeline=pipeline)
 
 
 def _pinned_ends(space: Space, num_stages: int) -> tuple[int, int] | None:

@@ -51,6 +51,11 @@ class Strategy:
         return data_parallel_size_of(self.parallel)
 
     @property
+    def num_replicas(self) -> int:
+        """Ranks that share out what ZeRO does: the data-parallel ones and, of each, those of a sequence."""
+        return self.data_parallel_size * self.parallel.context_parallel_size
+
+    @property
     def num_micro_batches(self) -> int:
         """Micro-batches of a replica in a step."""
         return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.data_parallel_size))
