@@ -11,8 +11,8 @@ from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress
 from launcher.command_trainer.seat import without_seat
-from launcher.control.advance import SweepStep
 from launcher.control.loop import go_on
+from launcher.control.rules import SweepStep
 from launcher.controller import submit_controller, sweep_of, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission

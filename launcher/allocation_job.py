@@ -12,8 +12,9 @@ from typing import Self
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import own_allocation
-from launcher.control.advance import PAUSED, Conductor, Rules, SweepStep
+from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
+from launcher.control.rules import PAUSED, Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM
 from launcher.folder_lock import holder, lock_folder, wait_until_free
@@ -93,7 +94,7 @@ class AllocationJob:
             print(NOTHING_ENDED)
 
     def _rules(self, sweep: Sweep) -> Rules:
-        from launcher.control.rules import rules_for
+        from launcher.control.composed_rules import rules_for
         from launcher.sweep import slurm_rules
         from launcher.where import compose_for_slurm
 

@@ -11,9 +11,9 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
-from launcher.control.advance import Rules, SweepStep
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
+from launcher.control.rules import Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import lock_folder

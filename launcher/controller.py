@@ -12,9 +12,10 @@ from conf.folders import keep_folders
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.control.advance import Conductor, SweepStep
+from launcher.control.advance import Conductor
+from launcher.control.composed_rules import rules_for, time_limit_here
 from launcher.control.private_overrides import overrides_at_begin
-from launcher.control.rules import rules_for, time_limit_here
+from launcher.control.rules import SweepStep
 from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
@@ -126,6 +127,8 @@ def resume_controller(sweep: Sweep) -> str | None:
         return live.job_id
     settings = _compose_again(sweep.folder, begun).settings
     with lock_folder(sweep.folder):
+        if (live := live_job(sweep.folder.controller)) is not None:  # another command was faster
+            return live.job_id
         return submit_controller(sweep, settings.slurm, settings.controller)
 
 

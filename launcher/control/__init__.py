@@ -3,7 +3,8 @@
 advance    one step: see how trials stand, write down what is new, end what is not worth it, start more
 loop       step after step, until the sweep has ended or a signal comes
 workplace  the interfaces of the places where trials run, and of what shows how they stand
-rules      from the configuration to the rules; `budget` is what one of them speaks of
+rules      what a sweep is carried out by, and what a step found and did; `budget` is what one of the rules speaks of
+composed_rules     from the configuration to the rules
 attempts   attempts of trials, which may start, and how often a trial is run again
 orders     what people tell a sweep that is under way
 notify     tells a webhook what came of a sweep

@@ -7,8 +7,7 @@ them, a start is in its folder's `submission.json` before `sbatch` is called, an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from conf.credentials import overrides_for_records
 from conf.folders import own_folders
@@ -23,17 +22,15 @@ from launcher.control.attempts import (
     submission_time_of,
     submissions,
 )
-from launcher.control.budget import Budget
+from launcher.control.rules import PAUSED, Rules, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
 from sweeps.chains import with_figures
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
-from sweeps.points.following import Stages
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
-from sweeps.repeats.rounds import Rounds
-from sweeps.search.searcher import Answer, Listed, Proposal, Search
+from sweeps.search.searcher import Answer
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial, named_apart, repeat_id
 from train_core.measurement import Outcome
@@ -42,65 +39,8 @@ FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that `controller.fail_fast` counts."""
 
 CANCELLED = "cancelled by a person"
-PAUSED = "it is paused"
 MOST_AT_ONCE = 1000
 """A search is asked for no more points at once, even where neither the site nor the configuration sets a limit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The rules by which a sweep is carried out.
-
-    Attributes:
-        draft: makes the trial of a point that is proposed; None where none is.
-        wants: whether a trial belongs to what the command is to measure.
-        rounds: which points are measured again, once the search proposes none; None measures each once.
-        stages: what follows trials that have completed.
-        max_concurrent_trials: that are queued or running at once; None sets no limit.
-        max_trials: how many points a search may come to, the baseline among them; None sets no limit.
-        fail_fast: the sweep stops once so many trials have failed since the command was given; None never stops it.
-        max_resubmits: how often a trial that lost its node or its place is tried again.
-        tell: is told of every step, with the sweep as it stands after it.
-    """
-
-    budget: Budget
-    search: Search = field(default_factory=Listed)
-    draft: Callable[[Proposal], Trial] | None = None
-    wants: Callable[[Trial], bool] = lambda trial: True
-    rounds: Rounds | None = None
-    stages: Stages = field(default_factory=Stages)
-    max_concurrent_trials: int | None = None
-    max_trials: int | None = None
-    fail_fast: int | None = None
-    max_resubmits: int = 0
-    tell: Callable[[Sweep, SweepStep], None] = lambda sweep, step: None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepStep:
-    """The findings and actions of one step of a sweep.
-
-    Attributes:
-        readings: how the trials stood before anything was started.
-        started: ids of the trials that were started.
-        news: what was written into the journal.
-        num_in_flight: trials that are queued or running now.
-        num_waiting: trials that are to run and were not started yet.
-        held: why nothing further is started, though the sweep has not ended; empty where nothing holds it.
-        finished: why the sweep has ended; empty where it has not.
-    """
-
-    readings: tuple[TrialReading, ...]
-    started: tuple[str, ...] = ()
-    news: tuple[Entry, ...] = ()
-    num_in_flight: int = 0
-    num_waiting: int = 0
-    held: str = ""
-    finished: str = ""
-
-    def leaves_nothing_to_do(self) -> bool:
-        """True if whoever goes on with the sweep would only wait: it has ended, or a person has paused it."""
-        return bool(self.finished) or (self.held == PAUSED and not self.num_in_flight)
 
 
 class Conductor:
@@ -134,30 +74,23 @@ class Conductor:
         self._write(Begun(overrides=overrides_for_records(overrides), on_slurm=on_slurm, config_dirs=folders))
 
     def advance(self) -> SweepStep:
-        """Take the sweep a step further, as `_take_a_step` lists.
-
-        Raises:
-            UsageError: the workplace refuses what it is given. What was started before goes on.
-            ConfigError: the budget cannot be held.
-        """
-        step = self._take_a_step()
-        self.is_under_way = True
-        return step
-
-    def _take_a_step(self) -> SweepStep:
-        """Read, end, start, in this order.
+        """Take the sweep a step further: read, end, start, in this order.
 
         1. What other commands wrote into the journal, then how all trials stand; what is new is written down.
         2. Where the sweep is cancelled, all that is left ends. Else what the search prunes, or people gave up, ends.
         3. Stages whose turn has come are added. Where the sweep stops (failures, deadline), what it takes along ends.
         4. Trials that wait start, as far as slots and budget go; the search is asked once none is left waiting.
+
+        Raises:
+            UsageError: the workplace refuses what it is given. What was started before goes on.
+            ConfigError: the budget cannot be held.
         """
         self._news = []
         self._follow_journal()
         readings = self._read_trials()
         # A person's order comes before all that the rules would do.
         if self.history.is_cancelled:
-            self._end([each for each in readings if is_in_flight(each)], Outcome.CANCELLED, CANCELLED)
+            readings = self._end_all(readings, [each for each in readings if is_in_flight(each)], CANCELLED)
             return self._summary(readings, finished="it was cancelled")
         # Written down before it is done, so that a later step ends what a killed one had decided to end.
         self._write_down_pruned(readings)
@@ -167,8 +100,9 @@ class Conductor:
         waiting = [each for each in readings if self._is_to_run(each)]
         stopped = self._why_stopped(readings)
         if stopped:
-            self._end([each for each in in_flight if self._ends_with_sweep(each)], Outcome.CANCELLED, stopped)
-            in_flight = [each for each in in_flight if not self._ends_with_sweep(each)]
+            ending = {each.name for each in in_flight if self._ends_with_sweep(each)}
+            readings = self._end_all(readings, [each for each in in_flight if each.name in ending], stopped)
+            in_flight = [each for each in in_flight if each.name not in ending]
         if stopped or self.history.is_paused:
             return self._summary(
                 readings, in_flight, waiting, held=stopped or PAUSED, finished="" if in_flight else stopped
@@ -394,6 +328,13 @@ class Conductor:
         if readings:
             self.workplace.end(self.sweep, readings, outcome, cause)
 
+    def _end_all(
+        self, readings: Sequence[TrialReading], ending: Sequence[TrialReading], cause: str
+    ) -> list[TrialReading]:
+        """Cancel some trials of a sweep that stops, and return how all stand then: no later step would say it."""
+        self._end(ending, Outcome.CANCELLED, cause)
+        return self._read_trials() if ending else list(readings)
+
     def _summary(
         self,
         readings: Sequence[TrialReading],
@@ -416,6 +357,7 @@ class Conductor:
             finished=finished,
         )
         self.rules.tell(self.sweep, step)
+        self.is_under_way = True
         return step
 
     def _write(self, *entries: Entry) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from conf.errors import UsageError
-from launcher.control.advance import Conductor, SweepStep
+from launcher.control.advance import Conductor
+from launcher.control.rules import SweepStep
 from launcher.control.workplace import ProgressDisplay
 
 NEWS_SECONDS = 0.2
@@ -42,8 +43,10 @@ def go_on(
         while True:
             step = _advance_patiently(conductor, progress, noted)
             progress.show(step.readings)
-            if is_over(step) or conductor.workplace.is_over():
+            if is_over(step) or conductor.workplace.is_given_back():
                 return step
+            if noted.is_set():  # trials that end within every step leave no time to wait in
+                raise KeyboardInterrupt(noted.number)
             until = time.monotonic() + poll_seconds
             # An end that is seen early frees its devices early; a whole step so often would read all folders again and
             # again.

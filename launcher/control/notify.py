@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from conf.compose.settings import NotifySpec
 from conf.credentials import hide_credentials, is_web_address
 from conf.types.schema import Frozen
 from conf.units import TERA
+from launcher.control.rules import SweepStep
 from sweeps.folder.journal import Finished
 from sweeps.points.objectives import cost
 from sweeps.reading import TrialReading
@@ -30,9 +31,6 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from train_core.measurement import Outcome
 from train_core.whole_files import write_atomically
-
-if TYPE_CHECKING:
-    from launcher.control.advance import SweepStep
 
 ANSWER_SECONDS = 5.0
 """A sweep waits no longer for a server that somebody's message goes to."""

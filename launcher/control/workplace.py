@@ -40,7 +40,7 @@ class Workplace(Protocol):
         """True if a trial has ended since `read_trials` was called, as far as that is seen without asking anybody."""
         return False
 
-    def is_over(self) -> bool:
+    def is_given_back(self) -> bool:
         """True if the place is given back, so that nothing runs there any more and nothing further can."""
         return False
 

@@ -185,7 +185,7 @@ class AllocationRoom(Workplace):
         """The reason why Slurm makes no steps here any more, though there is room; empty if it does make them."""
         return self._refusals.said if self._refusals.count >= MOST_REFUSALS else ""
 
-    def is_over(self) -> bool:
+    def is_given_back(self) -> bool:
         return (self.is_closing or self._is_stuck or bool(self.why_given_up)) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:

@@ -156,8 +156,9 @@ def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Tr
 def best_measured(
     record: SweepRecord, readings: Sequence[TrialReading]
 ) -> tuple[TrialReading, tuple[float, ...]] | None:
-    """The best trial, and what its point measured of each objective; None where nothing was measured."""
+    """The best trial, and what its point measured of each objective; None where no number was measured."""
     if record.seeks_rate:
         rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
         return next(((reading, (rate,)) for reading, rate in rates), None)
-    return next(((point.reading, point.values) for point in sought_points(record, readings)), None)
+    found = ((point.reading, point.values) for point in sought_points(record, readings))
+    return next(((reading, values) for reading, values in found if all(map(math.isfinite, values))), None)

@@ -12,7 +12,7 @@ from cli.output.next_command import next_command
 from cli.output.progress import progress_on
 from conf.errors import EXIT_INTERRUPTED
 from conf.units import count_of
-from launcher.control.rules import goes_on_by_steps
+from launcher.control.composed_rules import goes_on_by_steps
 from launcher.sweep import carry_out_on_slurm, hand_over, submit
 from launcher.where import SweepPlace
 from sweeps.sweep import Sweep
@@ -22,7 +22,7 @@ def carry_out(run: SweepRun) -> None:
     """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
     if run.place.settings.controller.kind == "slurm":
         _hand_over(run)
-    elif goes_on_by_steps(run.place.settings):
+    elif goes_on_by_steps(run.place.settings, run.sweep.record):
         _go_on(run)
     else:
         _submit(run)

@@ -25,8 +25,8 @@ from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record
+from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.control.orders import SweepOrders, require_not_paused
-from launcher.control.rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.provenance import keep_configuration
 from launcher.sweep import dry_run as requests_of
 from launcher.sweep import prepare_tokens, run_here

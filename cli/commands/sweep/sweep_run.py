@@ -12,8 +12,8 @@ from cli.output.next_command import next_command, same_command
 from cli.output.progress import is_troubled
 from conf.errors import EXIT_FAILED
 from conf.units import count_of
-from launcher.control.advance import Rules
 from launcher.control.orders import SweepOrders
+from launcher.control.rules import Rules
 from launcher.where import SweepPlace, slurm_answers
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction

@@ -15,6 +15,7 @@ from conf.plan.knobs import RECOMPUTES, SCHEDULES, KnobValue
 from conf.plan.setup_parts import SetupParts
 from conf.plan.trainer_limits import LAYER_SPLIT, Beside
 from conf.types.model_spec import ModelSpec
+from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
 from sweeps.planner.plans.runnable import runs
 from sweeps.planner.plans.spreads import StageLayout, all_layouts
@@ -241,7 +242,7 @@ def layouts(space: Space, num_stages: int) -> list[StageLayout]:
     ]
 
 
-def searched_schedules(space: Space, *, pipeline: bool = False) -> list[Value]:
+def searched_schedules(space: Space, *, pipeline: bool = False) -> list[Schedule]:
     """The schedules that plans may have, with several stages or where that is not known yet; GPipe only if pinned."""
     names = SCHEDULES if space.pinned.get("schedule") == "gpipe" else SEARCHED_SCHEDULES
     return space.allowed_values("schedule", names, pipeline=pipeline)

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,17 +18,18 @@ from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher.control import loop
-from launcher.control.advance import Conductor, Rules, SweepStep
+from launcher.control.advance import Conductor
 from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
+from launcher.control.rules import Rules, SweepStep
 from launcher.folder_lock import lock_folder
 from launcher.snapshot import snapshot_code
 from launcher.this_machine.capacity import MachineCapacity
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from sweeps.folder.history import History
-from sweeps.folder.journal import Cancelled, Entry, Journal, Paused, Resumed
+from sweeps.folder.journal import Cancelled, Ended, Entry, Journal, Paused, Resumed
 from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
@@ -166,6 +168,17 @@ def test_a_step_that_fails_later_on_is_tried_again_and_the_display_says_so(monke
     assert display.lines == ["A step failed, and is tried again: Slurm does not answer. Wait."]
 
 
+def test_a_signal_is_heard_where_trials_end_within_every_step(sweep: Sweep) -> None:
+    class SignalsItself(Seeds):
+        def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
+            signal.raise_signal(signal.SIGINT)
+            return super().ask(trials, count)
+
+    with pytest.raises(KeyboardInterrupt, match=str(int(signal.SIGINT))):
+        carried_out(sweep, adaptive(SignalsItself(40)))
+    assert len(history(sweep).courses) <= 3
+
+
 @pytest.mark.slow
 def test_no_more_trials_are_out_than_the_search_allows_and_the_machine_holds(sweep: Sweep) -> None:
     conductor = conductor_of(sweep, adaptive(), make_job(seconds=60))
@@ -300,7 +313,10 @@ def test_a_deadline_that_has_passed_ends_what_runs(sweep: Sweep) -> None:
     assert len(conductor.advance().started) == 2
     assert conductor.history.begun is not None
     conductor.history.first_begun = conductor.history.begun.time - 3600
-    assert "have passed" in conductor.advance().finished
+    last = conductor.advance()
+    assert "have passed" in last.finished
+    assert Counter(each.outcome for each in last.readings)[Outcome.CANCELLED] == 2
+    assert sum(isinstance(each, Ended) for each in last.news) == 2
     until(lambda: not jobs_of(sweep.folder))  # they are told to end; on a busy machine that takes a moment
 
 

@@ -20,9 +20,9 @@ import pytest
 
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep
+from launcher.control.composed_rules import rules_for
 from launcher.control.loop import go_on
 from launcher.control.orders import SweepOrders, retry, retry_failed_trials
-from launcher.control.rules import rules_for
 from launcher.control.workplace import Workplace
 from launcher.folder_lock import lock_folder
 from launcher.sweep import begin_sweep

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -14,8 +16,8 @@ import pytest
 
 from conf.compose.settings import NotifySpec
 from conf.errors import ConfigError
-from launcher.control.advance import SweepStep
 from launcher.control.notify import Notifier
+from launcher.control.rules import SweepStep
 from sweeps.folder.journal import Finished
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -71,22 +73,25 @@ def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
 def end(sweep: Sweep) -> End:
     """`end(0, rate=2e12)`, `end(1, Outcome.FAILED)`: how a trial ended."""
 
-    def write(index: int, outcome: Outcome = Outcome.COMPLETED, rate: float = 1e12, loss: float = 3.0) -> None:
-        reading = sweep.read()[index]
-        assert reading.experiment is not None
-        measured = performance(0.5, model_flops_per_second_per_device=rate, losses=(loss,), final_loss=loss)
-        reading.folder.write_measurement(
-            Measurement(
-                fingerprint=reading.experiment.fingerprint,
-                outcome=outcome,
-                cause="" if outcome is Outcome.COMPLETED else "<it> broke",
-                performance=measured if outcome is Outcome.COMPLETED else None,
-                started=0.0,
-                ended=float(index),
-            )
-        )
+    return partial(write_end, sweep)
 
-    return write
+
+def write_end(
+    sweep: Sweep, index: int, outcome: Outcome = Outcome.COMPLETED, rate: float = 1e12, loss: float = 3.0
+) -> None:
+    reading = sweep.read()[index]
+    assert reading.experiment is not None
+    measured = performance(0.5, model_flops_per_second_per_device=rate, losses=(loss,), final_loss=loss)
+    reading.folder.write_measurement(
+        Measurement(
+            fingerprint=reading.experiment.fingerprint,
+            outcome=outcome,
+            cause="" if outcome is Outcome.COMPLETED else "<it> broke",
+            performance=measured if outcome is Outcome.COMPLETED else None,
+            started=0.0,
+            ended=float(index),
+        )
+    )
 
 
 def spec_of(url: str | None, style: str = "generic", **more: Any) -> NotifySpec:
@@ -118,6 +123,17 @@ def test_the_best_of_a_sweep_for_the_loss_is_the_lowest_loss(sweep: Sweep, serve
         Notifier(spec_of(server.url, min_gain=0.0))(sought, step_of(sought))
     # Seeds are runs of one point, whose mean is the loss: (5 + 6 + 4) / 3 is no better than the first alone.
     assert ["loss 5" in message["text"] for message in server.posted] == [True]
+
+
+def test_a_loss_that_is_no_number_is_no_best(folder: SweepFolder, record_of: RecordOf, server: Server) -> None:
+    folder.path.mkdir(parents=True)
+    record = record_of([{"training.learning_rate": rate} for rate in (1.0, 0.1)])
+    sought = Sweep(folder, record.model_copy(update={"objective": ("loss",)}))
+    for index, loss in enumerate([math.nan, 3.0]):
+        write_end(sought, index, loss=loss)
+        for _ in range(2):
+            Notifier(spec_of(server.url))(sought, step_of(sought))
+    assert ["loss 3" in message["text"] for message in server.posted] == [True]
 
 
 def test_failures_are_told_when_there_are_many_and_when_there_are_twice_as_many(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from conf.errors import UsageError
 from conf.types.schema import Value
+from launcher import controller
 from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, retry
 from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Journal
+from sweeps.folder.journal import Asked, Begun, Journal
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
@@ -80,3 +83,15 @@ def test_what_was_measured_is_not_retried_and_the_remedy_is_said(folder: SweepFo
         retry(sweep, sweep.read())
     with pytest.raises(AssertionError, match="is measured already"):
         sweep.prepare(record.trials[0])
+
+
+def test_a_controller_that_another_command_has_submitted_meanwhile_is_taken(
+    sweep: Sweep, slurm_submission: Callable[..., Submission], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_submission(sweep.folder.controller, slurm_submission("4", job_name="ours"))
+    begun = Begun(overrides=("sweep=smoke",), on_slurm=True, config_dirs=())
+    Journal(sweep.folder.journal).append(begun)
+    other = slurm_submission("5", job_name="ours")
+    answers = iter([None, other])
+    monkeypatch.setattr(controller, "live_job", lambda folder: next(answers))
+    assert controller.resume_controller(sweep) == "5"

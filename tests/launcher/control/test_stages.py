@@ -12,8 +12,8 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.types.stage_spec import StageSpec
 from conf.types.trainer_spec import MetricsSpec
-from launcher.control.advance import Rules
 from launcher.control.budget import Budget
+from launcher.control.rules import Rules
 from launcher.sweep import union_for
 from sweeps.chains import in_chains
 from sweeps.folder.journal import Ended, Journal, Submitted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conf.types.schema import Value
-from launcher.control.rules import rules_for
+from launcher.control.composed_rules import rules_for
 from sweeps.folder.journal import Asked, Begun, Journal
 from sweeps.later_command import union
 from sweeps.points.plan import plan_sweep, trial_of

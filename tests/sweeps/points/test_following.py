@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.types.stage_spec import TRAIN
-from launcher.control.rules import stages_of
+from launcher.control.composed_rules import stages_of
 from sweeps.points.following import Stages
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepFolder, SweepRecord, Trial, record_of, text_of

@@ -7,7 +7,7 @@ import pytest
 from cli.commands.sweep.costs import START_SECONDS, cost_text, num_too_long, seconds_here
 from conf.folders import options
 from launcher.control.budget import predicted_seconds
-from launcher.control.rules import budget_of
+from launcher.control.composed_rules import budget_of
 from launcher.this_machine.capacity import MachineCapacity
 from sweeps.points.plan import plan_sweep
 from tests.composed import composed
