@@ -169,10 +169,10 @@ def _pass_seconds(layers: Passes, whole: Passes, share: float, has_end: bool, ho
 
     return PassSeconds(
         forward=seconds("forward"),
-        forward_communication=seconds("tensor_forward", "gathers_forward") + hops[1],
+        forward_communication=seconds("tensor_forward", "sharding_forward") + hops[1],
         input_gradient=seconds("input_gradient"),
         weight_gradient=seconds("weight_gradient"),
-        backward_communication=seconds("tensor_backward", "gathers_backward") + hops[0],
+        backward_communication=seconds("tensor_backward", "sharding_backward") + hops[0],
     )
 
 

@@ -101,8 +101,8 @@ def seconds_of(
             return inf
         passes = stage_passes(priced)
         hop = hop_to_previous(spaces, works, plans, kind, kinds[stage - 1] if stage else kind)
-        forward = passes.forward + passes.tensor_forward + passes.gathers_forward + hop
-        backward = passes.input_gradient + passes.tensor_backward + passes.gathers_backward + hop
+        forward = passes.forward + passes.tensor_forward + passes.sharding_forward + hop
+        backward = passes.input_gradient + passes.tensor_backward + passes.sharding_backward + hop
         groups.append(group)
         seconds.append(MicroBatchSeconds(forward, backward, passes.weight_gradient))
         hidden = passes.forward + passes.input_gradient + passes.weight_gradient

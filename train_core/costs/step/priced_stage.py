@@ -37,7 +37,8 @@ class PricedStage:
     def dense_layers(self) -> Integers | int:
         """The stage's layers without experts, in a model whose others have some; they are all on the first stage.
 
-        Where that has fewer layers, the rest is priced as if it had experts.
+        Where that has fewer layers, the rest is priced as if it had experts. Where some layers recompute and others do
+        not, these are taken to be among the first.
         """
         model = self.setting.model
         if model.experts is None or not model.num_dense_layers:
@@ -62,7 +63,7 @@ class PricedStage:
         )
 
     def of_equal_layers(self, name: str) -> Any:
-        """The same for a column that recomputation does not change, or layers that all recompute alike."""
+        """The sum of a column over layers that are alike in it, as recomputation does not change it or all do alike."""
         return self._of_equal(self.group.layers, name)
 
     def _of_equal(self, layers: Integers, name: str) -> Any:

@@ -31,8 +31,19 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (
 def largest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
     """Micro-batches of the first group under interleaving, in columns, (n,); see `conf.plan.chunks.group_sizes`."""
     # There are m // p groups, at least one, as equal as can be; the largest of them is the quotient rounded up.
-    largest: Integers = -(-num_micro_batches // np.maximum(1, num_micro_batches // num_stages))
+    largest: Integers = -(-num_micro_batches // _num_groups(num_micro_batches, num_stages))
     return largest
+
+
+def smallest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
+    """Micro-batches of the last group, likewise."""
+    smallest: Integers = num_micro_batches // _num_groups(num_micro_batches, num_stages)
+    return smallest
+
+
+def _num_groups(num_micro_batches: Integers, num_stages: Integers) -> Integers:
+    groups: Integers = np.maximum(1, num_micro_batches // num_stages)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from train_core.costs.setting import Booleans, Integers, Plans, by_distinct
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
-from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group
+from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group, smallest_group
 from train_core.costs.step.sharded_memory import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
 from train_core.costs.terms import GroupMemory
 
@@ -142,7 +142,7 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
     if np.any(group.is_last):
         held = held + _inputs_of_the_head(stage)
     if np.any(group.layers % plans.virtual_pipeline_size):
-        held = held + _excess_in_heavier_chunks(stage, in_flight, layers)
+        held = held + _excess_in_heavier_chunks(stage, in_flight)
     if not np.any(plans.schedule == ZERO_BUBBLE):
         return group.start, held
     fullest, deferred = _deferred_weight_gradients(stage, output)
@@ -163,15 +163,21 @@ def _inputs_of_the_head(stage: PricedStage) -> Integers:
     return inputs
 
 
-def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers, layers: Integers) -> Integers:
-    """Return what chunks with a layer more keep, beyond what chunks of average length would."""
-    group, heavier = stage.group, stage.group.layers % stage.plans.virtual_pipeline_size
+def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
+    """Bytes that chunks in flight keep at the fullest moment beyond chunks of average length, which may be fewer."""
+    plans, group, chunks = stage.plans, stage.group, stage.plans.virtual_pipeline_size
+    each, heavier = group.layers // chunks, group.layers % chunks
     most = by_distinct(
-        stage.plans,
+        plans,
         "num_micro_batches",
         lambda fewer: heavier_in_flight(fewer, group, heavier, chunks_in_flight(fewer, group.start)),
     )
-    return excess_of_uneven_chunks(stage, in_flight, most, layers)
+    light = _kept_bytes_of(stage, each)
+    more = _kept_bytes_of(stage, each + 1) - light
+    # Layers are taken to be alike here; what those without experts keep less is in the average that is counted already.
+    average = (chunks * light + heavier * more) // chunks
+    excess: Integers = np.where(heavier > 0, in_flight * light + most * more - in_flight * average, 0)
+    return excess
 
 
 def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
@@ -252,26 +258,6 @@ def _communication_bytes(stage: PricedStage) -> Integers:
     return whole
 
 
-def excess_of_uneven_chunks(
-    stage: PricedStage, in_flight: Integers, most_heavier: Integers, average_bytes: Integers
-) -> Integers:
-    """Bytes that the layers of all chunks in flight keep at the fullest moment, beyond those of average chunks.
-
-    They can be fewer.
-
-    Args:
-        most_heavier: as `heavier_in_flight` counts them.
-    """
-    chunks = stage.plans.virtual_pipeline_size
-    each, heavier = stage.group.layers // chunks, stage.group.layers % chunks
-    # The sum is in_flight x light + heavier in flight x (heavy - light), less the in_flight x average that is counted
-    # already.
-    light = _kept_bytes_of(stage, each)
-    more = _kept_bytes_of(stage, each + 1) - light
-    kept = in_flight * light + most_heavier * more
-    return np.where(heavier > 0, kept - in_flight * average_bytes, 0)
-
-
 def heavier_in_flight(plans: Plans, group: StageGroup, heavier: Integers, in_flight: Integers) -> Integers:
     """The most chunks with a layer more that are in flight at once.
 
@@ -311,10 +297,11 @@ def losses_of_smaller_groups(plans: Plans) -> Integers:
 
     As many passes are ahead there as the first group needs, which is one more for each chunk but the last.
     """
-    # Groups are as equal as can be: `fuller` of them have a micro-batch more, and these come first.
-    groups = np.maximum(1, plans.num_micro_batches // plans.pipeline_parallel_size)
-    smaller, fuller = plans.num_micro_batches // groups, plans.num_micro_batches % groups
-    waiting: Integers = np.where(fuller > 0, np.minimum(plans.virtual_pipeline_size - 1, smaller - 1), 0)
+    m, p = plans.num_micro_batches, plans.pipeline_parallel_size
+    smallest = smallest_group(m, p)
+    waiting: Integers = np.where(
+        smallest < largest_group(m, p), np.minimum(plans.virtual_pipeline_size - 1, smallest - 1), 0
+    )
     return waiting
 
 

@@ -16,7 +16,7 @@ from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import across_groups_seconds, pipeline_extent, replica_seconds, widest_hop
-from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds
+from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds, smallest_group
 from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
@@ -36,14 +36,14 @@ class Passes:
     weight_gradient: Floats
     tensor_forward: Floats
     tensor_backward: Floats
-    gathers_forward: Floats
-    gathers_backward: Floats
+    sharding_forward: Floats
+    sharding_backward: Floats
 
     def with_hop(self, hop: Floats) -> MicroBatchSeconds:
         """The passes as the pipeline sees them: all parts added up, with a transfer each way."""
         return MicroBatchSeconds(
-            self.forward + self.tensor_forward + self.gathers_forward + hop,
-            self.input_gradient + self.tensor_backward + self.gathers_backward + hop,
+            self.forward + self.tensor_forward + self.sharding_forward + hop,
+            self.input_gradient + self.tensor_backward + self.sharding_backward + hop,
             self.weight_gradient,
         )
 
@@ -56,7 +56,7 @@ class Pipeline:
     tensor: Floats
     transfers: Floats
     bubble: Floats
-    gathers: Floats
+    sharding: Floats
 
 
 def step_columns(stages: Sequence[PricedStage]) -> StepColumns:
@@ -83,18 +83,18 @@ def run_pipeline(
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
     # Every stage is lengthened by its own transfers, so that the longest chain of passes includes them.
     seconds = [one.with_hop(hop) for one, hop in zip(passes, hops, strict=True)]
-    whole, pace = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
-    # The pace-setting stage runs all m micro-batches; ranks that take turns on a core each need their own time for it.
+    whole, slowest = pipeline_seconds(groups, seconds, p, m, plans.virtual_pipeline_size, plans.schedule)
+    # The slowest stage runs all m micro-batches; ranks that take turns on a core each need their own time for it.
     turns = m * per_core
-    compute = turns * _at(pace, [_backward_and_forward(stage) for stage in passes])
-    tensor = turns * _at(pace, [stage.tensor_forward + stage.tensor_backward for stage in passes])
-    gathers = turns * _at(pace, [stage.gathers_forward + stage.gathers_backward for stage in passes])
+    compute = turns * _at(slowest, [_backward_and_forward(one) for one in passes])
+    tensor = turns * _at(slowest, [one.tensor_forward + one.tensor_backward for one in passes])
+    sharding = turns * _at(slowest, [one.sharding_forward + one.sharding_backward for one in passes])
     # An activation comes or goes forward, and its gradient backward.
-    transfers = turns * (2.0 * _at(pace, hops))
+    transfers = turns * (2.0 * _at(slowest, hops))
     # The longest chain is m x the slowest stage's passes and transfers, and the waits around them: the rest of it.
     # Ranks that share cores work while others wait, which can leave no bubble at all; it never becomes negative.
-    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - gathers - transfers, 0.0), 0.0)
-    return Pipeline(compute, tensor, transfers, bubble, gathers)
+    bubble = np.where(p > 1, np.maximum(whole - compute - tensor - sharding - transfers, 0.0), 0.0)
+    return Pipeline(compute, tensor, transfers, bubble, sharding)
 
 
 def after_pipeline(stages: Sequence[PricedStage], passes: Sequence[Passes]) -> tuple[Floats, Floats]:
@@ -119,7 +119,10 @@ def after_pipeline(stages: Sequence[PricedStage], passes: Sequence[Passes]) -> t
 
 
 def _last_backward_seconds(stage: PricedStage, passes: Passes) -> Floats:
-    """Seconds from the end of the stage behind these to the end of the first of them."""
+    """Seconds by which a group's first stage ends its last backward pass after the stage that follows the group.
+
+    Transfers between them are small beside it, and left out, as are collectives of ZeRO.
+    """
     plans = stage.plans
     backward = passes.input_gradient + passes.tensor_backward
     # Weight gradients that waited fill the time until the end on later stages. Source: arXiv 2401.10241, section 2.2.
@@ -139,7 +142,7 @@ def sum_up(pipeline: Pipeline, reduced: Floats, update: Floats, slower: Floats) 
         tensor_seconds=pipeline.tensor,
         pipeline_seconds=pipeline.transfers,
         bubble_seconds=pipeline.bubble,
-        data_seconds=pipeline.gathers + reduced,
+        data_seconds=pipeline.sharding + reduced,
         optimizer_seconds=update,
         waiting_seconds=pipeline.compute * slower,
     )
@@ -187,8 +190,8 @@ def stage_passes(stage: PricedStage) -> Passes:
         weight_gradient=weights,
         tensor_forward=tensor,
         tensor_backward=stage.of_layers("tensor_backward_seconds"),
-        gathers_forward=gathered,
-        gathers_backward=reduced,
+        sharding_forward=gathered,
+        sharding_backward=reduced,
     )
 
 
@@ -221,7 +224,7 @@ def _beside_a_chunk(setting: Setting, plans: Plans, work: Work, hop: Floats) -> 
 def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     """Seconds that show of the collectives of a stage after its last backward pass.
 
-    They run beside the computation of `_overlapped_micro_batches`; adding up a tied embedding hides behind nothing.
+    They run beside the computation of `overlapped_micro_batches`; adding up a tied embedding hides behind nothing.
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters them (CPU ranks all-reduce them, which gloo does faster) and gathers
     the new weights. ZeRO-2 only gathers. A tied embedding adds up the gradients of its two copies.
@@ -236,7 +239,7 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     # and 3 scatter after every micro-batch, and 3 gathers for every pass, so that `sharded_seconds` has those.
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = shown_seconds(setting, comm, hiding * _overlapped_micro_batches(plans), setting.implementation.data_overlap)
+    shown = shown_seconds(setting, comm, hiding * overlapped_micro_batches(plans), setting.implementation.data_overlap)
     if not setting.model.tied_embeddings:
         return shown
     copies = stage.work.token_embedding_parameters * float(setting.reduced_bytes)
@@ -246,16 +249,16 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     return shown + np.where(has_copy & (plans.pipeline_parallel_size > 1), tied, 0.0)
 
 
-def _overlapped_micro_batches(plans: Plans) -> Floats:
+def overlapped_micro_batches(plans: Plans) -> Floats:
     """Number of micro-batches whose computation overlaps with the reduction of gradients and the gathering of weights.
 
-    It is the last one, if a stage is one chunk. Of several chunks each is done with a whole group of micro-batches, as
-    many as there are stages, before the next one is, so that all but one of them reduce beside the others.
+    It is the last one, if a stage is one chunk. Of several chunks each is done with the whole last group of
+    micro-batches before the next one is, so that all but one of them reduce beside the others.
     """
     chunks = plans.virtual_pipeline_size
     # In units of a whole stage's micro-batch, one chunk of a group takes group / chunks, and all but the last one
     # count.
-    group = np.minimum(plans.num_micro_batches, plans.pipeline_parallel_size)
+    group = smallest_group(plans.num_micro_batches, plans.pipeline_parallel_size)
     return np.maximum(group * (chunks - 1) / chunks, 1.0)
 
 

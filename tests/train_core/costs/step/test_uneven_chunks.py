@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from conf.plan.chunks import chunk_layers, group_sizes
+from tests.train_core.costs.priced import setting_of, stage_memories, with_model
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.schedule import INTERLEAVED
 from train_core.costs.step.stage_memory import chunks_in_flight, heavier_in_flight, losses_of_smaller_groups
+from train_core.costs.step.step_time import overlapped_micro_batches
 from train_core.parallel.schedules import interleaved
 
 
@@ -67,3 +70,29 @@ def test_as_many_losses_wait_as_the_schedule_shows(pipeline: Pipeline) -> None:
             most = max(most, waiting)  # before the pass
             waiting += 1 if action.kind == "forward" else -1
     assert losses_of_smaller_groups(pipeline.plans())[0] == max(0, most - 1)
+
+
+@given(pipelines)
+def test_the_other_chunks_of_the_last_group_run_beside_the_reduction_of_the_first(pipeline: Pipeline) -> None:
+    p, v, m = pipeline
+    backward = [action.chunk for action in interleaved(p, 0, m, v) if action.kind == "backward"]
+    first = max(range(len(backward)), key=lambda number: (backward[number] == v - 1, number))
+    beside = (len(backward) - 1 - first) / v
+    assert overlapped_micro_batches(pipeline.plans())[0] == max(1.0, beside)
+
+
+@pytest.mark.parametrize("chunks", [3, 4], ids=["uneven chunks", "even chunks"])
+def test_a_layer_without_experts_keeps_less_in_uneven_chunks_too(chunks: int) -> None:
+    deepseek = setting_of("deepseek-v2", "dgx-h100", trainer="megatron-core")
+    assert deepseek.model.experts is not None
+    sizes: dict[str, int] = {"pipeline_parallel_size": 8, "first_stage_layers": 8, "num_micro_batches": 16}
+    sizes["virtual_pipeline_size"] = chunks
+
+    def activations(num_dense_layers: int) -> int:
+        experts = deepseek.model.experts and deepseek.model.experts.model_copy(
+            update={"num_dense_layers": num_dense_layers}
+        )
+        setting = with_model(deepseek, experts=experts)
+        return int(stage_memories(setting, schedule="interleaved", **sizes).activations_bytes[0])
+
+    assert activations(1) < activations(0)
