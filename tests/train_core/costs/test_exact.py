@@ -26,9 +26,10 @@ from train_core.axes import Layout
 from train_core.costs import estimate, hardware_flops, model_flops, num_parameters
 from train_core.costs.counts.buckets import parameters_of
 from train_core.costs.estimate import plan_of, setting_of
-from train_core.costs.primitives.collectives import ring
+from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
+from train_core.costs.step.replicas import Replicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.work import work_of
 from train_core.model.dropout import AttentionWithDropout
@@ -345,7 +346,7 @@ def test_a_middle_stage_keeps_its_layers_activations_and_its_output() -> None:
     )
     plans, setting = plan_of(experiment), setting_of(experiment)
     group = StageGroup(*map(np.array, ([1], [7], [6], [0], [0])))
-    stage = group_memory(PricedStage(setting, plans, work_of(setting, plans), group))
+    stage = group_memory(PricedStage(Replicas(setting, plans), work_of(setting, plans), group))
     with fake_stage(experiment, rank=7 * 4) as built:
         x = torch.empty(2048, 1, 12288, dtype=torch.bfloat16, requires_grad=True)
         with keeping(built) as kept:
@@ -382,7 +383,7 @@ def test_bytes_of_a_layers_collectives_equal_the_trainers(sequence: bool, recomp
     )
     without_latency = unscaled(with_links(setting_of(experiment), latency_seconds=0.0))
     setting = with_trainer(without_latency, overlaps_weight_gradient=False)
-    rate = ring(setting, np.array([8]), np.array([1]))[0][0]
+    rate = ring_of(setting, np.array([8]), np.array([1])).bandwidth[0]
     layer = work_of(setting, plan_of(experiment)).layer
     with fake_stage(experiment, rank=0) as built, Sent(8) as sent:
         x = torch.empty(layer_shape(experiment), dtype=torch.bfloat16, requires_grad=True)

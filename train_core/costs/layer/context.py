@@ -14,7 +14,7 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.layer.layer_bytes import activated_bytes, norm_output_bytes
 from train_core.costs.layer.shard import FULL, POINTWISE, SELECTIVE, Shard, hidden_bytes_of, scores_of, tokens_of
-from train_core.costs.primitives.collectives import gather_seconds, shown_seconds, transfer_seconds
+from train_core.costs.primitives.collectives import ring_of, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import Number, attention_seconds, matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 
@@ -191,7 +191,7 @@ def _hop_seconds(setting: Setting, shard: Shard, num_bytes: Floats) -> Floats:
 def _gathered_seconds(setting: Setting, shard: Shard) -> Floats:
     """Seconds of gathering the keys and values of all ranks, or of scattering their gradients."""
     c = shard.context_parallel_size
-    return gather_seconds(setting, c * (1.0 * exchanged_bytes(setting, shard)), c, shard.tensor_parallel_size)
+    return ring_of(setting, c, shard.tensor_parallel_size).gather_seconds(c * (1.0 * exchanged_bytes(setting, shard)))
 
 
 FLASH_BACKWARD_TO_FORWARD = 2.5  # five products against two; source: arXiv 2205.14135, appendix B

@@ -9,7 +9,7 @@ import numpy as np
 from conf.units import FLOAT32_BYTES
 from train_core.costs.layer.layer_costs import LayerCosts
 from train_core.costs.layer.shard import Shard, held_tokens_of, hidden_bytes_of, tokens_of
-from train_core.costs.primitives.collectives import all_reduce_seconds
+from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.setting import Floats, Integers, Setting
 
@@ -33,9 +33,8 @@ def head_costs(setting: Setting, shard: Shard) -> tuple[Floats, Floats, Floats, 
     scalars = (3 * tokens * FLOAT32_BYTES).astype(np.float64)
     # Tensor ranks have the gradient of the head's input from their parts of the vocabulary, and add it up.
     hidden = (tokens * h * setting.dtype_bytes).astype(np.float64)
-    reduced = all_reduce_seconds(setting, scalars, t, np.ones_like(t)) + all_reduce_seconds(
-        setting, hidden, t, np.ones_like(t)
-    )
+    ring = ring_of(setting, t, np.ones_like(t))
+    reduced = ring.all_reduce_seconds(scalars) + ring.all_reduce_seconds(hidden)
     return (
         # A product of (rows, columns, depth): logits; the gradient of their input; the gradient of the weight.
         matmul_seconds(setting, tokens, vocab, h) + loss,

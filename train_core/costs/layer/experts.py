@@ -18,7 +18,7 @@ from train_core.costs.layer.layer_costs import LayerCosts, layer_costs, waiting_
 from train_core.costs.layer.layer_time import EAGER_GATED, gated_elements
 from train_core.costs.layer.narrow_casts import anew_seconds
 from train_core.costs.layer.shard import FULL, POINTWISE, Shard, held_tokens_of
-from train_core.costs.primitives.collectives import exchange_seconds, gather_seconds, shown_seconds
+from train_core.costs.primitives.collectives import exchange_seconds, ring_of, shown_seconds
 from train_core.costs.primitives.kernels import Number, matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import recipe_of
 from train_core.costs.setting import Floats, Integers, Setting
@@ -259,7 +259,8 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
     once = None if setting.expert_dispatcher == "alltoall" else experts_of(setting).top_k
     between = exchange_seconds(setting, sends, e, split, once)
     # Without sequence parallelism only results are summed over tensor ranks, as those of any feed-forward layer.
-    inside = gather_seconds(setting, np.where(shard.sequence_parallel, sent.rows, sent.tokens) * width, split, one)
+    rows = np.where(shard.sequence_parallel, sent.rows, sent.tokens)
+    inside = ring_of(setting, split, one).gather_seconds(rows * width)
     both: Floats = 2.0 * (between + inside)
     return both
 

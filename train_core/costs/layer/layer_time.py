@@ -21,7 +21,7 @@ from train_core.costs.layer.shard import (
     products_of,
     tokens_of,
 )
-from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds, pass_seconds, shown_seconds
+from train_core.costs.primitives.collectives import ring_of, shown_seconds
 from train_core.costs.primitives.kernels import matmul_seconds, memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_share, recipe_of
 from train_core.costs.setting import Floats, Setting
@@ -129,13 +129,10 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     """
     t = shard.tensor_parallel_size
     num_bytes = tokens_of(setting, shard) * setting.model.hidden_size * float(setting.dtype_bytes)
-    stride = np.ones_like(t)
-    parts = num_gathered(setting)
-    scatter = gather_seconds(setting, num_bytes, t, stride)
-    gather = gather_seconds(setting, num_bytes * gathered_share(setting), t, stride)
-    forward = np.where(
-        shard.sequence_parallel, parts * (gather + scatter), parts * all_reduce_seconds(setting, num_bytes, t, stride)
-    )
+    ring, parts = ring_of(setting, t, np.ones_like(t)), num_gathered(setting)
+    scatter = ring.gather_seconds(num_bytes)
+    gather = ring.gather_seconds(num_bytes * gathered_share(setting))
+    forward = np.where(shard.sequence_parallel, parts * (gather + scatter), parts * ring.all_reduce_seconds(num_bytes))
     gathers = parts * gather
     # On a CPU the cores that would compute meanwhile carry out the collectives, so that nothing is hidden.
     if setting.implementation.overlaps_weight_gradient and setting.cluster.device.kind == "gpu":
@@ -154,8 +151,8 @@ def tensor_seconds(setting: Setting, shard: Shard, hiding: list[Floats]) -> tupl
     if not runs_beside_products(setting, shard):
         return forward, backward
     # User buffers copy between devices, without a kernel in which all ranks meet.
-    scatter = pass_seconds(setting, num_bytes, t, stride)
-    gather = pass_seconds(setting, num_bytes * gathered_share(setting), t, stride)
+    scatter = ring.pass_seconds(num_bytes)
+    gather = ring.pass_seconds(num_bytes * gathered_share(setting))
     shown_forward, shown_backward = pipelined_seconds(setting, shard, gather, scatter, hiding)
     is_sharded = shard.sequence_parallel
     return np.where(is_sharded, shown_forward, forward), np.where(is_sharded, shown_backward, backward)

@@ -11,6 +11,8 @@ an AMD node, a device's bandwidth is divided over wires to each of the others, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -27,13 +29,42 @@ class Runs(NamedTuple):
     jump: Integers
 
 
-def ring(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | None = None) -> tuple[Floats, Floats]:
-    """Bytes per second of the slowest tier on the way, and seconds of latency of one pass around.
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The rings of groups, in columns.
 
-    Groups of the same size and stride share one computation; a search has many plans and few such groups.
+    Attributes:
+        bandwidth: bytes per second of the slowest tier on the way.
+        latency_seconds: of one pass around.
+        start_seconds: of a collective before anything moves; on a CPU no kernel starts.
     """
-    if runs is not None:
-        return _ring_of_runs(setting, num_ranks, stride, runs)
+
+    num_ranks: Integers
+    bandwidth: Floats
+    latency_seconds: Floats
+    start_seconds: Floats
+
+    def pass_seconds(self, num_bytes: Floats) -> Floats:
+        """One pass around: what a gather takes without its start, as where devices copy by themselves."""
+        return self.latency_seconds + num_bytes * (self.num_ranks - 1) / self.num_ranks / self.bandwidth
+
+    def gather_seconds(self, num_bytes: Floats) -> Floats:
+        """An all-gather or a reduce-scatter of `num_bytes` in all: (n-1)/n of them pass every rank."""
+        return self.start_seconds + self.pass_seconds(num_bytes)
+
+    def all_reduce_seconds(self, num_bytes: Floats) -> Floats:
+        """An all-reduce of `num_bytes`: a reduce-scatter and a gather by one kernel, so that they pass around twice."""
+        return self.start_seconds + 2.0 * self.pass_seconds(num_bytes)
+
+
+def ring_of(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | None = None) -> Ring:
+    """The ring of each group of `num_ranks` ranks, `stride` apart or in `runs`."""
+    find = _evenly_spaced if runs is None else partial(_in_runs, runs=runs)
+    return Ring(num_ranks, *find(setting, num_ranks, stride), _start_seconds(setting, num_ranks))
+
+
+def _evenly_spaced(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Floats, Floats]:
+    """Bandwidth and latency. Groups of the same size and stride share one computation: a search has few such groups."""
     ranks, strides = np.broadcast_arrays(num_ranks, stride)
     if ranks.size == 1:
         bandwidth, latency = _ring(setting, ranks.item(), strides.item())
@@ -45,7 +76,7 @@ def ring(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | N
     return rings[..., 0], rings[..., 1]
 
 
-def _ring_of_runs(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs) -> tuple[Floats, Floats]:
+def _in_runs(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs) -> tuple[Floats, Floats]:
     columns = np.broadcast_arrays(num_ranks, stride, *runs)
     by_key = {key: _ring(setting, *key) for key in set(zip(*(each.ravel().tolist() for each in columns), strict=True))}
     listed = [by_key[key] for key in zip(*(each.ravel().tolist() for each in columns), strict=True)]
@@ -54,7 +85,7 @@ def _ring_of_runs(setting: Setting, num_ranks: Integers, stride: Integers, runs:
 
 
 def _ring(setting: Setting, num_ranks: int, stride: int, run: int = 0, jump: int = 0) -> tuple[float, float]:
-    """Bandwidth and latency of `ring` for one group. The widest tier also spans whatever is wider than all tiers.
+    """Bandwidth and latency for one group. The widest tier also spans whatever is wider than all tiers.
 
     Args:
         run, jump: as in `Runs`; 0 where all members are evenly spaced.
@@ -102,23 +133,7 @@ def _fewest(members: int, inside: int) -> int:
     return members % inside or inside
 
 
-def gather_seconds(
-    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
-) -> Floats:
-    """An all-gather or a reduce-scatter of `num_bytes` in all: (n-1)/n of them pass every rank."""
-    return _start_seconds(setting, num_ranks) + pass_seconds(setting, num_bytes, num_ranks, stride, runs)
-
-
-def pass_seconds(
-    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
-) -> Floats:
-    """One pass around the ring: what a gather takes without its start, as where devices copy by themselves."""
-    bandwidth, latency = ring(setting, num_ranks, stride, runs)
-    return latency + num_bytes * (num_ranks - 1) / num_ranks / bandwidth
-
-
 def _start_seconds(setting: Setting, num_ranks: Integers) -> Floats:
-    """Return the seconds of a collective before anything moves. On a CPU no kernel starts."""
     start = setting.own_scale.start if setting.cluster.device.kind == "gpu" else 0.0
     return (num_ranks > 1) * start
 
@@ -155,13 +170,6 @@ def exchange_seconds(
     return slowest + latency + start
 
 
-def all_reduce_seconds(
-    setting: Setting, num_bytes: Floats, num_ranks: Integers, stride: Integers, runs: Runs | None = None
-) -> Floats:
-    """An all-reduce of `num_bytes`: a reduce-scatter and an all-gather by one kernel, two passes around the ring."""
-    return _start_seconds(setting, num_ranks) + 2.0 * pass_seconds(setting, num_bytes, num_ranks, stride, runs)
-
-
 def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> Floats:
     """An all-reduce between the two ends of `num_devices` consecutive devices: half of the bytes either way, twice."""
     links = setting.cluster.links
@@ -192,5 +200,5 @@ def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: Float
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:
     """A transfer from a device to the one `stride` further, while all others of the block make the same transfer."""
-    bandwidth, latency = ring(setting, np.full_like(stride, 2), stride)
-    return latency + num_bytes / bandwidth
+    pair = ring_of(setting, np.full_like(stride, 2), stride)
+    return pair.latency_seconds + num_bytes / pair.bandwidth

@@ -12,7 +12,7 @@ import numpy as np
 from train_core.costs.counts.parameters import final_norm_parameters
 from train_core.costs.setting import Integers, Plans, Setting, by_distinct
 from train_core.costs.stages import StageGroup, recomputed_layers
-from train_core.costs.step.replicas import expert_replicas, num_shards, within_group
+from train_core.costs.step.replicas import Replicas, expert_replicas, num_shards, within_group
 from train_core.costs.work import Work, recompute_by_layer
 
 
@@ -21,13 +21,21 @@ class PricedStage:
     """One of a group of equal stages. Its properties are columns with an entry for each plan, (n,).
 
     Attributes:
+        replicas: the plans, and what is the same for all of their stages.
         work: costs of a layer, of the embedding and of the head, by plan.
     """
 
-    setting: Setting
-    plans: Plans
+    replicas: Replicas
     work: Work
     group: StageGroup
+
+    @property
+    def setting(self) -> Setting:
+        return self.replicas.setting
+
+    @property
+    def plans(self) -> Plans:
+        return self.replicas.plans
 
     def of(self, group: StageGroup) -> PricedStage:
         """Another stage of the same plans."""
@@ -113,4 +121,5 @@ class PricedStage:
 
 def priced_stages(setting: Setting, plans: Plans, work: Work, groups: Sequence[StageGroup]) -> list[PricedStage]:
     """One for each group, in order."""
-    return [PricedStage(setting, plans, work, group) for group in groups]
+    replicas = Replicas(setting, plans)
+    return [PricedStage(replicas, work, group) for group in groups]

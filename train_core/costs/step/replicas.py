@@ -7,11 +7,13 @@ The order of ranks: tensor ranks are neighbours, then context ranks; then come r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.primitives.collectives import Runs, all_reduce_seconds, gather_seconds
+from train_core.costs.primitives.collectives import Ring, Runs, ring_of
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 
 
@@ -23,48 +25,67 @@ def expert_replicas(setting: Setting, plans: Plans) -> Integers:
     return np.maximum(plans.num_replicas * t // among, 1)
 
 
-def replica_seconds(
-    setting: Setting, plans: Plans, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
-) -> Floats:
-    """Seconds in which replicas gather so many parameters, or reduce and scatter them; under ZeRO those of one group.
+@dataclass(frozen=True)
+class Replicas:
+    """The ranks that hold the same weights of the stages of plans. Their rings are found once for all stages."""
 
-    Args:
-        experts: those of the parameters that are experts'.
-        bytes_each: of one of them on the wire.
-    """
-    others = (parameters - experts) * bytes_each
-    is_whole = plans.zero_stage == 0
-    members = np.where(is_whole, plans.num_replicas, num_shards(setting, plans))
-    seconds = gather_seconds(setting, others, *replica_group(setting, plans, members))
-    if setting.model.experts is None:
-        return seconds
-    # Experts are reduced by a collective of their own, which fewer ranks take part in.
-    sent = np.asarray(experts * bytes_each)
-    holders = expert_replicas(setting, plans)
-    holders = np.where(is_whole, holders, within_group(setting, holders))
-    return seconds + gather_seconds(setting, sent, holders, expert_stride(setting, plans))
+    setting: Setting
+    plans: Plans
 
+    def gather_seconds(
+        self, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
+    ) -> Floats:
+        """Seconds in which they gather so many parameters, or reduce and scatter them; under ZeRO those of one group.
 
-def across_groups_seconds(
-    setting: Setting, plans: Plans, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
-) -> Floats | float:
-    """Seconds in which groups of replicas that share out add up the shards of their gradients.
+        Args:
+            experts: those of the parameters that are experts'.
+            bytes_each: of one of them on the wire.
+        """
+        seconds = self._ring.gather_seconds((parameters - experts) * bytes_each)
+        if self._expert_ring is None:
+            return seconds
+        # Experts are reduced by a collective of their own, which fewer ranks take part in.
+        return seconds + self._expert_ring.gather_seconds(np.asarray(experts * bytes_each))
 
-    Source: arXiv 2304.11277, section 3.2.2 (hybrid sharding).
-    """
-    if setting.zero_group_size is None:
-        return 0.0
-    others = (parameters - experts) * bytes_each
-    # Within a group the gradients are scattered already, so that each rank adds up its shard with its likes in other
-    # groups.
-    shard = others / num_shards(setting, plans)
-    seconds = all_reduce_seconds(setting, shard, *same_shard_group(setting, plans))
-    if setting.model.experts is None:
-        return seconds
-    replicas = expert_replicas(setting, plans)
-    members, sent = within_group(setting, replicas), np.asarray(experts * bytes_each)
-    apart = expert_stride(setting, plans) * members
-    return seconds + all_reduce_seconds(setting, sent / members, -(-replicas // members), apart)
+    def across_groups_seconds(
+        self, parameters: Integers | Floats, experts: Integers | Floats | int, bytes_each: float
+    ) -> Floats | float:
+        """Seconds in which groups of replicas that share out add up the shards of their gradients.
+
+        Source: arXiv 2304.11277, section 3.2.2 (hybrid sharding).
+        """
+        setting, plans = self.setting, self.plans
+        if setting.zero_group_size is None:
+            return 0.0
+        # Within a group the gradients are scattered already, so that each rank adds up its shard with its likes in
+        # other groups.
+        shard = (parameters - experts) * bytes_each / num_shards(setting, plans)
+        seconds = self._ring_across_groups.all_reduce_seconds(shard)
+        if setting.model.experts is None:
+            return seconds
+        replicas = expert_replicas(setting, plans)
+        members, sent = within_group(setting, replicas), np.asarray(experts * bytes_each)
+        apart = expert_stride(setting, plans) * members
+        return seconds + ring_of(setting, -(-replicas // members), apart).all_reduce_seconds(sent / members)
+
+    @cached_property
+    def _ring(self) -> Ring:
+        setting, plans = self.setting, self.plans
+        members = np.where(plans.zero_stage == 0, plans.num_replicas, num_shards(setting, plans))
+        return ring_of(setting, *replica_group(setting, plans, members))
+
+    @cached_property
+    def _expert_ring(self) -> Ring | None:
+        setting, plans = self.setting, self.plans
+        if setting.model.experts is None:
+            return None
+        holders = expert_replicas(setting, plans)
+        holders = np.where(plans.zero_stage == 0, holders, within_group(setting, holders))
+        return ring_of(setting, holders, expert_stride(setting, plans))
+
+    @cached_property
+    def _ring_across_groups(self) -> Ring:
+        return ring_of(self.setting, *same_shard_group(self.setting, self.plans))
 
 
 def num_shards(setting: Setting, plans: Plans) -> Integers:

@@ -13,7 +13,7 @@ from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import across_groups_seconds, num_shards, replica_seconds
+from train_core.costs.step.replicas import num_shards
 from train_core.costs.step.sharded_memory import prefetches_layers
 
 
@@ -42,11 +42,11 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     # A layer that is not gathered ahead is let go of after each pass, of which full recomputation adds one.
     gathers_after_forward = np.where(is_prefetched | (plans.recompute != FULL), 1.0, 2.0)
     # Where layers are gathered ahead, or without full recomputation, the backward pass gathers each once more.
-    gathers = _gathers(setting, plans, units)
+    gathers = _gathers(stage, units)
     gathered = np.where(plans.zero_stage < 3, 0.0, sum(gathers))
     again = gathers[1:] if setting.implementation.shards_masters else gathers
     gathered_again = np.where(plans.zero_stage < 3, 0.0, sum(again))
-    scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(setting, plans, units))
+    scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(stage, units))
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
     host_before, host_after = _host_seconds(stage, gathers_after_forward)
     return (
@@ -68,21 +68,21 @@ def _units(stage: PricedStage) -> list[_Unit]:
     return [*units, _Unit(work.dense_layer_parameters, none, dense * np.ones_like(ends))] if np.any(dense) else units
 
 
-def _gathers(setting: Setting, plans: Plans, units: list[_Unit]) -> list[Floats]:
+def _gathers(stage: PricedStage, units: list[_Unit]) -> list[Floats]:
     """Seconds in which all units of each kind are gathered once."""
-    each, n = gathered_weight_bytes(setting), setting.implementation.gathered_messages
+    each, n = gathered_weight_bytes(stage.setting), stage.setting.implementation.gathered_messages
     # A unit goes in n messages of an n-th of it each, so that the latency counts n times.
-    gathers = [replica_seconds(setting, plans, unit.parameters / n, unit.experts / n, each) for unit in units]
+    gathers = [stage.replicas.gather_seconds(unit.parameters / n, unit.experts / n, each) for unit in units]
     return [n * unit.number * gather for unit, gather in zip(units, gathers, strict=True)]
 
 
-def _scatters(setting: Setting, plans: Plans, units: list[_Unit]) -> Floats:
-    each, n = setting.reduced_bytes, setting.implementation.scattered_messages
+def _scatters(stage: PricedStage, units: list[_Unit]) -> Floats:
+    each, n = stage.setting.reduced_bytes, stage.setting.implementation.scattered_messages
     total: Floats = np.asarray(0.0)
     for unit in units:
         message, experts = unit.parameters / n, unit.experts / n
-        scatter = replica_seconds(setting, plans, message, experts, each)
-        scatter = scatter + across_groups_seconds(setting, plans, message, experts, each)
+        scatter = stage.replicas.gather_seconds(message, experts, each)
+        scatter = scatter + stage.replicas.across_groups_seconds(message, experts, each)
         total = total + n * unit.number * scatter
     return total
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import FLOAT32_BYTES
-from train_core.costs.primitives.collectives import gather_seconds, pair_seconds, shown_seconds, transfer_seconds
+from train_core.costs.primitives.collectives import pair_seconds, ring_of, shown_seconds, transfer_seconds
 from train_core.costs.primitives.kernels import memory_bound_seconds
 from train_core.costs.primitives.narrow import gathered_weight_bytes
 from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import across_groups_seconds, pipeline_extent, replica_seconds, widest_hop
+from train_core.costs.step.replicas import pipeline_extent, widest_hop
 from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds, smallest_group
 from train_core.costs.step.sharded_seconds import sharded_seconds
 from train_core.costs.terms import StepColumns
@@ -206,7 +206,7 @@ def hop_seconds(setting: Setting, plans: Plans, work: Work) -> Floats:
         # sequence parallelism a rank wants no more than its part. Source: arXiv 2104.04473, section 4.1.
         sent = work.hidden_bytes / t
         whole = work.hidden_bytes.astype(np.float64)
-        gathered = np.where(plans.sequence_parallel, 0.0, gather_seconds(setting, whole, t, np.ones_like(t)))
+        gathered = np.where(plans.sequence_parallel, 0.0, ring_of(setting, t, np.ones_like(t)).gather_seconds(whole))
     hop = (transfer_seconds(setting, sent, stride) + gathered) * (1.0 - implementation.transfers_overlap)
     if implementation.overlaps_chunk_transfers:
         hop = np.where(plans.virtual_pipeline_size > 1, _beside_a_chunk(setting, plans, work, hop), hop)
@@ -231,10 +231,10 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     """
     setting, plans = stage.setting, stage.plans
     parameters, experts = stage.parameters, stage.expert_parameters
-    scattered = replica_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
-    weights = replica_seconds(setting, plans, parameters, experts, gathered_weight_bytes(setting))
+    scattered = stage.replicas.gather_seconds(parameters, experts, setting.reduced_bytes)
+    weights = stage.replicas.gather_seconds(parameters, experts, gathered_weight_bytes(setting))
     sharded = scattered + scattered if setting.cluster.device.kind == "cpu" else scattered  # data_parallel.FlatReplicas
-    sharded = sharded + across_groups_seconds(setting, plans, parameters, experts, setting.reduced_bytes)
+    sharded = sharded + stage.replicas.across_groups_seconds(parameters, experts, setting.reduced_bytes)
     # By ZeRO stage 0 to 3. A ring's all-reduce is a reduce-scatter and a gather of as many bytes, hence twice. ZeRO-2
     # and 3 scatter after every micro-batch, and 3 gathers for every pass, so that `sharded_seconds` has those.
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]

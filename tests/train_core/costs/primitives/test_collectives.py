@@ -12,15 +12,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links
-from train_core.costs.primitives.collectives import (
-    all_reduce_seconds,
-    gather_seconds,
-    pair_seconds,
-    pass_seconds,
-    ring,
-    shown_seconds,
-    transfer_seconds,
-)
+from train_core.costs.primitives.collectives import pair_seconds, ring_of, shown_seconds, transfer_seconds
 from train_core.costs.setting import Scale, Setting
 
 GIGA = 1e9
@@ -33,7 +25,7 @@ def full_rate(cluster: str) -> Setting:
 
 def ring_rate(setting: Setting, num_ranks: int, stride: int = 1) -> float:
     """GB per second."""
-    return float(ring(setting, np.array([num_ranks]), np.array([stride]))[0][0] / GIGA)
+    return float(ring_of(setting, np.array([num_ranks]), np.array([stride])).bandwidth[0] / GIGA)
 
 
 def of_one(seconds: np.ndarray) -> float:
@@ -137,18 +129,17 @@ def test_a_switch_that_several_nodes_share_tapers_for_none_of_its_devices() -> N
 
 def test_every_hop_takes_as_many_times_its_latency_as_the_scale_says() -> None:
     slow = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=3.0, slowest=0.0, taper=0.0, start=0.0))
-    fast, slowed = (ring(setting, np.array([16]), ONE)[1] for setting in (full_rate("selene"), slow))
+    fast, slowed = (ring_of(setting, np.array([16]), ONE).latency_seconds for setting in (full_rate("selene"), slow))
     assert of_one(slowed) == pytest.approx(3 * of_one(fast))
 
 
 def test_a_collective_of_gpus_starts_once_however_often_it_goes_round_and_one_of_a_rank_alone_never() -> None:
     started = replace(full_rate("selene"), scale=Scale(shown=0.0, latency=1.0, slowest=0.0, taper=0.0, start=1.0))
-    once, twice = (
-        of_one(each(started, np.zeros(1), np.array([8]), ONE)) for each in (gather_seconds, all_reduce_seconds)
-    )
-    one_pass = of_one(pass_seconds(started, np.zeros(1), np.array([8]), ONE))
+    ring, nothing = ring_of(started, np.array([8]), ONE), np.zeros(1)
+    once, twice = of_one(ring.gather_seconds(nothing)), of_one(ring.all_reduce_seconds(nothing))
+    one_pass = of_one(ring.pass_seconds(nothing))
     assert (once, twice) == pytest.approx((1 + one_pass, 1 + 2 * one_pass))
-    assert of_one(gather_seconds(started, np.zeros(1), ONE, ONE)) == 0.0
+    assert of_one(ring_of(started, ONE, ONE).gather_seconds(np.zeros(1))) == 0.0
 
 
 def test_of_what_is_hidden_a_share_shows_and_of_the_rest_all() -> None:
@@ -163,27 +154,28 @@ def test_of_what_is_hidden_a_share_shows_and_of_the_rest_all() -> None:
 @pytest.mark.parametrize("cluster", ["selene", "frontier", "local"])
 def test_a_group_of_one_costs_nothing(cluster: str, stride: int) -> None:
     setting, strides = full_rate(cluster), np.array([stride])
-    assert of_one(gather_seconds(setting, BYTES, ONE, strides)) == 0
-    assert of_one(all_reduce_seconds(setting, BYTES, ONE, strides)) == 0
+    assert of_one(ring_of(setting, ONE, strides).gather_seconds(BYTES)) == 0
+    assert of_one(ring_of(setting, ONE, strides).all_reduce_seconds(BYTES)) == 0
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8, 12, 64])
 def test_without_latency_twice_the_bytes_take_twice_the_time(num_ranks: int) -> None:
     setting, ranks = with_links(full_rate("frontier"), latency_seconds=0.0), np.array([num_ranks])
-    for collective in (gather_seconds, all_reduce_seconds):
-        once, twice = (of_one(collective(setting, factor * BYTES, ranks, ONE)) for factor in (1, 2))
+    ring = ring_of(setting, ranks, ONE)
+    for collective in (ring.gather_seconds, ring.all_reduce_seconds):
+        once, twice = (of_one(collective(factor * BYTES)) for factor in (1, 2))
         assert twice == pytest.approx(2 * once)
 
 
 def test_a_gather_passes_all_bytes_but_its_own_through_every_rank() -> None:
     setting = with_links(full_rate("selene"), latency_seconds=0.0)
-    assert of_one(gather_seconds(setting, BYTES, np.array([4]), ONE)) == pytest.approx(0.75 / 300)
+    assert of_one(ring_of(setting, np.array([4]), ONE).gather_seconds(BYTES)) == pytest.approx(0.75 / 300)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_a_gather() -> None:
     setting, ranks = full_rate("selene"), np.array([16])
-    gather = of_one(gather_seconds(setting, BYTES, ranks, ONE))
-    assert of_one(all_reduce_seconds(setting, BYTES, ranks, ONE)) == pytest.approx(2 * gather)
+    gather = of_one(ring_of(setting, ranks, ONE).gather_seconds(BYTES))
+    assert of_one(ring_of(setting, ranks, ONE).all_reduce_seconds(BYTES)) == pytest.approx(2 * gather)
 
 
 def test_latency_counts_the_hops_inside_every_node_and_the_hops_between_nodes() -> None:
@@ -191,7 +183,9 @@ def test_latency_counts_the_hops_inside_every_node_and_the_hops_between_nodes() 
     nvlink, infiniband = (link.latency_seconds for link in full_rate("selene").cluster.links)
     for num_ranks, nodes in ((8, 1), (16, 2), (64, 8)):
         expected = 7 * nodes * nvlink + (nodes - 1) * infiniband
-        assert of_one(ring(full_rate("selene"), np.array([num_ranks]), ONE)[1]) == pytest.approx(expected)
+        assert of_one(ring_of(full_rate("selene"), np.array([num_ranks]), ONE).latency_seconds) == pytest.approx(
+            expected
+        )
 
 
 def test_a_transfer_takes_the_tier_between_the_two_devices() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.train_core.costs.priced import priced, setting_of, with_links, with_trainer
 from train_core.costs.price import Prices
-from train_core.costs.primitives.collectives import gather_seconds
+from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.setting import Setting
 
 LAYERS, RANKS = 80, 16
@@ -25,7 +25,7 @@ def data_seconds(prices: Prices) -> float:
 def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
     """Latency alone: a gather of each layer for each pass, one of the ends for both, and a scatter of all of them."""
     alone = with_links(with_trainer(llama(), sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
-    one = gather_seconds(alone, np.zeros(1), np.array([RANKS]), np.array([1]))[0]
+    one = ring_of(alone, np.array([RANKS]), np.array([1])).gather_seconds(np.zeros(1))[0]
     assert data_seconds(priced(alone, **SHARDED)) == pytest.approx((3 * LAYERS + 2) * one, rel=1e-3)
     beside = with_trainer(alone, sharded_overlap=1.0)
     shown = beside.scale.shown * (3 * LAYERS + 2) * one
@@ -46,7 +46,7 @@ def test_a_list_of_one_tensor_a_rank_takes_the_host_time_for_each_rank_which_not
 def test_layers_above_deepspeeds_limit_are_gathered_beside_nothing_and_once_more_when_they_are_repeated() -> None:
     """Latency alone: three gathers and a scatter of 80 layers, and of the ends, all of which are shown."""
     free = with_trainer(with_links(llama(), bandwidth_bytes_per_second=1e15), sharded_overlap=1.0)
-    one = gather_seconds(free, np.zeros(1), np.array([RANKS]), np.array([1]))[0]
+    one = ring_of(free, np.array([RANKS]), np.array([1])).gather_seconds(np.zeros(1))[0]
     plan = {"data_parallel_size": RANKS, "zero_stage": 3, "recompute": "full"}
     above, below = (data_seconds(priced(with_trainer(free, live_parameters=n), **plan)) for n in (10**8, 10**9))
     assert above == pytest.approx(4 * 81 * one, rel=1e-2)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import plan_of, seconds, setting_of, stage_memories
-from train_core.costs.primitives.collectives import all_reduce_seconds, gather_seconds
+from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.setting import Setting
-from train_core.costs.step.replicas import across_groups_seconds, num_shards, replica_seconds
+from train_core.costs.step.replicas import Replicas, num_shards
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def test_groups_gather_among_themselves_and_add_up_shards_with_the_others(settin
     hybrid, parameters = replace(setting, zero_group_size=8), np.array([10**9])
     plans = plan_of(hybrid, data_parallel_size=32, zero_stage=zero_stage)
     eight, one, four = np.array([8]), np.array([1]), np.array([4])
-    inside = gather_seconds(setting, 2.0 * parameters, eight, one)
-    assert replica_seconds(hybrid, plans, parameters, 0 * parameters, 2.0) == pytest.approx(inside)
-    across = all_reduce_seconds(setting, 4.0 * parameters / 8, four, eight)
-    assert across_groups_seconds(hybrid, plans, parameters, 0, 4.0) == pytest.approx(across)
+    inside = ring_of(setting, eight, one).gather_seconds(2.0 * parameters)
+    assert Replicas(hybrid, plans).gather_seconds(parameters, 0 * parameters, 2.0) == pytest.approx(inside)
+    across = ring_of(setting, four, eight).all_reduce_seconds(4.0 * parameters / 8)
+    assert Replicas(hybrid, plans).across_groups_seconds(parameters, 0, 4.0) == pytest.approx(across)
 
 
 def test_one_group_of_all_replicas_is_no_hybrid(setting: Setting) -> None:
