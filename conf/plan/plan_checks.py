@@ -12,8 +12,7 @@ from conf.errors import InfeasiblePlan
 from conf.nearest import largest_share, next_multiple, padded_vocabulary
 from conf.plan.chunks import least_layers
 from conf.plan.expert_axis import check_expert_axis
-from conf.plan.setup_parts import EXAMPLE, SetupParts, StageBlock, written_blocks
-from conf.plan.setup_parts import KEY as MIXED
+from conf.plan.setup_parts import EXAMPLE, MIXED, SetupParts, StageBlock, written_blocks
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
 from conf.types.schema import PrecisionPlan
 

@@ -20,7 +20,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import BatchPlan, Count, Frozen, ParallelPlan, PrecisionPlan
 
-KEY, EXAMPLE = "mixed", "selene:512+dgx-h100:512"
+MIXED, EXAMPLE = "mixed", "selene:512+dgx-h100:512"
 MOST_DIGITS = 18  # more than any number of devices has, and few enough for Python to read quickly
 
 
@@ -57,7 +57,7 @@ def named_blocks(text: str, separator: str = "+", example: str = EXAMPLE) -> lis
     for part in text.split(separator):
         name, _, number = part.strip().partition(":")
         if not name or not is_count(number) or int(number) == 0:
-            raise ConfigError(KEY, text, "is not a list of clusters and devices", f"Write {example}.")
+            raise ConfigError(MIXED, text, "is not a list of clusters and devices", f"Write {example}.")
         blocks.append((name, int(number)))
     return blocks
 

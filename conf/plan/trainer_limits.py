@@ -44,7 +44,7 @@ class Beside(NamedTuple):
     recipe: MatmulRecipe | None = None
 
 
-PLAIN = Beside()
+BESIDE_NOTHING = Beside()
 
 
 class DeclaredLimit(Limit):
@@ -133,7 +133,7 @@ def limits_of_program(trainer: str) -> tuple[DeclaredLimit, ...]:
     return tuple(limit for limit in limits_of(trainer) if not limit.differs)
 
 
-def runs(trainer: str, name: str, value: Value, beside: Beside = PLAIN) -> bool:
+def runs(trainer: str, name: str, value: Value, beside: Beside = BESIDE_NOTHING) -> bool:
     """True if plans of this kind can be run with this value of a dotted key, or of a name of `DERIVED_VALUES`."""
     limits = (limit for limit in limits_of(trainer) if limit.of == name)
     return not any(limit.meets(value) and limit.holds(beside) for limit in limits)

@@ -15,8 +15,7 @@ from conf.compose.load import compose_tree
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree
 from conf.folders import options
-from conf.plan.setup_parts import EXAMPLE
-from conf.plan.setup_parts import KEY as MIXED
+from conf.plan.setup_parts import EXAMPLE, MIXED
 
 HEAD = """# Every key of the configuration
 

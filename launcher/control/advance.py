@@ -1,7 +1,9 @@
 """One step of a sweep: see how its trials stand, write down what is new, end what is not worth going on, start more.
 
 Whenever it is killed, the next one goes on: new points and endings are in the journal before anything is done about
-them, a start is in its folder's `submission.json` before `sbatch` is called, and the journal follows.
+them, a start is in its folder's `submission.json` before `sbatch` is called, and the journal follows. A job that was
+submitted while its number was lost is found by its name (`launcher.slurm.own_jobs`); `launcher.state` says which
+attempts have ended unseen.
 """
 
 from __future__ import annotations
@@ -227,7 +229,7 @@ class Conductor:
     def _has_failed(self, reading: TrialReading) -> bool:
         course = self.history.course_of(reading.name)
         # Neither what failed before the command was given, nor what was ordered to run again.
-        is_forgiven = course.ended_earlier or course.wants_another(submission_time_of(reading))
+        is_forgiven = course.ended_before_command or course.wants_another(submission_time_of(reading))
         return reading.outcome in FAILURES and not is_forgiven
 
     def _ends_with_sweep(self, reading: TrialReading) -> bool:
@@ -254,7 +256,7 @@ class Conductor:
         if not (reading.trial.stage or self.rules.wants(reading.trial)):
             return False
         # A person who cancels a job while the sweep goes on does not want it back until the command is given again.
-        return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_earlier).allows(reading)
+        return RetryRule(self.rules.max_resubmits, retry_cancelled=course.ended_before_command).allows(reading)
 
     def _ask_search(self, readings: Sequence[TrialReading], admission: Admission) -> Answer:
         """Ask the search for points for the slots that are free; nothing while there is none."""

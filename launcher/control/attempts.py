@@ -157,8 +157,13 @@ RETRIED_ELSEWHERE = frozenset({Fault.HANG, Fault.HARDWARE, Fault.START})
 """These may be the trial's fault or the node's: it is tried once more, on other nodes."""
 
 MOST_MOVES = 1
+"""How often a trial is tried elsewhere."""
+
 LEAVES_NODES = RETRIED_ELSEWHERE | {Fault.PREFLIGHT}
+"""After these the next attempt asks for other nodes."""
+
 BLAMES_NODE = LEAVES_NODES | {Fault.NODE}
+"""These make the nodes of the job suspects."""
 
 BAD_NODE_SUSPICION = 2.0
 """A node is left out once as many trials failed there, where each blames the nodes of its job in equal parts."""

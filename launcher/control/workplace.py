@@ -48,7 +48,7 @@ class Workplace(Protocol):
 class ProgressDisplay(Protocol):
     """A display of a running sweep: a context, entered when trials start and left when all have ended."""
 
-    def show(self, states: Sequence[TrialReading]) -> None: ...
+    def show(self, readings: Sequence[TrialReading]) -> None: ...
 
     def say(self, text: str) -> None:
         """Show a line that is no state of a trial, such as what went wrong and is tried again."""

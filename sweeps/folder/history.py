@@ -34,7 +34,7 @@ class Course:
         retry_after: a person wants another attempt after this one.
         pruned: why an attempt is to end.
         is_cancelled: a person ended the trial for good.
-        ended_earlier: its last end was known before the present command was given.
+        ended_before_command: its last end was known before the present command was given.
     """
 
     num_attempts: int = 0
@@ -45,7 +45,7 @@ class Course:
     retry_after: float | None = None
     pruned: dict[float, str] = field(default_factory=dict)
     is_cancelled: bool = False
-    ended_earlier: bool = False
+    ended_before_command: bool = False
 
     def wants_another(self, submitted: float) -> bool:
         """True if a person asked for one more attempt, and the last one is not it."""
@@ -131,7 +131,7 @@ class History:
             case Started(submitted=submitted):
                 course.started = submitted
             case Ended(submitted=submitted, device_seconds=device_seconds):
-                course.ended, course.ended_earlier = submitted, False
+                course.ended, course.ended_before_command = submitted, False
                 course.device_seconds += device_seconds
             case Pruned(submitted=submitted, because=because):
                 course.pruned[submitted] = because
@@ -144,4 +144,4 @@ class History:
         self.begun, self.is_cancelled, self.asked_last = entry, False, {}
         self.first_begun = self.first_begun or entry.time
         for course in self.courses.values():
-            course.ended_earlier = True
+            course.ended_before_command = True

@@ -75,7 +75,7 @@ def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Infe
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
     for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in kinds_of(space)):
-        reason = _refusal(strategy, parts)
+        reason = refusal_of(strategy, parts)
         if reason is not None:
             problem = f"{reason.problem}, and there is no other plan {shown}"
             return InfeasiblePlan(reason.key, reason.value, problem, f"{reason.remedy} {remedy}")
@@ -151,11 +151,12 @@ def _fastest(space: Space, parts: ExperimentParts, number: int) -> list[tuple[fl
 
 def refused_key(strategy: Strategy, parts: ExperimentParts) -> str | None:
     """The configuration key because of which the strategy cannot exist; None if it can."""
-    reason = _refusal(strategy, parts)
+    reason = refusal_of(strategy, parts)
     return None if reason is None else reason.key
 
 
-def _refusal(strategy: Strategy, parts: ExperimentParts) -> InfeasiblePlan | None:
+def refusal_of(strategy: Strategy, parts: ExperimentParts) -> InfeasiblePlan | None:
+    """Return why the strategy cannot exist, or not with what else is configured; None if it can."""
     try:
         strategy.experiment(parts)
     except InfeasiblePlan as reason:

@@ -21,7 +21,7 @@ from conf.overrides import Overrides, value_text
 from conf.plan.experiment import require_compilable, require_whole_attention
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.plan.plan_checks import require_recipe
-from conf.plan.setup_parts import KEY, is_count, named_blocks, written_blocks
+from conf.plan.setup_parts import MIXED, is_count, named_blocks, written_blocks
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Value
@@ -36,7 +36,7 @@ from train_core.costs.setting import Setting
 from train_core.costs.trainers import TRISWEEP
 
 KNOB_KEYS = {knob.key: knob.name for knob in KNOBS if knob.role != "given" and knob.group}
-PLAIN = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
+PLAIN_BY_KEY = {knob.key: knob.plain for knob in KNOBS if knob.role != "given" and knob.group}
 """The knobs of a plan that pins nothing."""
 VOCABULARY = "model.vocab_size"
 NOT_IN_MIXED = (
@@ -116,7 +116,7 @@ def request(
         remedy = (
             "Search with `trisweep plan --mixed selene:512,dgx-h100:512`, which prints the overrides of what it finds."
         )
-        raise ConfigError(KEY, written_blocks(settings.mixed), "is not varied by a search over one cluster", remedy)
+        raise ConfigError(MIXED, written_blocks(settings.mixed), "is not varied by a search over one cluster", remedy)
     require_computable(settings.model, settings.batch.micro_batch_size)
     knobs: dict[str, KnobValue] = {KNOB_KEYS[key]: _knob_value(settings, key) for key in pinned}
     if clusters:
@@ -237,7 +237,7 @@ def mixed_request(asked: Composition, text: str, implementation: str | None) -> 
 def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Every knob at its plainest value except for the pinned ones and what these imply."""
     # Chunks and the interleaved schedule need each other, so a person may pin one and leave out the other.
-    values: dict[str, Any] = {**PLAIN, **pinned}
+    values: dict[str, Any] = {**PLAIN_BY_KEY, **pinned}
     if values["parallel.virtual_pipeline_size"] != 1 and "parallel.schedule" not in pinned:
         values["parallel.schedule"] = "interleaved"
     if values["parallel.schedule"] == "interleaved" and "parallel.virtual_pipeline_size" not in pinned:

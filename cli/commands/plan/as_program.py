@@ -14,17 +14,16 @@ from cli.commands.plan.search import request_of, training_of
 from cli.commands.plan.search_options import SearchOptions
 from cli.output.console import complaints
 from conf.compose.load import Composition
-from conf.errors import ConfigError, InfeasiblePlan, UsageError
+from conf.errors import ConfigError, UsageError
 from conf.folders import options
 from conf.overrides import Override
-from conf.plan.experiment import Experiment, ExperimentParts
+from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
 from launcher.command_trainer.start import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence
 from sweeps.planner import choose
-from sweeps.planner.plans.strategy import Strategy
-from sweeps.planner.points import planned_points
+from sweeps.planner.points import planned_points, refusal_of
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -114,20 +113,14 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     one = wanted.settings.search.model_copy(update={"kind": "planner", "top_k": 1, "num_probes": 0})
     experiment = planned_points(best.space, parts, one)[0].strategy.experiment(parts)
     predicted = estimate(experiment, setting.implementation)
-    refusal = _refusal(best.strategy, parts)
+    refusal = refusal_of(best.strategy, parts)
     share = predicted.step_seconds / best.step_seconds - 1
-    notes = [f"The best plan of all is {share:.1%} faster: {refusal}"] if refusal and share > 0 else []
+    notes = []
+    if refusal is not None and share > 0:
+        notes = [f"The best plan of all is {share:.1%} faster: {refusal.key} = {refusal.value}: {refusal.problem}."]
     if wanted.padding:
         notes.append(padded_vocabulary_sentence(wanted.vocab_size, wanted.settings.model.vocab_size))
     return ChosenPlan(experiment, predicted, setting.implementation.name, tuple(notes))
-
-
-def _refusal(strategy: Strategy, parts: ExperimentParts) -> str:
-    try:
-        strategy.experiment(parts)
-    except InfeasiblePlan as reason:
-        return f"{reason.key} = {reason.value}: {reason.problem}."
-    return ""
 
 
 def _best_of_sweep(composition: Composition) -> ChosenPlan:

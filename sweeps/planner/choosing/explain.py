@@ -69,7 +69,7 @@ def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implemen
     A plan that cannot exist is explained too: the reason is the explanation.
     """
     try:
-        setup = priceable(strategy, _pad_vocabulary(parts, strategy), implementation)
+        setup = priceable(strategy, padded_for(parts, strategy.parallel.tensor_parallel_size), implementation)
     except InfeasiblePlan as error:
         return Explanation(plain_label(strategy), str(error), None, {}, {}, ())
     predicted = estimate(setup, implementation)
@@ -88,10 +88,6 @@ def explain(strategy: Strategy, parts: ExperimentParts, implementation: Implemen
         memory=_sort_descending(predicted.stages[predicted.worst_stage].by_kind()),
         alternatives=tuple(alternatives),
     )
-
-
-def _pad_vocabulary(parts: ExperimentParts, strategy: Strategy) -> ExperimentParts:
-    return padded_for(parts, strategy.parallel.tensor_parallel_size)
 
 
 def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implementation) -> Setup:
@@ -139,7 +135,9 @@ def _alternative(
 ) -> Alternative:
     value = _value_text(knob, changed)
     try:
-        predicted = estimate(priceable(changed, _pad_vocabulary(parts, changed), implementation), implementation)
+        predicted = estimate(
+            priceable(changed, padded_for(parts, changed.parallel.tensor_parallel_size), implementation), implementation
+        )
     except InfeasiblePlan as error:
         return Alternative(knob, value, None, f"{error.key} = {error.value}: {error.problem}", None)
     slower = predicted.step_seconds / plan.step_seconds - 1 if predicted.fits else None

@@ -107,7 +107,7 @@ def _other_pipelines(strategy: Strategy, num_layers: int, trainer: Implementatio
     p, schedule = parallel.pipeline_parallel_size, parallel.schedule
     if p == 1:
         return
-    layers_of = parallel.layers_per_stage or spread_layers(num_layers, p, *even_ends(num_layers, p))
+    layers_of = strategy.layers_per_stage(num_layers)
     ends = (layers_of[0], layers_of[-1])
     chunks = [size for size in chunk_numbers(num_layers, p) if has_chunks(num_layers, p, ends, size)]
     for other in _runnable_values(trainer, "schedule", SEARCHED_SCHEDULES):

@@ -5,6 +5,7 @@ makes it, and of the smallest bubble that any schedule leaves. With w seconds fo
 a micro-batch on all p stages together and s on the slowest, m micro-batches and at most v chunks,
 `train_core.costs.step.schedule` gives at least
 
+    GPipe          (w - s) + m s, which is interleaving of one chunk
     interleaved    (w - s) / v + m s, with fewer micro-batches than stages w + (m - 1) s / v
     1F1B           w + (m - 1) s - (min(m, p) - 1) s / 2, hence the half: the longer of its two chains is no shorter
                    than their mean

@@ -8,7 +8,7 @@ from functools import lru_cache
 from conf.compose.settings import Settings
 from conf.plan.expert_axis import require_own_experts
 from conf.plan.knobs import KNOB, KnobValue
-from conf.plan.trainer_limits import PLAIN, Beside, limits_of
+from conf.plan.trainer_limits import BESIDE_NOTHING, Beside, limits_of
 from conf.plan.trainer_limits import runs as trainer_runs
 from conf.types.schema import Frozen, Value
 from conf.types.trainer_spec import TRISWEEP
@@ -19,7 +19,7 @@ def runs(
     trainer: Implementation,
     knob: str,
     value: KnobValue,
-    beside: Beside = PLAIN,
+    beside: Beside = BESIDE_NOTHING,
 ) -> bool:
     """True if the trainer runs plans of this kind in which the knob has this value."""
     # How layers are spread is a kind of its own, about which `layouts` asks.

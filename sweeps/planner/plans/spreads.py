@@ -7,17 +7,15 @@ from itertools import product
 from typing import NamedTuple
 
 from conf.plan.chunks import least_layers
-from conf.plan.knobs import SCHEDULES
 from conf.plan.trainer_call import layer_split
 from sweeps.planner.plans.strategy import even_ends, spread_layers
-from train_core.costs.step.schedule import INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
+from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 
 MOST_LAYERS_LIGHTER = 4
 """The first and the last stage are tried with up to this many layers less than an even spread gives them. What they
 hold besides layers, embedding and head, weighs up to 2.6 layers in the models of conf/model (a Llama 3.1 8B's head)."""
 MOST_LAYERS_LIGHTER_IN_CHUNKS = 2
 """The same of interleaved stages, of which each number of chunks is tried with these ends."""
-GPIPE = SCHEDULES.index("gpipe")
 
 
 class StageLayout(NamedTuple):
@@ -65,7 +63,9 @@ def all_layouts(
     chunked = [
         _layout(INTERLEAVED, num_chunks, num_layers, num_stages, pair)
         for num_chunks in ([pinned_chunks] if pinned_chunks else chunk_numbers(num_layers, num_stages))
-        for pair in ([pinned_ends] if pinned_ends else _chunked_ends(num_layers, num_stages))
+        for pair in (
+            [pinned_ends] if pinned_ends else layer_ends(num_layers, num_stages, MOST_LAYERS_LIGHTER_IN_CHUNKS)
+        )
         if num_chunks > 1 and has_chunks(num_layers, num_stages, pair, num_chunks)
     ]
     others = [layout._replace(schedule=schedule) for schedule in (ZERO_BUBBLE, GPIPE) for layout in plain]
@@ -84,10 +84,6 @@ def has_chunks(num_layers: int, num_stages: int, ends: tuple[int, int], num_chun
     """True if every chunk has a layer, or embedding or head in place of one."""
     layers = spread_layers(num_layers, num_stages, *ends)
     return all(count >= least_layers(stage, num_stages, num_chunks) for stage, count in enumerate(layers))
-
-
-def _chunked_ends(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
-    return layer_ends(num_layers, num_stages, MOST_LAYERS_LIGHTER_IN_CHUNKS)
 
 
 def _layout(schedule: int, num_chunks: int, num_layers: int, num_stages: int, ends: tuple[int, int]) -> StageLayout:

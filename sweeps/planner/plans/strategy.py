@@ -17,7 +17,7 @@ from train_core.costs.setting import Plans, Setting
 GROUPS: Mapping[str, type[ParallelPlan] | type[BatchPlan]] = {"parallel": ParallelPlan, "batch": BatchPlan}
 
 
-PLAIN: Mapping[str, KnobValue] = {
+PLAIN_KNOBS: Mapping[str, KnobValue] = {
     name: field.default
     for plan in GROUPS.values()
     for name, field in plan.model_fields.items()
@@ -39,7 +39,7 @@ class Strategy:
     @classmethod
     def of(cls, values: Mapping[str, KnobValue]) -> Strategy:
         """The strategy of these knobs, by their names; sizes that follow from others are not looked at."""
-        values = {**PLAIN, **values}
+        values = {**PLAIN_KNOBS, **values}
         stated: dict[str, Any] = {name: values[name] for plan in GROUPS.values() for name in plan.model_fields}
         # `model_construct` skips pydantic's checks, which would refuse what a strategy is allowed to describe.
         parallel = ParallelPlan.model_construct(**{name: stated[name] for name in ParallelPlan.model_fields})

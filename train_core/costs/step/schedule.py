@@ -11,6 +11,10 @@ Of m micro-batches on p stages, where the slowest stage takes s for one and all 
     ZB-H1          m s + what the other stages wait, which weight gradients fill: at most (F + B - W) each
 
 The bubble is what is left of this after computation and communication of the slowest stage (`step_time.run_pipeline`).
+
+A further schedule needs a formula here, its passes in flight in `stage_memory.chunks_in_flight`, the end of its last
+backward pass in `step_time`, and in `sweeps.planner.plans` layouts to try (`spreads`) and a bound (`bounds`); its name
+is one of `conf.plan.knobs.SCHEDULES`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The bytes that a rank holds under ZeRO-3 where torch's FSDP2 carries it out, layer by layer.
+"""The bytes that a rank holds under ZeRO-2 and 3. Most of them are those of ZeRO-3 as torch's FSDP2 carries it out.
 
-That is so for this trainer, torchtitan and plain FSDP (`shards_masters`). There is no pipeline then
-(`conf.plan.plan_checks`): the stage is first and last at once, with one micro-batch in flight.
+It does so layer by layer, for this trainer, torchtitan and plain FSDP (`shards_masters`). There is no pipeline then
+(`conf.plan.plan_checks`): the stage is first and last at once, with one micro-batch in flight. At the end of the module
+stand what ZeRO-2 holds of gradients, in pipelines too, and how far DeepSpeed gathers ahead.
 
 Tests hold these bytes against rehearsals. A rank keeps nothing of the weights but fp32 shards, which are gathered in
 the width of activations: embedding, last norm and head for the whole pass, a layer for its own passes, and the next

@@ -37,7 +37,7 @@ from train_core.costs.step.sharded_memory import fullest_moment, gathered_bytes,
 from train_core.costs.terms import GroupMemory
 
 ADAM_STATES = 2
-ALL = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
+NO_LIMIT = np.iinfo(np.int64).max  # GPipe has no limit of its own; the number of micro-batches is the limit
 
 
 def group_memory(stage: PricedStage) -> GroupMemory:
@@ -95,7 +95,7 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
     later, group = p - stage, largest_group(plans.num_micro_batches, p)
     most = {
         "1f1b": later,
-        "gpipe": np.asarray(ALL),
+        "gpipe": np.asarray(NO_LIMIT),
         "interleaved": 2 * (later - 1) + (v - 1) * group + 1,
         "zero-bubble": p,
     }

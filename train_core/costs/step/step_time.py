@@ -274,8 +274,8 @@ def update_seconds(stage: PricedStage) -> Floats:
     moved = update_bytes(setting, stage.plans, whole, owned)
     passed = whole * setting.implementation.whole_gradient_bytes
     if setting.offload_optimizer:
-        return moved / setting.cluster.host_bytes_per_second + memory_bound_seconds(setting, passed, 0)
-    return memory_bound_seconds(setting, moved + passed, 1)
+        return moved / setting.cluster.host_bytes_per_second + memory_bound_seconds(setting, passed, num_kernels=0)
+    return memory_bound_seconds(setting, moved + passed, num_kernels=1)
 
 
 def ranks_per_core(num_devices: Integers | int, cluster: ClusterSpec) -> Floats:
