@@ -22,7 +22,7 @@ from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages, recomputed_layers
 from train_core.costs.step.priced_stage import PricedStage, priced_stages
-from train_core.costs.step.replicas import Replicas
+from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
@@ -212,7 +212,7 @@ def _entries(setup: Setup) -> Mapping[str, Any]:
 
 def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGroup) -> tuple[StageMemory, ...]:
     """The memory of every stage that is listed, first to last."""
-    memory = group_memory(PricedStage(Replicas(setting, plans), work, stages))
+    memory = group_memory(PricedStage(PricedReplicas(setting, plans), work, stages))
     columns = {
         name: np.broadcast_to(getattr(memory, name), stages.layers.shape).tolist()
         for name in (*MEMORY_KINDS, "parameters")

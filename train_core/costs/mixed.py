@@ -14,7 +14,7 @@ import numpy as np
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import Replicas
+from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import (
     after_pipeline,
@@ -68,7 +68,7 @@ def mixed_step(
         works: the work of the plans on each type.
         stages: the whole pipeline in groups, first to last.
     """
-    replicas = [Replicas(each.setting, plans) for each in types]
+    replicas = [PricedReplicas(each.setting, plans) for each in types]
     priced = [PricedStage(replicas[each.type_index], works[each.type_index], each.group) for each in stages]
     passes = [stage_passes(stage) for stage in priced]
     groups = [each.group for each in stages]
@@ -109,7 +109,7 @@ def block_shortfall(
     shortfall: Integers = np.asarray(least)
     worst, needed = np.asarray(0), np.asarray(0)
     for each in stages:
-        total = group_memory(PricedStage(Replicas(setting, plans), work, each.group)).total_bytes
+        total = group_memory(PricedStage(PricedReplicas(setting, plans), work, each.group)).total_bytes
         lacks = np.where(each.group.count > 0, total - setting.cluster.device.memory_bytes, least)
         fuller = lacks > shortfall
         shortfall = np.where(fuller, lacks, shortfall)

@@ -19,7 +19,7 @@ from train_core.costs.mixed import on_widest_link
 from train_core.costs.setting import Floats, Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_stages
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import Replicas
+from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.step_time import (
     Passes,
     hop_seconds,
@@ -78,7 +78,7 @@ class _Block:
     @property
     def priced_stage(self) -> PricedStage:
         """All stages of the block in the columns of one priced stage."""
-        return PricedStage(Replicas(self.setting, self.plans), self.work, self.stages)
+        return PricedStage(PricedReplicas(self.setting, self.plans), self.work, self.stages)
 
     def hop(self) -> float:
         """Seconds of the transfer to a neighbour on the same type of devices, for one chunk."""

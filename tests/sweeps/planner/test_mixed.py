@@ -22,7 +22,7 @@ from train_core.costs.price import price
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import Replicas
+from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.schedule import MicroBatchSeconds, pipeline_seconds
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.step.step_time import hop_seconds, reduction_seconds, stage_passes, update_seconds
@@ -97,7 +97,7 @@ def seconds_of(
     for stage, (kind, held) in enumerate(zip(kinds, layers, strict=True)):
         setting, work = spaces[kind].setting, works[kind]
         group = StageGroup(*(np.array([one]) for one in (1, stage, held, stage == 0, stage == p - 1)))
-        priced = PricedStage(Replicas(setting, plans), work, group)
+        priced = PricedStage(PricedReplicas(setting, plans), work, group)
         if group_memory(priced).total_bytes[0] > setting.cluster.device.memory_bytes:
             return inf
         passes = stage_passes(priced)

@@ -16,7 +16,7 @@ from train_core.costs.price import Prices, price
 from train_core.costs.setting import Plans, Scale, Setting
 from train_core.costs.stages import each_stage, spread_stages
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import Replicas
+from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.terms import GroupMemory
 from train_core.costs.work import work_of
@@ -123,4 +123,4 @@ def stage_memories(setting: Setting, **plan: Any) -> GroupMemory:
     """Of every stage, first to last, in columns of as many entries."""
     plans = plan_of(setting, **plan)
     stages = each_stage([group for group in spread_stages(plans, setting.model.num_layers) if group.count[0] > 0])
-    return group_memory(PricedStage(Replicas(setting, plans), work_of(setting, plans), stages))
+    return group_memory(PricedStage(PricedReplicas(setting, plans), work_of(setting, plans), stages))

@@ -29,7 +29,7 @@ from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import Replicas
+from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
 from train_core.costs.work import work_of
 from train_core.model.dropout import AttentionWithDropout
@@ -346,7 +346,7 @@ def test_a_middle_stage_keeps_its_layers_activations_and_its_output() -> None:
     )
     plans, setting = plan_of(experiment), setting_of(experiment)
     group = StageGroup(*map(np.array, ([1], [7], [6], [0], [0])))
-    stage = group_memory(PricedStage(Replicas(setting, plans), work_of(setting, plans), group))
+    stage = group_memory(PricedStage(PricedReplicas(setting, plans), work_of(setting, plans), group))
     with fake_stage(experiment, rank=7 * 4) as built:
         x = torch.empty(2048, 1, 12288, dtype=torch.bfloat16, requires_grad=True)
         with keeping(built) as kept:

@@ -30,7 +30,7 @@ class Runs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class PricedRing:
     """The rings of groups, in columns.
 
     Attributes:
@@ -57,10 +57,10 @@ class Ring:
         return self.start_seconds + 2.0 * self.pass_seconds(num_bytes)
 
 
-def ring_of(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | None = None) -> Ring:
+def ring_of(setting: Setting, num_ranks: Integers, stride: Integers, runs: Runs | None = None) -> PricedRing:
     """The ring of each group of `num_ranks` ranks, `stride` apart or in `runs`."""
     find = _evenly_spaced if runs is None else partial(_in_runs, runs=runs)
-    return Ring(num_ranks, *find(setting, num_ranks, stride), _start_seconds(setting, num_ranks))
+    return PricedRing(num_ranks, *find(setting, num_ranks, stride), _start_seconds(setting, num_ranks))
 
 
 def _evenly_spaced(setting: Setting, num_ranks: Integers, stride: Integers) -> tuple[Floats, Floats]:

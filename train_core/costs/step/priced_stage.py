@@ -12,7 +12,7 @@ import numpy as np
 from train_core.costs.counts.parameters import final_norm_parameters
 from train_core.costs.setting import Integers, Plans, Setting, by_distinct
 from train_core.costs.stages import StageGroup, recomputed_layers
-from train_core.costs.step.replicas import Replicas, expert_replicas, num_shards, within_group
+from train_core.costs.step.replicas import PricedReplicas, expert_replicas, num_shards, within_group
 from train_core.costs.work import Work, recompute_by_layer
 
 
@@ -25,7 +25,7 @@ class PricedStage:
         work: costs of a layer, of the embedding and of the head, by plan.
     """
 
-    replicas: Replicas
+    replicas: PricedReplicas
     work: Work
     group: StageGroup
 
@@ -121,5 +121,5 @@ class PricedStage:
 
 def priced_stages(setting: Setting, plans: Plans, work: Work, groups: Sequence[StageGroup]) -> list[PricedStage]:
     """One for each group, in order."""
-    replicas = Replicas(setting, plans)
+    replicas = PricedReplicas(setting, plans)
     return [PricedStage(replicas, work, group) for group in groups]

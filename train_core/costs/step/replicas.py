@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.primitives.collectives import Ring, Runs, ring_of
+from train_core.costs.primitives.collectives import PricedRing, Runs, ring_of
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 
 
@@ -26,7 +26,7 @@ def expert_replicas(setting: Setting, plans: Plans) -> Integers:
 
 
 @dataclass(frozen=True)
-class Replicas:
+class PricedReplicas:
     """The ranks that hold the same weights of the stages of plans. Their rings are found once for all stages."""
 
     setting: Setting
@@ -69,13 +69,13 @@ class Replicas:
         return seconds + ring_of(setting, -(-replicas // members), apart).all_reduce_seconds(sent / members)
 
     @cached_property
-    def _ring(self) -> Ring:
+    def _ring(self) -> PricedRing:
         setting, plans = self.setting, self.plans
         members = np.where(plans.zero_stage == 0, plans.num_replicas, num_shards(setting, plans))
         return ring_of(setting, *replica_group(setting, plans, members))
 
     @cached_property
-    def _expert_ring(self) -> Ring | None:
+    def _expert_ring(self) -> PricedRing | None:
         setting, plans = self.setting, self.plans
         if setting.model.experts is None:
             return None
@@ -84,7 +84,7 @@ class Replicas:
         return ring_of(setting, holders, expert_stride(setting, plans))
 
     @cached_property
-    def _ring_across_groups(self) -> Ring:
+    def _ring_across_groups(self) -> PricedRing:
         return ring_of(self.setting, *same_shard_group(self.setting, self.plans))
 
 

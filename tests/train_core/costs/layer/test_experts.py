@@ -25,7 +25,7 @@ from train_core.costs.primitives.collectives import exchange_seconds
 from train_core.costs.setting import Setting
 from train_core.costs.stages import spread_stages
 from train_core.costs.step.priced_stage import PricedStage
-from train_core.costs.step.replicas import Replicas, expert_replicas
+from train_core.costs.step.replicas import PricedReplicas, expert_replicas
 from train_core.costs.work import work_of
 
 S, H, F, TOP_K, EXPERTS, WIDTH = 4096, 4096, 14336, 2, 8, 2  # of Mixtral 8x7B in bf16
@@ -183,7 +183,7 @@ def test_experts_are_reduced_over_the_ranks_that_hold_the_same_ones(mixtral: Set
 def test_all_ranks_together_own_every_parameter_once(mixtral: Setting) -> None:
     plans = plan_of(mixtral, data_parallel_size=32, expert_parallel_size=8, zero_stage=1)
     (group,) = spread_stages(plans, mixtral.model.num_layers)
-    owned = PricedStage(Replicas(mixtral, plans), work_of(mixtral, plans), group).owned_parameters[0]
+    owned = PricedStage(PricedReplicas(mixtral, plans), work_of(mixtral, plans), group).owned_parameters[0]
     assert owned * 32 == pytest.approx(num_parameters(mixtral.model), rel=1e-6)
 
 

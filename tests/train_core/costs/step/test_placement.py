@@ -21,8 +21,8 @@ from tests.train_core.costs.priced import (
 from train_core.costs.primitives.collectives import ring_of, transfer_seconds
 from train_core.costs.setting import Setting
 from train_core.costs.step.replicas import (
+    PricedReplicas,
     RankGroup,
-    Replicas,
     expert_replicas,
     pipeline_extent,
     replica_group,
@@ -97,7 +97,7 @@ def test_the_order_says_whether_stages_or_replicas_share_a_node(
     plans = plan_of(setting, **sizes, sequence_parallel=True, zero_stage=1)
     work = work_of(setting, plans)
     assert hop_seconds(setting, plans, work) == pytest.approx(work.hidden_bytes / 2 / 1e9 * hop)
-    assert Replicas(setting, plans).gather_seconds(np.array([5 * 10**8]), 0, 2.0) == pytest.approx(gather)
+    assert PricedReplicas(setting, plans).gather_seconds(np.array([5 * 10**8]), 0, 2.0) == pytest.approx(gather)
 
 
 def test_all_stages_wait_for_the_hop_that_leaves_the_node() -> None:
@@ -115,10 +115,10 @@ def test_context_ranks_are_neighbours_and_replicas_of_a_pipeline_are_not() -> No
     setting = placed(True)
     sizes: dict[str, Any] = {"context_parallel_size": 2, "pipeline_parallel_size": 4, "data_parallel_size": 2}
     plans = plan_of(setting, **sizes, zero_stage=1)
-    found = Replicas(setting, plans).gather_seconds(np.array([5 * 10**8]), 0, 2.0)
+    found = PricedReplicas(setting, plans).gather_seconds(np.array([5 * 10**8]), 0, 2.0)
     assert found == pytest.approx(3 / 4 / 50)
     inside = placed(False)
-    assert Replicas(inside, plans).gather_seconds(np.array([5 * 10**8]), 0, 2.0) == pytest.approx(3 / 4 / 300)
+    assert PricedReplicas(inside, plans).gather_seconds(np.array([5 * 10**8]), 0, 2.0) == pytest.approx(3 / 4 / 300)
 
 
 @pytest.mark.parametrize(("group", "apart"), [(2, 2), (1, 1)])
@@ -127,7 +127,7 @@ def test_groups_that_share_out_add_up_over_whole_pipelines(group: int, apart: in
     plans = plan_of(setting, pipeline_parallel_size=8, data_parallel_size=4, zero_stage=1)
     shard = 4.0 * np.array([10**9]) / group
     expected = ring_of(setting, np.array([4 // group]), np.array([8 * apart])).all_reduce_seconds(shard)
-    assert Replicas(setting, plans).across_groups_seconds(np.array([10**9]), 0, 4.0) == pytest.approx(expected)
+    assert PricedReplicas(setting, plans).across_groups_seconds(np.array([10**9]), 0, 4.0) == pytest.approx(expected)
 
 
 def test_a_tied_embedding_is_added_up_over_the_length_of_one_pipeline() -> None:
@@ -148,7 +148,7 @@ def test_experts_of_two_pipelines_are_a_whole_pipeline_apart() -> None:
     plans = plan_of(setting, **sizes, pipeline_parallel_size=2, data_parallel_size=4, zero_stage=1)
     experts = np.array([10**9])
     assert expert_replicas(setting, plans) == 4
-    found = Replicas(setting, plans).gather_seconds(experts, experts, 2.0)
+    found = PricedReplicas(setting, plans).gather_seconds(experts, experts, 2.0)
     assert found == pytest.approx(ring_of(setting, np.array([4]), np.array([16])).gather_seconds(2.0 * experts))
 
 

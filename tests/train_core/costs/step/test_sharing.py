@@ -11,7 +11,7 @@ import pytest
 from tests.train_core.costs.priced import plan_of, seconds, setting_of, stage_memories
 from train_core.costs.primitives.collectives import ring_of
 from train_core.costs.setting import Setting
-from train_core.costs.step.replicas import Replicas, num_shards
+from train_core.costs.step.replicas import PricedReplicas, num_shards
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_groups_gather_among_themselves_and_add_up_shards_with_the_others(settin
     plans = plan_of(hybrid, data_parallel_size=32, zero_stage=zero_stage)
     eight, one, four = np.array([8]), np.array([1]), np.array([4])
     inside = ring_of(setting, eight, one).gather_seconds(2.0 * parameters)
-    assert Replicas(hybrid, plans).gather_seconds(parameters, 0 * parameters, 2.0) == pytest.approx(inside)
+    assert PricedReplicas(hybrid, plans).gather_seconds(parameters, 0 * parameters, 2.0) == pytest.approx(inside)
     across = ring_of(setting, four, eight).all_reduce_seconds(4.0 * parameters / 8)
-    assert Replicas(hybrid, plans).across_groups_seconds(parameters, 0, 4.0) == pytest.approx(across)
+    assert PricedReplicas(hybrid, plans).across_groups_seconds(parameters, 0, 4.0) == pytest.approx(across)
 
 
 def test_one_group_of_all_replicas_is_no_hybrid(setting: Setting) -> None:
