@@ -55,7 +55,7 @@ endif
 
 .venv/.installed-dev: .venv/.installed
 	@echo "Installing what checks and tests need: another minute or two, and 0.5 GB ..."
-	@$(PIP) install --quiet -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
+	@$(PIP) install --quiet --no-compile -c constraints.txt $(TORCH_CONSTRAINT) -e .[dev]
 	@touch $@
 
 setup: .venv/.installed ## install into .venv; the command is then .venv/bin/trisweep

@@ -44,7 +44,7 @@ SHARED = {
 Any other file is a group of its own, so that what its fixtures set up is set up once."""
 
 SECOND_CLUSTER = "slurm-2"
-ON_SECOND_CLUSTER = [f"slurm/test_{of}.py" for of in ("allocation", "chaos", "doctor", "pbs", "preflight", "stages")]
+ON_SECOND_CLUSTER = [f"slurm/test_{of}.py" for of in ("allocation", "chaos", "pbs", "stages")]
 """Half of the tests on Slurm, which mostly wait, in a group that has a cluster of its own. Where the environment names
 a cluster, there is only that one."""
 
