@@ -5,12 +5,12 @@ from __future__ import annotations
 from benchmarks.replay.machine import InventedMachine
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
-from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops
+from train_core.costs.counts.flops import FLOPS_FORMULA, model_flops
 from train_core.costs.counts.parameters import num_parameters
-from train_core.costs.estimate import num_recomputed, plan_of, setting_of
+from train_core.costs.estimate import executed_flops, plan_of, setting_of
 from train_core.costs.implementation import Implementation
 from train_core.costs.terms import StepTime, row_of
-from train_core.costs.trainers import TRISWEEP
+from train_core.costs.trainers import IMPLEMENTATIONS, TRISWEEP
 from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms
 
 REPLAYED = "replayed on a made-up machine"
@@ -56,7 +56,7 @@ def as_measured(
 def _performance(experiment: Experiment, seconds: float, peak: float, breakdown: Breakdown | None) -> Performance:
     model, batch, devices = experiment.model, experiment.batch, experiment.parallel.world_size
     needed = model_flops(model, batch.global_batch_size)
-    executed = hardware_flops(model, batch.global_batch_size, experiment.parallel.recompute, num_recomputed(experiment))
+    executed = executed_flops(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
     rate, peak_flops = 1 / (seconds * devices), experiment.peak_flops_per_second
     return Performance(
         step_seconds=seconds,

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from conf.plan.experiment import Experiment
-from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, hardware_flops, model_flops, num_parameters, num_recomputed
+from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
 from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics
 from train_core.process.git_sha import git_sha
 
@@ -44,13 +44,7 @@ def performance_of(
         statistics.median(times),
     )
     needed = model_flops(experiment.model, batch)
-    executed = hardware_flops(
-        experiment.model,
-        batch,
-        experiment.parallel.recompute,
-        num_recomputed(experiment),
-        selects_operators=IMPLEMENTATIONS[experiment.trainer.costs_of].selective_operators,
-    )
+    executed = executed_flops(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
     rate, peak = 1 / (seconds * num_devices), experiment.peak_flops_per_second
     declared = experiment.cluster.device.peak_source
     printed = [tflops[step.step] for step in timed if step.step in tflops]

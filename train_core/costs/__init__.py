@@ -15,7 +15,7 @@ Which plans a trainer can run at all stands in `conf.plan.trainer_limits`.
 from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
-from train_core.costs.estimate import Estimate, estimate, estimates, num_recomputed, own_hardware_flops
+from train_core.costs.estimate import Estimate, estimate, estimates, executed_flops
 from train_core.costs.implementation import Implementation
 from train_core.costs.terms import MEMORY_KINDS, STEP_TERMS, StageMemory, StepTime
 from train_core.costs.trainers import IMPLEMENTATIONS
@@ -33,9 +33,8 @@ __all__ = [
     "block_rates",
     "estimate",
     "estimates",
+    "executed_flops",
     "hardware_flops",
     "model_flops",
     "num_parameters",
-    "num_recomputed",
-    "own_hardware_flops",
 ]

@@ -226,12 +226,12 @@ def num_recomputed(setup: Setup) -> int:
     return sum(recomputed_layers(layers, chunks, every) for layers in setup.layers_per_stage)
 
 
-def own_hardware_flops(setup: Setup, attended_share: float = 1.0) -> int:
-    """The FLOPs of a step of this package's own trainer, over all devices; see `hardware_flops`."""
-    model, parallel, size = setup.model, setup.parallel, setup.batch.global_batch_size
-    layers = num_recomputed(setup)
-    counted = hardware_flops(model, size, parallel.recompute, layers, attended_share)
-    return counted + repeated_flops(model, size, parallel, layers)
+def executed_flops(setup: Setup, implementation: Implementation = TRISWEEP, attended_share: float = 1.0) -> int:
+    """The FLOPs of a step over all devices, those that the trainer repeats included; see `hardware_flops`."""
+    model, parallel, size, layers = setup.model, setup.parallel, setup.batch.global_batch_size, num_recomputed(setup)
+    selects = implementation.selective_operators
+    counted = hardware_flops(model, size, parallel.recompute, layers, attended_share, selects_operators=selects)
+    return counted + (repeated_flops(model, size, parallel, layers) if implementation.name == TRISWEEP.name else 0)
 
 
 def _estimate(
@@ -244,15 +244,7 @@ def _estimate(
     worst = max(range(len(stages)), key=lambda stage: stages[stage].total_bytes - capacities[stage])
     capacity = capacities[worst]
     needed = model_flops(model, batch.global_batch_size)
-    executed = hardware_flops(
-        model,
-        batch.global_batch_size,
-        parallel.recompute,
-        num_recomputed(setup),
-        selects_operators=implementation.selective_operators,
-    )
-    if implementation.name == TRISWEEP.name:
-        executed = own_hardware_flops(setup)
+    executed = executed_flops(setup, implementation)
     seconds, peak = float(step.total_seconds[index]), setup.peak_flops_per_second
     # Steps per second and device.
     rate = 1 / (seconds * parallel.world_size)

@@ -18,9 +18,9 @@ from train_core.costs import (
     DOCUMENT_FLOPS_FORMULA,
     FLOPS_FORMULA,
     block_rates,
+    executed_flops,
     model_flops,
     num_parameters,
-    own_hardware_flops,
 )
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics
 from train_core.model.dtypes import DTYPES
@@ -208,7 +208,7 @@ class Meter:
         timed = self._timed_seconds()
         seconds = statistics.median(timed)  # one disturbed step must not change the result
         share = statistics.fmean(self.attended_share(step.step) for step in self._timed_steps())
-        needed, executed = model_flops(experiment.model, batch, share), own_hardware_flops(experiment, share)
+        needed, executed = model_flops(experiment.model, batch, share), executed_flops(experiment, attended_share=share)
         rate = 1 / (seconds * self.num_devices)
         breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
         energy, tokens = self.energy.of_all_ranks(self.axis), batch * experiment.model.seq_length
