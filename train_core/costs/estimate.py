@@ -20,7 +20,7 @@ from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
 from train_core.costs.setting import Plans, Setting
-from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages, recomputed_layers
+from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages
 from train_core.costs.step.priced_stage import PricedStage, priced_stages
 from train_core.costs.step.replicas import PricedReplicas
 from train_core.costs.step.stage_memory import group_memory
@@ -220,18 +220,23 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGro
     return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
-def num_recomputed(setup: Setup) -> int:
-    """Count the layers of the whole model whose forward pass, or attention core, runs again."""
-    chunks, every = setup.parallel.virtual_pipeline_size, setup.parallel.recompute_every
-    return sum(recomputed_layers(layers, chunks, every) for layers in setup.layers_per_stage)
-
-
 def executed_flops(setup: Setup, implementation: Implementation = TRISWEEP, attended_share: float = 1.0) -> int:
     """The FLOPs of a step over all devices, those that the trainer repeats included; see `hardware_flops`."""
-    model, parallel, size, layers = setup.model, setup.parallel, setup.batch.global_batch_size, num_recomputed(setup)
-    selects = implementation.selective_operators
-    counted = hardware_flops(model, size, parallel.recompute, layers, attended_share, selects_operators=selects)
-    return counted + (repeated_flops(model, size, parallel, layers) if implementation.name == TRISWEEP.name else 0)
+    model, parallel, size = setup.model, setup.parallel, setup.batch.global_batch_size
+    # The first of each chunk's layers, and every n-th after it, recompute something.
+    chunks = [chunk for chunks in setup.chunk_ranges for chunk in chunks]
+    recomputed = [layer for chunk in chunks for layer in chunk[:: parallel.recompute_every]]
+    counted = hardware_flops(
+        model,
+        size,
+        parallel.recompute,
+        len(recomputed),
+        attended_share,
+        num_dense_recomputed=sum(layer < model.num_dense_layers for layer in recomputed),
+        selects_operators=implementation.selective_operators,
+    )
+    is_own = implementation.name == TRISWEEP.name
+    return counted + (repeated_flops(model, size, parallel, len(recomputed)) if is_own else 0)
 
 
 def _estimate(

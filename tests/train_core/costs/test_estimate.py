@@ -8,7 +8,7 @@ import pytest
 
 from conf.plan.experiment import Experiment
 from tests.composed import load
-from train_core.costs import IMPLEMENTATIONS, estimate, estimates
+from train_core.costs import IMPLEMENTATIONS, estimate, estimates, executed_flops, hardware_flops
 from train_core.costs.estimate import MOST_AT_ONCE
 
 PLACES = {
@@ -48,3 +48,20 @@ def test_more_setups_than_are_priced_at_once_keep_their_order() -> None:
     implementation = IMPLEMENTATIONS["trisweep"]
     found = estimates([(short, implementation), (long, implementation)] * MOST_AT_ONCE)
     assert found == [estimate(short, implementation), estimate(long, implementation)] * MOST_AT_ONCE
+
+
+def test_recomputed_layers_are_counted_by_what_each_of_them_is() -> None:
+    """Of four layers the first, which has no experts, and the third are recomputed."""
+    overrides = [
+        "model=moe-proxy",
+        "model.experts.num_dense_layers=1",
+        "parallel.recompute=full",
+        "parallel.recompute_every=2",
+        "cluster=local",
+    ]
+    experiment = load([*overrides, "precision=fp32", "parallel.world_size=1"]).experiment()
+    model, size = experiment.model, experiment.batch.global_batch_size
+    assert (model.num_layers, model.num_dense_layers) == (4, 1)
+    both = hardware_flops(model, size, "full", 2, num_dense_recomputed=1)
+    assert executed_flops(experiment, IMPLEMENTATIONS["megatron-core"]) == both
+    assert both < hardware_flops(model, size, "full", 2)

@@ -150,12 +150,14 @@ def hardware_flops(
     num_recomputed: int | None = None,
     attended_share: float = 1.0,
     *,
+    num_dense_recomputed: int | None = None,
     selects_operators: bool = False,
 ) -> int:
     """`model_flops` plus the recomputed forward passes: the layers for full, the attention core for selective.
 
     Args:
         num_recomputed: layers in which that happens; None for all.
+        num_dense_recomputed: those of them that have no experts; None for as large a part of both kinds.
         attended_share: as in `model_flops`.
         selects_operators: selective recomputation repeats parts of products in place of the core, as that of trainers
             with `Implementation.selective_operators` does.
@@ -165,7 +167,9 @@ def hardware_flops(
     Source: arXiv 2104.04473, equation 3 (full); arXiv 2205.05198, equation 8 (selective).
     """
     layers = model.num_layers if num_recomputed is None else num_recomputed
-    dense = model.num_dense_layers * layers // model.num_layers  # of both kinds as large a part is recomputed
+    dense = (
+        model.num_dense_layers * layers // model.num_layers if num_dense_recomputed is None else num_dense_recomputed
+    )
     if recompute == "selective" and selects_operators:
         repeated = _selected_flops(model, num_sequences, dense, layers - dense)
         return model_flops(model, num_sequences, attended_share) + repeated

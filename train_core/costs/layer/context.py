@@ -136,13 +136,14 @@ def block_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:
     values that go round. Each is one pass through memory and two launches more.
     """
     c, exchanged = shard.context_parallel_size, exchanged_bytes(setting, shard)
-    elements = tokens_of(setting, shard) * setting.model.query_size // shard.tensor_parallel_size
-    output = elements * setting.dtype_bytes
-    forward = memory_bound_seconds(setting, PASSES * output, 2)
-    backward = memory_bound_seconds(setting, PASSES * (output + exchanged), 3)
+    tokens, t, width = tokens_of(setting, shard), shard.tensor_parallel_size, setting.dtype_bytes
+    # Of latent attention they differ in width.
+    outputs, queries = tokens * setting.model.attended_size // t, tokens * setting.model.query_size // t
+    forward = memory_bound_seconds(setting, PASSES * outputs * width, 2)
+    backward = memory_bound_seconds(setting, PASSES * (queries * width + exchanged), 3)
     if not setting.implementation.context_ring:
-        forward = memory_bound_seconds(setting, GATHERED_FORWARD_BYTES * elements, 6)
-        backward = memory_bound_seconds(setting, GATHERED_BACKWARD_BYTES * elements, 8)
+        forward = memory_bound_seconds(setting, GATHERED_FORWARD_BYTES * outputs, 6)
+        backward = memory_bound_seconds(setting, GATHERED_BACKWARD_BYTES * queries, 8)
     return np.where(c > 1, c * forward, 0.0), np.where(c > 1, c * backward, 0.0)
 
 

@@ -89,8 +89,9 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
     shown_backward = shown_seconds(setting, exchange, plain.input_gradient_seconds + backward + weights, overlap)
     # Pointwise recomputation drops the activation's output, and makes it again.
     is_pointwise = shard.recompute == POINTWISE
-    activated = np.where(is_pointwise, _activated_elements(setting, sent) * setting.dtype_bytes, 0)
-    kept = np.where(is_full, 0, held - activated)
+    elements = np.where(is_pointwise, _activated_elements(setting, sent), 0)
+    activated = elements * setting.dtype_bytes
+    kept = np.where(is_full, 0, held - (elements * _kept_operand_bytes(setting)).astype(np.int64))
     is_deferring = setting.implementation.defers_experts
     # Full recomputation runs the experts again; pointwise reads two inputs of the activation and writes its output.
     again = np.where(is_full, forward, memory_bound_seconds(setting, 3 * activated, is_pointwise))
@@ -267,13 +268,18 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
     """Bytes kept for backward: the rows that came and both sides of the activation, by which results are weighted."""
-    recipe, width = recipe_of(setting), float(setting.dtype_bytes)
-    if recipe is not None and setting.implementation.keeps_narrow_inputs:
-        width = recipe.operand_bytes
+    width = _kept_operand_bytes(setting)
     (up, h, _), (_, down, _) = _matrices(setting)
     # The rows and the way down's inputs are operands, and narrow where those are; the way up's outputs are wide.
     split = (up * setting.dtype_bytes + down * width) / sent.tensor_parallel_size
     return (sent.rows * (h * width + split)).astype(np.int64)
+
+
+def _kept_operand_bytes(setting: Setting) -> float:
+    """Bytes in which a product's operand is kept for backward: narrow ones if the product has them."""
+    recipe = recipe_of(setting)
+    is_narrow = recipe is not None and setting.implementation.keeps_narrow_inputs
+    return recipe.operand_bytes if recipe is not None and is_narrow else float(setting.dtype_bytes)
 
 
 def _deferred_bytes(setting: Setting, sent: Routed) -> Integers:

@@ -98,7 +98,7 @@ def kept_difference(setting: Setting, shard: Shard, recompute: Integers) -> Inte
     saved = setting.dtype_bytes - recipe.operand_bytes
     norms = held_tokens_of(setting, shard) * 2 * model.hidden_size * saved
     less = norms + tokens_of(setting, shard) * model.ffn_hidden_size * saved / t
-    more = tokens_of(setting, shard) * model.query_size * recipe.operand_bytes / t
+    more = tokens_of(setting, shard) * model.attended_size * recipe.operand_bytes / t
     # Pointwise recomputation keeps neither these outputs nor what they became.
     kept = more - np.where(recompute == POINTWISE, 0.0, less)
     return np.where(recompute == FULL, 0, kept).astype(np.int64)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import (
     plan_of,
     priced,
@@ -70,6 +71,20 @@ def test_full_recomputation_keeps_nothing_of_the_experts_and_repeats_dispatch_an
     kept, full = (expert_layer_costs(mixtral, shard_of(expert_parallel_size=8, recompute=r)) for r in ("none", "full"))
     assert full.kept_bytes[0] == S * H * WIDTH
     assert full.tensor_backward_seconds[0] == pytest.approx(2 * kept.tensor_backward_seconds[0])
+
+
+@pytest.mark.parametrize(("recipe", "width"), [(None, 2.0), ("fp8-delayed", 1.0)])
+def test_pointwise_recomputation_drops_the_activations_output_as_it_is_kept(
+    mixtral: Setting, recipe: MatmulRecipe | None, width: float
+) -> None:
+    setting = replace(mixtral, matmul_recipe=recipe)
+    dense = with_model(setting, experts=None, ffn_hidden_size=0)
+
+    def kept_of_experts(recompute: str) -> int:
+        shard = shard_of(recompute=recompute)
+        return int(expert_layer_costs(setting, shard).kept_bytes[0] - layer_costs(dense, shard).kept_bytes[0])
+
+    assert kept_of_experts("none") - kept_of_experts("pointwise") == S * TOP_K * F * width
 
 
 def test_an_exchange_is_as_slow_as_what_leaves_the_node(mixtral: Setting) -> None:

@@ -11,7 +11,7 @@ from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import setting_of, shard_of, with_efficiency
 from train_core.costs.layer.layer_bytes import kept_bytes
 from train_core.costs.layer.layer_costs import layer_costs
-from train_core.costs.layer.narrow_casts import backward_casts, forward_casts
+from train_core.costs.layer.narrow_casts import backward_casts, forward_casts, kept_difference
 from train_core.costs.layer.shard import FULL, Shard
 from train_core.costs.setting import Setting
 
@@ -65,6 +65,13 @@ def test_narrow_inputs_are_kept_narrow() -> None:
     assert kept_bytes(setting("fp8-delayed"), shard(), none) < kept_bytes(setting(None), shard(), none)
     full = np.full_like(none, FULL)
     assert kept_bytes(setting("fp8-delayed"), shard(), full) == kept_bytes(setting(None), shard(), full)
+
+
+def test_of_latent_attention_the_output_is_kept_in_the_width_that_it_has() -> None:
+    deepseek = setting_of("deepseek-v3", "gb200-nvl72", trainer="megatron-core")
+    narrow, model, one = replace(deepseek, matmul_recipe="fp8-delayed"), deepseek.model, shard_of()
+    saved = model.seq_length * (2 * model.hidden_size + model.ffn_hidden_size)
+    assert kept_difference(narrow, one, one.recompute)[0] == model.seq_length * model.attended_size - saved
 
 
 def test_a_layer_is_faster_in_fewer_bits_but_by_less_than_its_products() -> None:
