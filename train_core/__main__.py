@@ -26,6 +26,7 @@ from train_core.data.tokens import prepare, token_folder
 from train_core.job.training_folder import StoredTraining, extension_lines, training_in
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Measurement, Outcome, Performance, StepMetrics
+from train_core.process.lock import hold_lock
 from train_core.process.stop import Stopped
 from train_core.process.torch_import import importing_torch
 from train_core.watch.hang import counted_text, ranks_text
@@ -75,9 +76,10 @@ def _run(tree: Tree) -> tuple[Measurement | None, Callable[[], str]]:
     seat = seat_from_launcher(os.environ)
     if seat is None or seat.size == 1:  # of several ranks the first one prepares the tokens, once they have met
         prepare(experiment, token_folder(trial, experiment))  # before there is a trial that could fail
-    if seat is None or seat.rank == 0:
+    is_writer = seat is None or seat.rank == 0
+    _write_trial(training, is_writer=is_writer)
+    if is_writer:
         _say_where(training)
-    _write_trial(training, is_writer=seat is None or seat.rank == 0)
     how_to_go_on = partial(_how_to_go_on, training)
     if seat is None or (seat.size == 1 and experiment.parallel.world_size > 1):
         return run_trial_here(trial.path, on_step=_print_step), how_to_go_on
@@ -105,11 +107,16 @@ def _how_to_go_on(training: StoredTraining) -> str:
 
 
 def _write_trial(training: StoredTraining, *, is_writer: bool) -> None:
-    """One rank writes `trial.json`; the others wait until it names their experiment."""
+    """One rank writes `trial.json`; the others wait until it names their experiment.
+
+    Raises:
+        UsageError: a process trains in the folder, of which the file tells, or it cannot be written.
+    """
     trial, content = training.folder, training.content()
     if is_writer:
         try:
-            trial.write_trial(content)
+            with hold_lock(trial.running_lock):
+                trial.write_trial(content)
         except OSError as error:
             problem = f"output_dir: {error.filename or trial.path} cannot be written ({error.strerror})"
             raise UsageError(problem, "Make room there, or choose another output_dir=FOLDER.") from None

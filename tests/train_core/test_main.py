@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 import train_core.__main__
-from conf.errors import EXIT_FAILED
+from conf.errors import EXIT_FAILED, UsageError
 from tests.composed import compose_tree
 from tests.forked_command import run_forked
+from train_core.checkpoints.checkpoint_folder import path_of
+from train_core.job import training_folder
+from train_core.process import lock
+from train_core.trial_folder import TrialFolder
 
 SMALL = ["model.num_layers=2", "training.num_steps=3", "training.num_warmup_steps=1", "data.max_bytes=20000"]
 TENSOR_2 = ["parallel.world_size=2", "parallel.tensor_parallel_size=2"]
@@ -93,6 +97,29 @@ def test_ranks_of_a_launcher_prepare_no_tokens_before_they_have_met(
     monkeypatch.setattr(train_core.__main__, "run_trial_as_rank", lambda folder, on_step: ran.append(folder))
     train_core.__main__._run(compose_tree([*TENSOR_2, f"output_dir={tmp_path}"]))
     assert len(ran) == 1
+
+
+def test_a_training_that_runs_keeps_its_trial_from_a_second_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A longer training goes on in the same folder, though not while the shorter one runs there."""
+    monkeypatch.setattr(lock, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(train_core.__main__, "prepare", lambda *_: None)
+    monkeypatch.setattr(train_core.__main__, "run_trial_here", lambda *_, **__: None)
+    command = ["checkpoint=regular", f"output_dir={tmp_path}"]
+    train_core.__main__._run(compose_tree([*command, "training.num_steps=120"]))
+    (trial,) = (TrialFolder(path) for path in (tmp_path / "train").iterdir())
+    path_of(trial.checkpoints, 48).mkdir(parents=True)
+    monkeypatch.setattr(training_folder, "last_whole", lambda folder: path_of(folder, 48))
+    written = trial.trial.read_bytes()
+    longer = compose_tree([*command, "training.num_steps=300"])
+    capsys.readouterr()
+    with lock.hold_lock(trial.running_lock), pytest.raises(UsageError, match="another process is running the trial"):
+        train_core.__main__._run(longer)
+    assert (trial.trial.read_bytes(), capsys.readouterr().out) == (written, "")
+    train_core.__main__._run(longer)
+    assert b'"schedules"' in trial.trial.read_bytes()
+    assert "Extended at step 48" in capsys.readouterr().out
 
 
 @pytest.mark.slow
