@@ -218,7 +218,7 @@ class Performance(Frozen):
         expert_loads: the tokens of every expert in the timed steps over the mean of its layer, for each layer with
             experts in order; empty without experts.
         dropped_share: of all choices of experts in the timed steps, those for which there was no room; null without a
-            capacity.
+            capacity, and where the process that ended the training has timed no step.
         energy_joules_per_step: of all devices, by counters that were read beside the timed steps: their mean power
             times step_seconds. Idle power is in it. Null where a device had no counter; never an estimate.
         energy_joules_per_token: the same over the tokens of a step.

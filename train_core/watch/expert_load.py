@@ -80,7 +80,8 @@ class ExpertLoads:
         of_stages = gather_objects(_loads(self.timed) if self.mesh.is_first_of_stage else {}, self.mesh.world)
         by_layer = {index: loads for of_stage in of_stages for index, loads in of_stage.items()}
         loads = tuple(tuple(by_layer[index]) for index in sorted(by_layer))
-        return {"expert_loads": loads, "dropped_share": self.dropped / self.routed if self.has_capacity else None}
+        is_known = self.has_capacity and self.routed > 0  # a process that goes on near the end may time no step
+        return {"expert_loads": loads, "dropped_share": self.dropped / self.routed if is_known else None}
 
 
 def _mixture_of(layer: torch.nn.Module) -> MixtureOfExperts | None:

@@ -74,6 +74,19 @@ def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
     )
 
 
+def test_a_process_that_has_timed_no_step_knows_no_share_of_dropped_choices(
+    experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    """As one that finds all steps done, or has but those left that warm up."""
+    experiment = experiment_of(mixture_with(capacity_factor=1.0) | {"model.num_layers": 2})
+    trainer = Trainer(experiment, World(0, 1, torch.device("cpu"), "gloo"), tmp_path)
+    loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh, trainer.optimizer.device)
+    assert loads.fields() == {"expert_loads": (), "dropped_share": None}
+    trainer.step(1)
+    assert loads.add_step(is_timed=False).dropped_share is not None
+    assert loads.fields() == {"expert_loads": (), "dropped_share": None}
+
+
 def device_of_exchange(world: World, experiment: Experiment, folder: Path) -> torch.device:
     trainer = Trainer(experiment, world, folder)
     trainer.step(1)
