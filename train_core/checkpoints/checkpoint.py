@@ -98,10 +98,19 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Wait for the last checkpoint, unless this rank failed: the others may then never write their share."""
+        """Wait for the last checkpoint, unless this rank failed alone: the others may then never write their share."""
         if error is None or isinstance(error, SystemExit):
             self.wait()
+        elif isinstance(error, TrainingError):  # of all ranks together, as of a loss that is not finite
+            self._wait_in_failure()
         self.writer.shutdown(wait=False)
+
+    def _wait_in_failure(self) -> None:
+        """Wait for the last checkpoint. What ends the training stays what is told, and another failure is a warning."""
+        try:
+            self.wait()
+        except Exception as problem:
+            LOGGER.warning("%s", problem)
 
     def restore(self) -> int:
         """Go on from the folder's last whole checkpoint, else start from `checkpoint.load`; returns the last step done.

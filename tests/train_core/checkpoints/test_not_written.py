@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from conf.errors import UsageError
+from conf.errors import TrainingError, UsageError
 from tests.train_core.conftest import ExperimentOf
-from train_core.checkpoints.checkpoint_folder import draft_of, last_whole, path_of
+from train_core.checkpoints import checkpoint
+from train_core.checkpoints.checkpoint import Checkpoints
+from train_core.checkpoints.checkpoint_folder import Facts, draft_of, last_whole, path_of, publish
 from train_core.checkpoints.writer import Summed
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
@@ -54,3 +57,33 @@ def test_a_full_disk_is_one_message_and_leaves_room_for_others(
     checkpoints.wait()
     assert last_whole(folder) == path_of(folder, 1)
     assert trainer.checkpoints(folder).restore() == 1
+
+
+def diverge_after_saving(checkpoints: Checkpoints) -> None:
+    with checkpoints:
+        checkpoints.save(1)
+        raise TrainingError("it diverged", "Mend it.")
+
+
+def publish_late(folder: Path, facts: Facts) -> None:
+    time.sleep(0.1)
+    publish(folder, facts)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_training_that_diverges_keeps_the_checkpoint_that_is_being_written(
+    is_full: bool,
+    full_disk: pytest.MonkeyPatch,
+    experiment_of: ExperimentOf,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where that fails too, the divergence stays the cause."""
+    trainer, folder = Trainer(experiment_of(SMALL), ALONE, tmp_path / "tokens"), tmp_path / "checkpoints"
+    if not is_full:
+        full_disk.undo()
+    full_disk.setattr(checkpoint, "publish", publish_late)
+    with pytest.raises(TrainingError, match="it diverged"):
+        diverge_after_saving(trainer.checkpoints(folder))
+    assert last_whole(folder) == (None if is_full else path_of(folder, 1))
+    assert ("could not write the checkpoint of step 1" in caplog.text) is is_full
