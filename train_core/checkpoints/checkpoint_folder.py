@@ -191,7 +191,7 @@ def publish(folder: Path, facts: Facts) -> None:
 
 def delete_others(folder: Path, step: int, keep_last: int) -> None:
     """After `step` has been saved, delete the checkpoints of later steps, which will be done again, and all checkpoints
-    that are older than the last `keep_last` whole ones.
+    that are older than the last `keep_last` whole ones. One that cannot be deleted stays, and the log names it.
     """
     checkpoints = checkpoints_in(folder)
     # Damaged ones do not count as kept, or a few of them would push out all that are whole.
@@ -199,7 +199,10 @@ def delete_others(folder: Path, step: int, keep_last: int) -> None:
     oldest = min((step_of(path) for path in whole[-keep_last:]), default=0)
     for checkpoint in checkpoints:
         if not oldest <= step_of(checkpoint) <= step:
-            shutil.rmtree(checkpoint)
+            try:
+                shutil.rmtree(checkpoint)
+            except OSError as error:  # as of NFS while somebody reads in it; the one that was saved is no worse for it
+                LOGGER.warning("checkpoint %s cannot be deleted (%s)", checkpoint, error.strerror)
 
 
 def delete_drafts(folder: Path) -> None:

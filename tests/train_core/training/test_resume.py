@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, TrialOf, Worlds
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
+    checkpoints_in,
     damage,
     delete_others,
     draft_of,
@@ -200,6 +203,22 @@ def test_damaged_checkpoints_do_not_push_whole_ones_out(three_checkpoints: Path)
     assert not path_of(three_checkpoints, 1).exists()
     delete_others(three_checkpoints, step=2, keep_last=1)
     assert not path_of(three_checkpoints, 3).exists(), "it will be done again"
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_stays_and_is_named(
+    three_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    delete, stuck = shutil.rmtree, path_of(three_checkpoints, 1)
+
+    def refuse(path: Path) -> None:
+        if path == stuck:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        delete(path)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    delete_others(three_checkpoints, 3, keep_last=1)
+    assert checkpoints_in(three_checkpoints) == [stuck, path_of(three_checkpoints, 3)]
+    assert f"checkpoint {stuck} cannot be deleted (Directory not empty)" in caplog.text
 
 
 def test_steps_are_ordered_as_numbers(experiment_of: ExperimentOf, tmp_path: Path) -> None:
