@@ -76,14 +76,15 @@ class Watchdog(threading.Thread):
         standing = self._current_standing()
         # Only waits can hang: how long a rank's own work may take, such as compiling, nobody knows.
         hangs = standing.operation is not None and standing.seconds > self.hang_seconds
-        if hangs and self.trial.raise_alarm():
+        if hangs and self._raise_alarm():
             self._raised_alarm, self._looks_left = True, LOOKS_BEFORE_VERDICT
         if not hangs:
             self._looks_left = LOOKS_BEFORE_VERDICT + MORE_LOOKS_OF_OTHERS
-        if not self.trial.alarm.exists():
+        if not hangs and not self.trial.alarm.exists():
             return
         if hangs:
-            self.trial.write_standing(self._with_stack(standing))
+            with contextlib.suppress(OSError):  # nor keep the verdict away
+                self.trial.write_standing(self._with_stack(standing))
             self._looks_left -= 1
             if self._looks_left < 0:
                 self._end(standing, patient=self._looks_left >= -MORE_LOOKS_FOR_SILENT)
@@ -92,6 +93,13 @@ class Watchdog(threading.Thread):
             self._raised_alarm = False
         else:
             self.trial.write_standing(self._with_stack(standing))
+
+    def _raise_alarm(self) -> bool:
+        """True for the rank that raises it. Where nobody can, each of those that wait ends by itself."""
+        try:
+            return self.trial.raise_alarm()
+        except OSError:
+            return False
 
     def _current_standing(self) -> Standing:
         now, waiting = time.monotonic(), self.clock.current_wait()
@@ -127,7 +135,7 @@ class Watchdog(threading.Thread):
         must_wait = False
         try:
             # A rank that is alive writes at every look. What is older may be from before it stopped.
-            not_before = self.trial.time_of_standing(self.rank) - self.hang_seconds / 2
+            not_before = self._time_of_standing() - self.hang_seconds / 2
             standing_of = cache(partial(self.trial.read_standing, not_before=not_before))
             hang = explain(standing, standing_of)
             must_wait = patient and hang.blamed is not None and standing_of(hang.blamed) is None
@@ -138,6 +146,13 @@ class Watchdog(threading.Thread):
         finally:
             if not must_wait:  # whatever went wrong with the words, the job ends
                 os._exit(1)
+
+    def _time_of_standing(self) -> float:
+        """The file system's time at which this rank last wrote where it stands; ours, where the disk takes nothing."""
+        try:
+            return self.trial.time_of_standing(self.rank)
+        except OSError:
+            return time.time()
 
     def _failure(self, hang: Hang, standing_of: Callable[[int], Standing | None]) -> RankFailure:
         told = [found for rank in (hang.blamed, self.rank) if rank is not None and (found := standing_of(rank))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -18,10 +19,11 @@ from tests.train_core.conftest import TrialOf
 from train_core.job.failures import first_cause
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
+from train_core.parallel.clock import Line
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
-from train_core.watch.watchdog import watch_rank
+from train_core.watch.watchdog import Watchdog, watch_rank
 
 LONG = {"training.num_steps": 100_000, "watch.hang_seconds": 3.0}
 DATA_3 = LONG | {"parallel.world_size": 3, "batch.global_batch_size": 6}
@@ -124,6 +126,25 @@ def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of:
     }  # several looks, and room for a loaded machine
     measurement = run_trial_here(trial_of(patient).path)
     assert measurement.outcome is Outcome.COMPLETED, measurement.cause
+
+
+@pytest.mark.parametrize("refused", [["write_standing"], ["write_standing", "raise_alarm", "write_failure"]])
+def test_a_full_disk_keeps_no_hang_from_its_end(
+    refused: list[str], trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in refused:
+        monkeypatch.setattr(TrialFolder, name, refuse)
+    world = World(0, 2, torch.device("cpu"), "gloo")
+    looking = Watchdog(trial_of(DATA_3), world, hang_seconds=0.08)
+    monkeypatch.setattr(os, "_exit", lambda code: looking.ended.set())
+    world.clock.waiting = (Line("data", (0, 1), world.clock).start("all_reduce", 8), time.monotonic())
+    looking.start()
+    assert looking.ended.wait(5.0)
+    looking.join()
+    assert "rank 1 has not reached all_reduce over data, 1 KiB" in capsys.readouterr().err
 
 
 def test_the_thread_that_looks_asks_the_gpu_of_its_rank(trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch) -> None:
