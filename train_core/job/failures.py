@@ -126,7 +126,8 @@ def silent_failure(rank: int, exit_code: int, oom_kills: int, log: Path) -> Rank
 
 def lost_a_peer(failure: RankFailure) -> bool:
     """True if the rank failed because another one had gone."""
-    return PEER_LOST.search(failure.cause) is not None
+    # Of what is wrong with the input, a path may have such words.
+    return failure.fault is not Fault.INPUT and PEER_LOST.search(failure.cause) is not None
 
 
 def first_cause(failures: Iterable[RankFailure]) -> RankFailure | None:

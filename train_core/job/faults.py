@@ -17,19 +17,21 @@ OUT_OF_MEMORY = re.compile(
     re.IGNORECASE,
 )
 PEER_LOST = re.compile(
-    r"^Dist\w+Error\b|Connection (reset|closed|refused)|Broken pipe|Socket (closed|timeout)|gloo/|NCCL|ProcessGroup"
-    r"|Timed out waiting|store->get|^RuntimeError: rank \d+ failed: ",
+    r"^Dist\w+Error\b|Connection (reset|closed|refused)|Broken pipe|Socket (closed|timeout)|gloo/"
+    r"|(?<![\w/.-])NCCL|ProcessGroup|Timed out waiting|store->get|^RuntimeError: rank \d+ failed: ",
     re.IGNORECASE,
 )
-"""Errors of a collective whose other side went away or failed: a consequence, not a cause."""
+"""Errors of a collective whose other side went away or failed: a consequence, not a cause. What stands in the name of a
+file is neither."""
 
 HARDWARE = re.compile(
-    r"uncorrectable|ECC error|unhandled (system|cuda|hip) error|no (CUDA|HIP)[- ]capable device|hardware|driver"
+    r"uncorrectable|ECC error|unhandled (system|cuda|hip) error|no (CUDA|HIP)[- ]capable device"
+    r"|(?<![\w/.-])(hardware|drivers?)\b(?!-)|InsufficientDriver"
     r"|(CUDA|HIP) error: (unknown error|initialization error|.*(busy|unavailable|not ready|launch fail))"
     r"|fallen off the bus|\bXid\b|\bNVML\b|Remote I/O error|Stale file handle",
     re.IGNORECASE,
 )
-"""The messages of a broken or busy device, its driver, or the network."""
+"""The messages of a broken or busy device, its driver, or the network; not the names of files."""
 
 # torch: "Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 63.98 GiB of which 1.25 GiB is free", and before
 # version 2.1 "Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; ...; 10.12 MiB free; ...)".
@@ -44,15 +46,15 @@ DATA_CODE = os.path.join("train_core", "data", "")  # noqa: PTH118 (a part of a 
 
 
 def fault_of(error: BaseException) -> Fault:
-    text = f"{type(error).__name__}: {error}"
-    if OUT_OF_MEMORY.search(text):
-        return Fault.MEMORY
     if isinstance(error, KeyboardInterrupt):
         return Fault.KILLED
     if isinstance(error, TrainingError) and error.suspects_device:
         return Fault.HARDWARE
-    if isinstance(error, TrisweepError):
+    if isinstance(error, TrisweepError):  # whatever words the value has that it names, such as a path
         return Fault.INPUT
+    text = f"{type(error).__name__}: {error}"
+    if OUT_OF_MEMORY.search(text):
+        return Fault.MEMORY
     if HARDWARE.search(text) or PEER_LOST.search(text):
         return Fault.HARDWARE
     raised_in = traceback.extract_tb(error.__traceback__)

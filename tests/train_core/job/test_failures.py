@@ -89,6 +89,14 @@ def test_a_victim_whose_culprit_nobody_knows_is_not_blamed() -> None:
     assert (own.failing_rank, own.cause) == (1, "ValueError: mine")
 
 
+def test_a_path_with_the_words_of_a_lost_peer_makes_no_victim() -> None:
+    own = failure_of(1, ConfigError("checkpoint.load", "/x/NCCL and gloo/nothing", "cannot be read", "Mend it."))
+    measurement = failed_measurement("abc", own, 0.0)
+    assert (measurement.failing_rank, measurement.nodes, measurement.cause) == (1, (own.node,), own.cause)
+    lost = failure(0, "RuntimeError: Connection closed by peer", own.time - 1)
+    assert first_cause([lost, own]) == own
+
+
 def test_without_failures_there_is_no_cause() -> None:
     assert first_cause([]) is None
 
@@ -115,6 +123,14 @@ def test_an_abort_tells_its_last_words(tmp_path: Path) -> None:
         (DistBackendError("NCCL error: unhandled system error"), Fault.HARDWARE),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), Fault.HARDWARE),
         (RuntimeError("Connection reset by peer"), Fault.HARDWARE),
+        (RuntimeError("The NVIDIA driver on your system is too old (found version 11040)"), Fault.HARDWARE),
+        (RuntimeError("CUDA error: hardware stack error"), Fault.HARDWARE),
+        (RuntimeError("Driver/library version mismatch"), Fault.HARDWARE),
+        (RuntimeError("hipErrorInsufficientDriver"), Fault.HARDWARE),
+        (ConfigError("data.path", "/data/out of memory/x.txt", "is bad", "Mend it."), Fault.INPUT),
+        (FileNotFoundError(2, "No such file or directory", "/home/u/hardware-team/x"), Fault.CRASH),
+        (FileNotFoundError(2, "No such file or directory", "/home/u/nccl-runs/x"), Fault.CRASH),
+        (AssertionError("/home/u/drivers/x"), Fault.CRASH),
         (ZeroDivisionError("division by zero"), Fault.CRASH),
         (KeyboardInterrupt(), Fault.KILLED),
     ],
