@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -70,7 +71,8 @@ def export(checkpoint: Path, out: Path, dtype: Dtype) -> list[Path]:
     except Unreadable as problem:
         shutil.rmtree(draft, ignore_errors=True)
         raise UsageError(f"{checkpoint} {problem}", "Name another checkpoint.") from None
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the library has an error of its own for a full disk
+        shutil.rmtree(draft, ignore_errors=True)
         raise UsageError(
             f"{out} could not be written: {error}", "Choose a folder with room for the weights."
         ) from error

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from conf.errors import TrainingError, UsageError
 from tests.train_core.conftest import ExperimentOf
-from train_core.checkpoints import checkpoint
+from train_core.checkpoints import checkpoint, export
 from train_core.checkpoints.checkpoint import Checkpoints
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, last_whole, path_of, publish
 from train_core.checkpoints.writer import Summed
@@ -87,3 +90,19 @@ def test_a_training_that_diverges_keeps_the_checkpoint_that_is_being_written(
         diverge_after_saving(trainer.checkpoints(folder))
     assert last_whole(folder) == (None if is_full else path_of(folder, 1))
     assert ("could not write the checkpoint of step 1" in caplog.text) is is_full
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error")])
+def test_an_export_onto_a_full_disk_is_one_message_and_leaves_nothing(
+    error: Exception, experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library that writes the weights has an error of its own for what the system refuses."""
+    with Trainer(experiment_of(SMALL), ALONE, tmp_path / "tokens").checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(1)
+    (tmp_path / "exported").mkdir()
+    monkeypatch.setattr(export, "save_file", Mock(side_effect=error))
+    with pytest.raises(
+        UsageError, match=rf"out could not be written: {re.escape(str(error))}\. Choose a folder with room"
+    ):
+        export.export(path_of(tmp_path / "checkpoints", 1), tmp_path / "exported" / "out", "fp32")
+    assert list((tmp_path / "exported").iterdir()) == []
