@@ -232,7 +232,7 @@ class LossScale:
     def note_success(self) -> None:
         self.num_overflows_in_a_row = 0
         self.num_good_steps += 1
-        if self.num_good_steps == self.window:
+        if self.window is not None and self.num_good_steps >= self.window:  # more where a longer window was resumed
             self.scale *= GROWTH
             self.num_good_steps = 0
 

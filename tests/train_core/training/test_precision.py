@@ -160,6 +160,13 @@ def test_the_scale_doubles_after_a_window_without_overflow(experiment_of: Experi
     assert restored == scale
 
 
+def test_a_scale_that_was_saved_under_a_longer_window_doubles_too(experiment_of: ExperimentOf) -> None:
+    scale = LossScale.of(experiment_of(FP16 | {"precision.loss_scale_window": 3}).precision)
+    scale.restore({"scale": 4.0, "num_good_steps": 5, "num_overflows_in_a_row": 0})
+    scale.note_success()
+    assert (scale.scale, scale.num_good_steps) == (8.0, 0)
+
+
 def test_other_precisions_do_not_scale(experiment_of: ExperimentOf) -> None:
     scale = LossScale.of(experiment_of({"precision.dtype": "bf16"}).precision)
     scale.note_success()
