@@ -17,7 +17,7 @@ from pathlib import Path
 
 from train_core.job.failures import ended_by_failure
 from train_core.measurement import Measurement, RankFailure, StepMetrics
-from train_core.process.stop import STOP_SIGNALS, StopAsked, Stopped, never
+from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
 
@@ -46,9 +46,10 @@ class RankStart:
 def rank_process(start: RankStart, sender: Connection, stop_asked: StopAsked) -> None:
     """Be a rank, from its start to its last message."""
     _die_with(start.supervisor)
-    for number in STOP_SIGNALS:  # where a signal reaches all processes, such as Ctrl-C, the supervisor acts on it
-        signal.signal(number, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Where a signal reaches all processes, such as Ctrl-C, the supervisor acts on it.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL if stop_asked is never else signal.SIG_IGN)
+    for number in (signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     trial = TrialFolder(start.folder)
     tell = _one_at_a_time(sender)
     # A failure goes through the pipe too, because a full disk takes neither its file nor a line of the log.

@@ -109,7 +109,7 @@ def run_trial_as_rank(
     trial = TrialFolder(folder, attempt)
     experiment = trial.read_experiment()
     # Before torch is imported, which takes seconds: a signal that came meanwhile would end the process unsaved.
-    stop_asked = noted_signals() if saves_when_stopped(experiment) else never
+    stop_asked = noted_signals(experiment)
     with importing_torch():
         from train_core.job.rank import run_rank
         from train_core.process.world import require_seat

@@ -1,7 +1,7 @@
 """Asking a training to save and stop: a signal is noted, and acted on by all ranks after the step. No torch.
 
 SIGUSR2 is Slurm's warning before the time limit, and asks to go on in another job. SIGTERM, and Ctrl-C on one machine,
-ask for an end. A trial without checkpoints has nothing to save, and ends at once.
+ask for an end. A trial without checkpoints has nothing to save: it ends at once, and the warning is ignored.
 """
 
 from __future__ import annotations
@@ -69,8 +69,14 @@ class StopSwitch:
         self.note(number, frame)
 
 
-def noted_signals() -> StopAsked:
-    """Have the signals that stop a training only noted from now on; returns what tells of them."""
+def noted_signals(experiment: Experiment) -> StopAsked:
+    """Have the signals that stop a training only noted from now on; returns what tells of them.
+
+    Of a trial that saves nothing only the warning is kept away.
+    """
+    if not saves_when_stopped(experiment):
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        return never
     switch = StopSwitch()
     for number in STOP_SIGNALS:
         signal.signal(number, switch.note)
@@ -79,7 +85,7 @@ def noted_signals() -> StopAsked:
 
 @contextmanager
 def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
-    """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, whatever handlers the launcher had set.
+    """Turn SIGTERM into SystemExit and SIGINT into KeyboardInterrupt, and ignore SIGUSR2, whatever a launcher had set.
 
     Args:
         switch: is turned instead, by SIGUSR2 too, where ranks save and stop when they are asked to.
@@ -88,7 +94,11 @@ def cancelled_by_signals(switch: StopSwitch | None = None) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers: dict[int, Handler] = {signal.SIGTERM: _exit_on, signal.SIGINT: signal.default_int_handler}
+    handlers: dict[int, Handler | signal.Handlers] = {
+        signal.SIGTERM: _exit_on,
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGUSR2: signal.SIG_IGN,
+    }
     if switch is not None:
         handlers = dict.fromkeys((*STOP_SIGNALS, signal.SIGINT), switch.turn)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

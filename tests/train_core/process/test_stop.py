@@ -7,14 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.process.stop import Stopped, StopSwitch
+from train_core.job import rank_process
+from train_core.process.stop import (
+    STOP_SIGNALS,
+    Stopped,
+    StopSwitch,
+    cancelled_by_signals,
+    never,
+    noted_signals,
+    saves_when_stopped,
+)
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
@@ -41,6 +52,48 @@ def test_a_warning_after_sigterm_does_not_bring_back_what_is_to_end() -> None:
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGUSR2):
         switch.note(number, None)
     assert switch() == signal.SIGTERM
+
+
+def in_supervisor(experiment: Experiment, note: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    with cancelled_by_signals(StopSwitch() if saves_when_stopped(experiment) else None):
+        note()
+
+
+def in_rank_of_launcher(experiment: Experiment, note: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    noted_signals(experiment)
+    note()
+
+
+def in_rank_of_supervisor(experiment: Experiment, note: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    for name in ("_die_with", "_redirect_output"):
+        patch.setattr(rank_process, name, lambda *_: None)
+    patch.setattr(rank_process, "_run", lambda *_: note())
+    start = rank_process.RankStart(Path(), 1, 2, Path(), None, 0)
+    rank_process.rank_process(start, Mock(), StopSwitch() if saves_when_stopped(experiment) else never)
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+@pytest.mark.parametrize("every_steps", [None, 2])
+@pytest.mark.parametrize("where", [in_supervisor, in_rank_of_launcher, in_rank_of_supervisor])
+def test_no_process_of_a_training_dies_of_the_warning_before_the_time_limit(
+    where: Any, every_steps: int | None, experiment_of: ExperimentOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = list[Any]()
+    experiment = experiment_of({"checkpoint.every_steps": every_steps})
+    where(experiment, lambda: noted.extend(map(signal.getsignal, STOP_SIGNALS)), monkeypatch)
+    on_term, on_warning = noted
+    assert on_warning is not signal.SIG_DFL
+    if every_steps is None:
+        assert on_warning is signal.SIG_IGN
+        assert on_term is not signal.SIG_IGN
 
 
 COMMAND = [str(Path(sys.executable).with_name("trisweep")), "train"]
