@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -152,12 +152,11 @@ def pieces(data: DataSpec, paths: list[Path], piece_bytes: int = PIECE_BYTES) ->
     for path in paths:
         if left <= 0:
             return
-        for piece in _pieces_of(data, path, left, piece_bytes):
-            left -= len(piece.encode())
-            yield piece
+        left = yield from _pieces_of(data, path, left, piece_bytes)
 
 
-def _pieces_of(data: DataSpec, path: Path, max_bytes: int, piece_bytes: int) -> Iterator[str]:
+def _pieces_of(data: DataSpec, path: Path, max_bytes: int, piece_bytes: int) -> Generator[str, None, int]:
+    """The text of one file; returns how many of `max_bytes` it leaves to those after it."""
     decoder, left = codecs.getincrementaldecoder("utf-8")(), max_bytes
     try:
         with path.open("rb", buffering=0) as file:
@@ -170,6 +169,7 @@ def _pieces_of(data: DataSpec, path: Path, max_bytes: int, piece_bytes: int) -> 
         raise unreadable(data, OSError(error.errno, error.strerror, str(path))) from None
     except UnicodeDecodeError:
         raise _not_text(data, path) from None
+    return left
 
 
 def _text(data: DataSpec, path: Path, piece: str) -> str:

@@ -16,6 +16,7 @@ from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf
 from train_core.data import text
+from train_core.data.text_files import pieces
 from train_core.data.tokens import prepare
 
 
@@ -151,6 +152,16 @@ def test_a_character_cut_by_max_bytes_is_dropped(experiment_of: ExperimentOf, tm
     (tmp_path / "a.txt").write_text("ä" * 40)
     tokens = prepared(asked(experiment_of, tmp_path / "a.txt", data__max_bytes=41), tmp_path / "cache")
     assert tokens.num_tokens == 40
+
+
+def test_of_the_files_after_a_character_that_is_cut_nothing_is_read(
+    experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "a.txt").write_text("aaaa€bbbb")
+    (folder / "b.txt").write_text("ZZZZ")
+    assert "".join(pieces(asked(experiment_of, folder, data__max_bytes=6).data, sorted(folder.iterdir()))) == "aaaa"
 
 
 def test_the_default_corpus_is_the_standard_library(experiment_of: ExperimentOf, tmp_path: Path) -> None:
