@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
@@ -27,6 +26,7 @@ from conf.nearest import padded_vocabulary
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import DataSpec
 from train_core.data.token_file import CHUNK_TOKENS, Ids, TokenFile
+from train_core.process.lock import wait_for_lock
 from train_core.whole_files import write_atomically
 
 # Magic, version, code of the type, number of sequences, number of bounds of documents.
@@ -152,8 +152,7 @@ def _bounds(tokens: TokenFile, cache_dir: Path) -> IdBounds:
     state = tokens.path.stat()
     signature = hashlib.sha256(f"{tokens.path} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
     sidecar = cache_dir / f"indexed-{signature}.json"
-    sidecar.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(sidecar.with_suffix(".lock")):
+    with wait_for_lock(sidecar.with_suffix(".lock")):
         try:
             bounds: IdBounds = json.loads(sidecar.read_text())
             return IdBounds(smallest=int(bounds["smallest"]), largest=int(bounds["largest"]))

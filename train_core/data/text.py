@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from conf.errors import ConfigError
@@ -29,6 +28,7 @@ from train_core.data import byte_pairs
 from train_core.data.byte_pairs import BytePairs, learnt_beside
 from train_core.data.text_files import TextFiles, pieces, text_files
 from train_core.data.token_file import CHUNK_TOKENS, TokenFile
+from train_core.process.lock import wait_for_lock
 from train_core.whole_files import replacing, write_atomically
 
 NUM_BYTES = 256
@@ -89,8 +89,7 @@ def _existing_file(path: Path) -> TokenFile | None:
 
 
 def _make_file(data: DataSpec, model: ModelSpec, files: TextFiles, content: Content, path: Path) -> TokenFile:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
+    with wait_for_lock(path.with_suffix(".lock")):
         # Another job may have made it while this one waited for the lock.
         if (found := _existing_file(path)) is not None:
             return found

@@ -15,8 +15,9 @@ from conf.errors import UsageError
 PROBE_SECONDS = 1.0
 """Whoever holds a lock for less has only asked whether the trial runs."""
 
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
-"""The errors of a file system that knows no locks, such as Lustre mounted without `flock`: nobody is kept out there."""
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""The errors of a file system that knows no locks, such as Lustre mounted without `flock`, or NFS without lockd: nobody
+is kept out there."""
 
 
 @contextmanager
@@ -29,20 +30,15 @@ def hold_lock(lock: Path) -> Iterator[int]:
     Raises:
         UsageError: another process holds it.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = _opened(lock)
     # Tried again for a while, because a status that asks whether a job runs takes the lock for a moment too.
     deadline = time.monotonic() + PROBE_SECONDS
     try:
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError as error:
-                if error.errno in NO_LOCKS:
-                    break
-                if not isinstance(error, BlockingIOError):
-                    raise
+            except BlockingIOError:
                 if time.monotonic() > deadline:
                     problem = f"another process is running the trial in {lock.parent}"
                     raise UsageError(problem, "Wait for it, or end it first.") from None
@@ -51,3 +47,27 @@ def hold_lock(lock: Path) -> Iterator[int]:
     finally:
         # Closed and not unlocked: unlocking would take the lock from forked ranks that still run.
         os.close(descriptor)
+
+
+@contextmanager
+def wait_for_lock(lock: Path) -> Iterator[None]:
+    """Hold an exclusive flock on `lock`, as soon as nobody else does."""
+    descriptor = _opened(lock)
+    try:
+        _lock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(lock: Path) -> int:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _lock(descriptor: int, operation: int) -> None:
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -23,11 +22,12 @@ import torch
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import TrialOf
+from train_core.data.tokens import prepare
 from train_core.job.failures import failed_measurement
 from train_core.job.supervisor import Job, Ranks, _meeting_folder
 from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure, StepMetrics
-from train_core.process.lock import hold_lock
+from train_core.process.lock import NO_LOCKS, hold_lock
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
@@ -232,14 +232,20 @@ def test_a_rank_of_a_launcher_neither_starts_a_trial_that_runs_nor_lets_another_
     assert not trial.is_running_here()
 
 
-def test_a_file_system_that_knows_no_locks_keeps_nobody_out(trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", NO_LOCKS)
+def test_a_file_system_that_knows_no_locks_keeps_nobody_out(
+    number: int, trial_of: TrialOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
-    trial = trial_of({})
+    trial = trial_of({"data.max_bytes": 1000})
     monkeypatch.setattr(fcntl, "flock", refuse)
     with hold_lock(trial.running_lock):
         assert not trial.is_running_here()
+    assert prepare(trial.read_experiment(), trial.tokens) is not None
+    megatron = {"data.source": "megatron", "data.path": str(Path(__file__).parents[1] / "data" / "megatron" / "int32")}
+    assert prepare(trial_of(megatron).read_experiment(), trial.tokens) is not None
 
 
 @pytest.mark.thorough  # than slurm/test_chaos
