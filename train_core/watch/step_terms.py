@@ -25,7 +25,7 @@ def terms_of(step_seconds: float, seconds_of: Mapping[str, float], has_replicas:
     by_term = dict.fromkeys(TERMS[1:], 0.0)
     for name, seconds in seconds_of.items():
         by_term[MEASURED_TERMS[name]] += seconds
-    if has_replicas and not any(name in seconds_of for name in REPLICAS):
+    if has_replicas and REPLICAS[0] not in seconds_of:  # the name of the group of all of them
         by_term["data_seconds"] = math.nan
     counted = list(by_term.values())
     rest = step_seconds - sum(seconds for seconds in counted if not math.isnan(seconds))

@@ -41,7 +41,8 @@ def test_waits_and_parts_are_counted_apart_and_the_rest_is_compute() -> None:
     assert clock.seconds_by_name() == {}
 
 
-def test_waits_of_replicas_that_no_clock_hears_of_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("heard", ["tensor", "context"])
+def test_waits_of_replicas_that_no_clock_hears_of_are_not_known(heard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ZeRO-3 on a GPU: the stream that computes waits for another one inside FSDP2."""
     clock = DeviceClock()
     monkeypatch.setattr(clock, "mark", lambda: None)
@@ -50,7 +51,7 @@ def test_waits_of_replicas_that_no_clock_hears_of_are_not_known(monkeypatch: pyt
     clock.follow(data.start("all_gather", 8), lambda: None)
     history = TermsHistory()
     for step_seconds in (10.0, 12.0):
-        history.add(terms_of(step_seconds, clock.seconds_by_name() | {"tensor": 1.0}, True), is_timed=True)
+        history.add(terms_of(step_seconds, clock.seconds_by_name() | {heard: 1.0}, True), is_timed=True)
     (terms,) = breakdown_of([history.medians()]).ranks
     assert (terms.compute_seconds, terms.tensor_seconds, terms.data_seconds) == (10.0, 1.0, None)
     assert terms_of(10.0, {}, False)[3] == 0.0, "one replica waits for no other"
