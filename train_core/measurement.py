@@ -272,8 +272,8 @@ class Performance(Frozen):
     @property
     def recorded_steps(self) -> list[int]:
         """The steps of `losses`."""
-        num_steps = len(self.losses) + len(self.unrecorded_steps)
-        return [step for step in range(1, num_steps + 1) if step not in self.unrecorded_steps]
+        num_steps, unrecorded = len(self.losses) + len(self.unrecorded_steps), set(self.unrecorded_steps)
+        return [step for step in range(1, num_steps + 1) if step not in unrecorded]
 
 
 class Environment(Frozen):
