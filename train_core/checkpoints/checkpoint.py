@@ -188,7 +188,7 @@ class Checkpoints:
         """Write the state after `step`; returns when it may change again.
 
         Raises:
-            UsageError: this checkpoint, or the one before it, could not be written.
+            TrainingError: this checkpoint, or the one before it, could not be written.
         """
         assert self.folder is not None
         self.wait()  # for the checkpoint before, so that there is at most one copy of the state in memory
@@ -211,7 +211,7 @@ class Checkpoints:
         """Return when the last save is on disk.
 
         Raises:
-            UsageError: it could not be written.
+            TrainingError: it could not be written.
         """
         writing, self.writing = self.writing, None
         if writing is None:

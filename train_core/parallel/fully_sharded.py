@@ -33,7 +33,7 @@ def device_mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
 
 
 class FullySharded:
-    """Replicas whose parts are rows of parameters, one part for each; see `replicas.Replicas`.
+    """Replicas whose parts are rows of parameters, one part for each; see `data_parallel.Replicas`.
 
     Attributes:
         parameters: the shards by name; the model holds gathered weights in their place while it uses them.
