@@ -25,7 +25,7 @@ from train_core.costs.setting import SCALE, Booleans, Plans, Scale, Setting
 from train_core.costs.stages import listed_stages, spread_stages
 from train_core.costs.step.priced_stage import priced_stages
 from train_core.costs.step.step_time import step_columns
-from train_core.costs.trainers import TRISWEEP
+from train_core.costs.trainers import IMPLEMENTATIONS
 from train_core.costs.work import work_of
 from train_core.measurement import Environment, Performance
 
@@ -59,6 +59,7 @@ class FinishedTrial:
     Attributes:
         counts: the fit uses it; a trial whose ranks shared devices in a way that the cost model does not know is only
             shown.
+        implementation: the trainer at whose costs it is predicted.
     """
 
     label: str
@@ -66,7 +67,7 @@ class FinishedTrial:
     step_seconds: float
     environment: Environment | None
     counts: bool
-    implementation: Implementation = TRISWEEP
+    implementation: Implementation
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def finished_trials(sweep: Sweep, cluster: ClusterSpec) -> list[FinishedTrial]:
             result.performance.step_seconds,
             result.measurement.environment if result.measurement else None,
             not result.shares_devices or _shares_cores(result.trial.experiment, cluster, result.performance),
+            IMPLEMENTATIONS[result.trial.experiment.trainer.costs_of],
         )
         for result in sweep.read()
         if result.trial.experiment and not result.trial.experiment.mixed and result.performance

@@ -26,6 +26,7 @@ from conf.plan.experiment import Experiment
 from conf.types.cluster_spec import ClusterSpec
 from tests.composed import compose_tree
 from train_core.costs.setting import SCALE
+from train_core.costs.trainers import TRISWEEP
 
 
 class Measured(Protocol):
@@ -69,12 +70,12 @@ def cluster(experiments: list[Experiment]) -> ClusterSpec:
 @pytest.fixture(scope="module")
 def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Measured:
     def build(noise: Sequence[float] = ()) -> list[FinishedTrial]:
-        trials = [FinishedTrial(one.label, one, 1.0, None, True) for one in experiments]
+        trials = [FinishedTrial(one.label, one, 1.0, None, True, TRISWEEP) for one in experiments]
         seconds = priced_runs(cluster, trials).step_seconds(constants_by(TRUTH)) * (
             1 + np.resize(noise or [0.0], len(trials))
         )
         return [
-            FinishedTrial(one.label, one, float(taken), None, True)
+            FinishedTrial(one.label, one, float(taken), None, True, TRISWEEP)
             for one, taken in zip(experiments, seconds, strict=True)
         ]
 
@@ -109,7 +110,7 @@ def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
 @pytest.mark.slow
 def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, measured: Measured) -> None:
     trials = measured()
-    trials[1] = FinishedTrial(trials[1].label, trials[1].setup, 10 * trials[1].step_seconds, None, True)
+    trials[1] = FinishedTrial(trials[1].label, trials[1].setup, 10 * trials[1].step_seconds, None, True, TRISWEEP)
     found = refit_cluster(cluster, trials)
     assert found.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
 
@@ -144,7 +145,7 @@ def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
     cluster: ClusterSpec, measured: Measured, found: Refit
 ) -> None:
     trials = measured()
-    sharing = FinishedTrial("shared", trials[0].setup, 99.0, None, counts=False)
+    sharing = FinishedTrial("shared", trials[0].setup, 99.0, None, False, TRISWEEP)
     both = refit_cluster(cluster, [*trials, sharing])
     assert both.after == found.after
     assert both.trials[-1].left_out is None
@@ -205,7 +206,7 @@ def test_constants_of_scale_and_of_the_host_are_found_again_from_where_they_usua
 ) -> None:
     """A slow host shows in small kernels, and shown communication in large ones beside a network."""
     truth = {"shown": 0.9, "launch": 3.0}
-    trials = [FinishedTrial(one.label, one, 1.0, None, True) for one in experiments]
+    trials = [FinishedTrial(one.label, one, 1.0, None, True, TRISWEEP) for one in experiments]
     taken = priced_runs(cluster, trials).step_seconds(constants_by(truth))
     measured = [replace(trial, step_seconds=float(each)) for trial, each in zip(trials, taken, strict=True)]
     found = refit_cluster(cluster, measured)

@@ -16,6 +16,7 @@ from conf.overrides import for_a_shell
 from results.table import Table, breakable, text
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
+from train_core.costs import IMPLEMENTATIONS
 
 
 def propose(composition: Composition) -> dict[str, Any]:
@@ -44,7 +45,8 @@ def _as_predicted(trial: Trial) -> FinishedTrial | None:
     experiment, predicted = trial.experiment, trial.estimate
     if experiment is None or predicted is None or trial.infeasible_reason is not None or experiment.mixed is not None:
         return None
-    return FinishedTrial(experiment.label, experiment, predicted.step_seconds, None, True)
+    implementation = IMPLEMENTATIONS[experiment.trainer.costs_of]
+    return FinishedTrial(experiment.label, experiment, predicted.step_seconds, None, True, implementation)
 
 
 def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:

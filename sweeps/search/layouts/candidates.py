@@ -21,6 +21,7 @@ from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.points.plan import MEMORY_MARGIN, nearly_fits
 from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
 from sweeps.trial import Trial
+from train_core.costs import IMPLEMENTATIONS
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
 
@@ -127,7 +128,8 @@ class ListedPoints:
 
 def priced_experiment(experiment: Experiment) -> Priced:
     """One experiment in columns of one entry."""
-    return price_with_slopes(setting_of(experiment), plan_of(experiment), experiment.batch.global_batch_size)
+    setting = setting_of(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
+    return price_with_slopes(setting, plan_of(experiment), experiment.batch.global_batch_size)
 
 
 def key_of(experiment: Experiment) -> PlanKey:

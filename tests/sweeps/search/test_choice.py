@@ -13,6 +13,9 @@ from conf.types.sweep_spec import PLANNED, SearchPlan
 from sweeps.points.plan import plan_sweep
 from sweeps.search.choice import SEARCHES, search_for
 from sweeps.search.layouts.bayes import Bayes
+from sweeps.search.layouts.candidates import priced_experiment
+from tests.composed import load
+from train_core.costs import IMPLEMENTATIONS, estimate
 
 
 @pytest.mark.slow
@@ -24,6 +27,12 @@ def test_a_stand_in_is_searched_on_every_number_of_ranks_that_its_points_take() 
     plans = search.candidates.prices.plans
     sizes = plans.tensor_parallel_size * plans.pipeline_parallel_size * plans.data_parallel_size
     assert set(sizes.tolist()) == {1, 2, 4, 8}
+
+
+def test_a_plan_is_weighed_at_the_costs_of_the_trainer_that_runs_it() -> None:
+    experiment = load(["sweep=smoke", "trainer.costs_of=megatron-core"]).experiment()
+    predicted = estimate(experiment, IMPLEMENTATIONS["megatron-core"]).step_seconds
+    assert list(priced_experiment(experiment).step_seconds) == pytest.approx([predicted], rel=1e-12)
 
 
 def test_every_search_of_the_package_has_its_entry_and_no_other_has_one() -> None:

@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks.replay.run import as_measured
+from calibrate.refit_cluster import FinishedTrial, finished_trials, priced_runs
+from cli.commands.calibrate.propose import propose
 from conf.compose.load import load_cluster
 from conf.folders import CONF_DIR
+from conf.types.cluster_spec import ClusterSpec
 from sweeps.points.plan import plan_sweep
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from tests.forked_command import run_forked
@@ -203,6 +208,28 @@ def test_a_sweep_of_which_nothing_was_measured_leaves_the_file_alone(
     assert status == 2
     assert "No trial has a step time to fit to" in complained
     assert local_file.read_text() == before
+
+
+def test_trials_of_another_program_are_predicted_at_its_costs_as_they_were_when_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = composed(["sweep=smoke", "cluster=local", "trainer=megatron-lm", "trainer.command=[pretrain_gpt.py]"])
+    record, folder = plan_sweep(asked, proxy=False, git_sha=""), SweepFolder(tmp_path)
+    folder.write_record(record)
+    for trial in record.trials:
+        if trial.estimate:
+            finish(folder, trial, trial.estimate.step_seconds)
+    finished = finished_trials(Sweep.stored_in(folder), asked.settings.cluster)
+    proposed: list[FinishedTrial] = []
+
+    def first(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> list[int]:
+        proposed.extend(trials)
+        return [0]
+
+    monkeypatch.setattr("cli.commands.calibrate.propose.telling_runs", first)
+    propose(asked)
+    for trials in (finished, proposed):
+        assert list(priced_runs(asked.settings.cluster, trials).log_ratios()) == pytest.approx([0.0] * 5, abs=1e-9)
 
 
 TABLE = """cluster,layers,hidden,heads,seq,num_gpus,tp,pp,micro_batch,global_batch,precision,iter_time_s
