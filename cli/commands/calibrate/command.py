@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +48,11 @@ def calibrate(
     """
     if as_json:
         leave_stdout_to_json()
-    _require_one({"--from-results": from_results, "--from-csv": from_csv, "--propose": propose})
+    kind = _only_one({"--from-results": from_results, "--from-csv": from_csv, "--propose": propose})
+    if kind is not None:
+        _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
     if propose is not None:
+        _refuse("--propose", {"--output": output is not None}, "writes")
         from cli.commands.calibrate.propose import propose as propose_runs
 
         content = propose_runs(composition_of(propose, overrides))
@@ -60,7 +63,7 @@ def calibrate(
     elif from_csv is not None:
         from cli.commands.calibrate.refine import refine_on_table
 
-        content = refine_on_table(from_csv, overrides_of(None, overrides), output, dry_run=dry_run)
+        content = refine_on_table(from_csv, _chosen_cluster(overrides), output, dry_run=dry_run)
     else:
         from cli.commands.calibrate.measure import measure_and_write
 
@@ -69,8 +72,8 @@ def calibrate(
         print_json("calibration", content)
 
 
-def _require_one(options: Mapping[str, object]) -> None:
-    """Refuse more than one of these options.
+def _only_one(options: Mapping[str, object]) -> str | None:
+    """The name of the option that is given; None if none is.
 
     Raises:
         UsageError: several are given.
@@ -78,3 +81,30 @@ def _require_one(options: Mapping[str, object]) -> None:
     names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:
         raise UsageError(f"{' and '.join(names)} were given", "Each is a command of its own; do one, then the other.")
+    return next(iter(names), None)
+
+
+def _refuse(kind: str, options: Mapping[str, bool], deed: str) -> None:
+    """Refuse options of what this kind of calibration does not do.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    names = [name for name, is_given in options.items() if is_given]
+    if names:
+        were, them = ("were", "them") if len(names) > 1 else ("was", "it")
+        raise UsageError(f"{' and '.join(names)} {were} given, but {kind} {deed} nothing", f"Leave {them} out.")
+
+
+def _chosen_cluster(texts: Sequence[str] | None) -> str | None:
+    """The cluster whose rows of a table are taken; None if none is named.
+
+    Raises:
+        UsageError: something else is to be changed as well.
+    """
+    overrides = overrides_of(None, texts)
+    other = next((each for each in overrides if each.key != "cluster" or not each.value), None)
+    if other is not None:
+        problem = f"{other.text} was given beside --from-csv, but the rows of a table state their whole configuration"
+        raise UsageError(problem, "Leave it out; cluster=NAME alone says whose rows are taken.")
+    return overrides.value_of("cluster")

@@ -19,7 +19,6 @@ from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit
 from cli.commands.calibrate.output import changes_document, in_three_digits, print_changes, write_file
 from cli.output.console import console
 from conf.compose.load import Composition, load_cluster
-from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from results.table import Table, breakable, text
 from sweeps.confidence import half_width
@@ -70,13 +69,16 @@ def refine_on_sweep(composition: Composition, output: str | None, *, dry_run: bo
     return _refine(evidence, output, dry_run=dry_run)
 
 
-def refine_on_table(path: Path, overrides: Overrides, output: str | None, *, dry_run: bool) -> dict[str, Any]:
+def refine_on_table(path: Path, chosen: str | None, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     """The same with the rows of a table of configurations that hold a measured step.
+
+    Args:
+        chosen: the cluster whose rows are taken; None takes the only one that the table names.
 
     Raises:
         UsageError: the table cannot be read, or holds nothing to fit to.
     """
-    measured = measured_table(path, overrides.value_of("cluster"))
+    measured = measured_table(path, chosen)
     cluster, machines = load_cluster(measured.cluster), "measured where the table says"
     evidence = Evidence(cluster, measured.trials, "rows", path.name, machines, measured.notes)
     return _refine(evidence, output, dry_run=dry_run)

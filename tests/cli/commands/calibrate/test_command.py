@@ -81,6 +81,8 @@ def run(own: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
         (("cluster=local", "--here", "--nodes", "2"), "this is a single machine"),
         (("--from-results", "smoke"), "No sweep smoke has been started"),
         (("--from-results", "smoke", "cluster=selene"), "No sweep smoke with trials on cluster selene"),
+        (("--from-results", "smoke", "--here"), "--here was given, but --from-results measures nothing"),
+        (("--propose", "smoke", "--output", "x"), "--output was given, but --propose writes nothing. Leave it out."),
         (("--from-results", "nothing"), "sweep = 'nothing': is not an option of this group"),
     ],
 )
@@ -281,6 +283,8 @@ def test_what_is_proposed_is_of_the_cluster_that_was_named(own: Path, tmp_path: 
         (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
         (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
         (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
+        (TABLE, ("cluster=selene", "clustr=frontier"), "clustr=frontier was given beside --from-csv, but the rows"),
+        (TABLE, ("--nodes", "7", "--here"), "--nodes and --here were given, but --from-csv measures nothing"),
         (TABLE.replace("selene,48", "frontier,48").replace("bf16,40", "fp16,40"), (), "has rows of frontier, selene"),
         ("a,b\n1,2\n", (), "lacks the columns"),
         (
