@@ -13,6 +13,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 INDENT = 2
+NULL = "tag:yaml.org,2002:null"
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 
@@ -29,6 +30,8 @@ def with_value(text: str, path: KeyPath, value: str, origin: str = "") -> str:
     if not missing:
         assert key is not None
         return _replace(text, key, node, str(path[-1]), value, origin)
+    if key is not None and node.tag == NULL:
+        return _replace(text, key, node, "", f"{{{_in_braces(missing, value)}}}", "")
     assert isinstance(node, MappingNode), f"{path} goes through a value"
     if node.flow_style:
         return _add_in_braces(text, node, missing, value)
@@ -61,7 +64,8 @@ def _replace(text: str, key: Node, node: Node, leaf: str, value: str, origin: st
     stands_alone = re.fullmatch(r"\s*(#.*)?", rest) is not None
     # A remark behind the old value is not about the new one, and moves into the line `KEY was ...`.
     after = text[end + len(rest) :] if stands_alone and origin else text[end:]
-    text = text[:start] + value + after
+    blank = " " if start == end else ""  # a key without a value ends with its colon
+    text = text[:start] + blank + value + after
     return (
         _update_comments(text, key.start_mark.index, leaf, old, rest if stands_alone else "", origin)
         if origin
@@ -84,7 +88,7 @@ def _update_comments(text: str, position: int, leaf: str, old: str, remark: str,
     # The first calibration of a value keeps what people wrote: the old value, and the remark that stood behind it.
     if remaining == comments and not any(line.startswith(was) for line in comments):
         words = remark.strip().removeprefix("#").strip()
-        remaining.append(f"{was}{old}{': ' + words if words else ''}")
+        remaining.append(f"{was}{old or 'null'}{': ' + words if words else ''}")
     return "\n".join([*above, *remaining, f"{margin}# {leaf} {origin}", below])
 
 
@@ -105,10 +109,14 @@ def _add_below(text: str, node: MappingNode, path: KeyPath, value: str, origin: 
 
 def _add_in_braces(text: str, node: MappingNode, path: KeyPath, value: str) -> str:
     end = node.end_mark.index - 1  # in front of the closing brace
+    return text[:end].rstrip() + (", " if node.value else "") + _in_braces(path, value) + text[end:]
+
+
+def _in_braces(path: KeyPath, value: str) -> str:
     entry = f"{path[-1]}: {value}"
     for part in reversed(path[:-1]):
         entry = f"{part}: {{{entry}}}"
-    return text[:end].rstrip() + (", " if node.value else "") + entry + text[end:]
+    return entry
 
 
 def _end(text: str, node: Node) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from calibrate.yaml_edit import with_value
@@ -76,6 +77,18 @@ def test_a_key_that_is_missing_is_added_below_its_siblings() -> None:
 def test_a_mapping_in_braces_takes_a_key_inside_them() -> None:
     new = with_value(TEXT, ("device", "peak", "fp32"), "1.0e12")
     assert new.endswith("device: {watts: 5, peak: {fp32: 1.0e12}} # inline\n")
+
+
+@pytest.mark.parametrize("null", [" null", " ~", ""])
+@pytest.mark.parametrize("after", ["", " # a remark", "\nlast: 1"])
+def test_a_value_that_is_null_is_replaced_and_a_null_on_the_way_becomes_a_mapping(null: str, after: str) -> None:
+    shown = with_value(f"shown:{null}{after}", ("shown",), "0.5")
+    assert shown == f"shown: 0.5{after}"
+    fitted = with_value(f"shown:{null}{after}", ("shown",), "0.5", "fitted: now")
+    assert yaml.safe_load(fitted)["shown"] == 0.5
+    runs = with_value(f"runs:{null}{after}", ("runs", "most"), "2")
+    assert runs == f"runs: {{most: 2}}{after}"
+    assert with_value(runs, ("runs", "least"), "1") == f"runs: {{most: 2, least: 1}}{after}"
 
 
 def test_a_text_without_a_last_newline_is_no_obstacle() -> None:
