@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, require_writable, rewrite
+from calibrate.cluster_file import (
+    LINKS,
+    Change,
+    cluster_path,
+    replace_cluster_file,
+    require_writable,
+    rewrite,
+    with_links,
+)
 from calibrate.measured_changes import machine_of, measured_changes, unmeasured_notes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
 from conf.compose.load import load_cluster, require_name
@@ -145,6 +153,8 @@ def draft(
     # Tables of configurations name a GPU, which has to mean a single cluster, so a copy gives up the names.
     named = [Change(("name",), None, output), Change(("gpu_names",), None, ())] if output != cluster.name else []
     text = cluster_path(cluster.name).read_text()
+    if any(change.path[0] == LINKS for change in changes):
+        text = with_links(text, cluster)
     every = [*named, *changes]
     return Draft(cluster, output, tuple(every), tuple(notes), rewrite(text, every, stamp, machine))
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from pydantic import BaseModel
 
 from calibrate.yaml_edit import KeyPath, with_value
@@ -21,6 +22,7 @@ from train_core.whole_files import write_atomically
 CHECKOUT = "pyproject.toml"
 """Lies beside the packages of a checkout, and not of an installed package."""
 
+LINKS = "links"
 STAMPED = "# Calibrated "
 """Lines at the top of a file begin so, and say where and with which versions a calibration was made."""
 
@@ -79,6 +81,17 @@ def rewrite(text: str, changes: Sequence[Change], stamp: str, machine: str) -> s
     lines = text.splitlines()
     remaining = [line for line in lines if not line.startswith(STAMPED) or _still_used(line, lines, stamp)]
     return "\n".join([f"{STAMPED}{stamp}: {machine}", *remaining]) + "\n"
+
+
+def with_links(text: str, cluster: ClusterSpec) -> str:
+    """The text of the cluster's file with its list of links, which that may have from the file that it builds on.
+
+    A list replaces the other file's as a whole, so that it takes all links to change one.
+    """
+    if LINKS in yaml.safe_load(text):
+        return text
+    links = [link.model_dump(exclude_defaults=True) for link in cluster.links]
+    return text.rstrip("\n") + "\n" + yaml.safe_dump({LINKS: links}, sort_keys=False)
 
 
 def replace_cluster_file(cluster: ClusterSpec, output: str, text: str, changes: Sequence[Change]) -> Path:
@@ -191,7 +204,7 @@ class Change:
 def dotted_key(path: KeyPath, cluster: ClusterSpec) -> str:
     """The key for people: a link is named rather than counted."""
     parts = list(path)
-    if parts[0] == "links" and isinstance(parts[1], int):
+    if parts[0] == LINKS and isinstance(parts[1], int):
         parts[1] = cluster.links[parts[1]].name
     return ".".join(str(part) for part in ("cluster", *parts))
 

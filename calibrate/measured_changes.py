@@ -11,7 +11,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from calibrate.cluster_file import Change, value_in
+from calibrate.cluster_file import LINKS, Change, value_in
 from calibrate.yaml_edit import KeyPath
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
 from train_core.rates.link_fit import fit_link, fit_patterns
@@ -172,7 +172,7 @@ def _link(cluster: ClusterSpec, rates: DeviceRates, index: int) -> list[Change]:
     """
     link, share = cluster.links[index], cluster.efficiency.link
     times = _of_whole_groups(link, [time for time in rates.link_times if time.link == link.name])
-    bandwidth: KeyPath = ("links", index, "bandwidth_bytes_per_second")
+    bandwidth: KeyPath = (LINKS, index, "bandwidth_bytes_per_second")
     if times:
         return _measured_link(cluster, index, times)
     if not rates.link_times or share == 1:
@@ -198,7 +198,7 @@ def _measured_link(cluster: ClusterSpec, index: int, times: Sequence[LinkTime]) 
     return [
         Change(path, _before(cluster, path), getattr(fit, leaf), origin, min(values), max(values))
         for leaf in ("bandwidth_bytes_per_second", "latency_seconds")
-        for path in [("links", index, leaf)]
+        for path in [(LINKS, index, leaf)]
         for values in [[getattr(fit, leaf) for fit in patterns.values()]]
     ]
 

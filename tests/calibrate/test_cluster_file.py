@@ -114,6 +114,18 @@ def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_co
     assert cluster_path("selene").read_text() == (CONF_DIR / "cluster" / "selene.yaml").read_text()
 
 
+def test_a_file_that_builds_on_another_gets_a_list_of_links_of_its_own(conf_copy: Path, rates_of: RatesOf) -> None:
+    (conf_copy / "cluster" / "ours.yaml").write_text("defaults: [frontier, _self_]\nname: ours")
+    ours = load_cluster("ours")
+    draft_of_rates(ours, "ours", rates_of(ours, "gpu", 16, **GPU)).write()
+    new = load_cluster("ours")
+    assert [link.bandwidth_bytes_per_second for link in new.links] == pytest.approx([9e9] * 3, rel=0.01)
+    measured = {"bandwidth_bytes_per_second", "latency_seconds"}
+    assert [link.model_dump(exclude=measured) for link in new.links] == [
+        link.model_dump(exclude=measured) for link in ours.links
+    ]
+
+
 def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy: Path, rates_of: RatesOf) -> None:
     path = cluster_path("local")
     before = path.read_text().replace("  - /device@device: cpu\n  - _self_\n", "  - _self_\n  - /device@device: cpu\n")
