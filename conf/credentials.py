@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 HIDDEN, SECRET_KEY = "***", "notify.url"
+SECRETS_IN = {"notify": SECRET_KEY, "slurm": "slurm.environment.NAME"}
+"""Groups with values that are hidden, and the key of one of these."""
+
 USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """The part of an address between its scheme and its host."""
 

@@ -30,7 +30,13 @@ from conf.compose.complaints import dotted_fields, first_complaint
 from conf.compose.plausible import doubts
 from conf.compose.settings import Settings
 from conf.compose.tree import Tree, dotted_keys, value_at
-from conf.compose.wrong_overrides import LOOK_LIKE, as_hydra_spells, no_option, wrong_alone
+from conf.compose.wrong_overrides import (
+    LOOK_LIKE,
+    as_hydra_spells,
+    no_option,
+    require_no_hidden_mapping,
+    wrong_alone,
+)
 from conf.errors import ConfigError, not_yaml
 from conf.folders import (
     CONF_DIR,
@@ -158,6 +164,7 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     # Hydra keeps one configuration per process, and refuses to open another before the first is cleared.
     GlobalHydra.instance().clear()
     _require_sweep(overrides)
+    require_no_hidden_mapping(overrides)
     # Of two overrides of one key Hydra takes the later one, so those of the site come before the command's.
     texts = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
     try:

@@ -8,11 +8,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from conf.compose.complaints import can_be_set
-from conf.credentials import HIDDEN, SECRET_KEY
+from conf.credentials import HIDDEN, SECRET_KEY, SECRETS_IN
 from conf.errors import ConfigError
 from conf.folders import groups, options
 from conf.nearest import listed, most_like
-from conf.overrides import Override, for_a_shell
+from conf.overrides import Override, Overrides, for_a_shell
 
 MOST_NAMED = 10
 KEY = re.compile(r"[\w./@:-]+")
@@ -57,6 +57,18 @@ def wrong_alone(override: Override) -> ConfigError | None:
     except HydraException:
         return _unreadable(key, printable)
     return None if is_single else _several(key, printable)
+
+
+def require_no_hidden_mapping(overrides: Overrides) -> None:
+    """Refuse a group with secrets as one mapping: those are hidden by their keys, and would be shown and kept in it.
+
+    Raises:
+        ConfigError: an override states such a mapping.
+    """
+    for group, key in SECRETS_IN.items():
+        if any(each.key == group and (each.value or "").lstrip().startswith("{") for each in overrides):
+            problem = "states all of the group at once, in which what is secret cannot be hidden"
+            raise ConfigError(group, HIDDEN, problem, f"Give its values one by one, such as {key}=VALUE.")
 
 
 def no_option(group: str, value: str) -> ConfigError:

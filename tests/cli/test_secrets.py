@@ -31,8 +31,9 @@ def test_a_measured_sweep_holds_neither_a_variable_of_the_environment_nor_its_we
         ("plan", "smoke", f"notify.url='{HOOK}' x"),
         ("plan", "smoke", f"notify.url=[{HOOK}"),
         ("plan", "smoke", f"notify.url=ftp:{HOOK}"),
+        ("plan", "smoke", f"notify={{url: {HOOK}, style: slack}}"),
     ],
-    ids=["cfg", "another key", "two words", "no value", "no address"],
+    ids=["cfg", "another key", "two words", "no value", "no address", "mapping"],
 )
 def test_no_message_shows_a_webhook(arguments: tuple[str, ...], tmp_path: Path, trisweep: Command) -> None:
     done = trisweep(*arguments, cwd=tmp_path)

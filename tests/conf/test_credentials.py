@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conf.credentials import hide_credentials, overrides_for_records, shown_tree, without_credentials
+from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
 from tests.composed import compose_tree
 
@@ -59,6 +60,20 @@ def test_the_configuration_is_shown_without_the_webhook() -> None:
     assert shown_tree(tree)["notify"]["url"] == "***"
     assert tree["notify"]["url"] == HOOK
     assert shown_tree(compose_tree())["notify"]["url"] is None
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("notify={url: https://hooks.example/t0ken, style: slack}", "notify.url"),
+        ("++slurm={environment: {TOKEN: t0ken}}", "slurm.environment.NAME"),
+        ("slurm='{environment: {TOKEN: t0ken}}'", "slurm.environment.NAME"),
+    ],
+)
+def test_a_group_with_secrets_is_not_given_as_one_mapping(override: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"one by one, such as {key}=VALUE") as refused:
+        compose_tree([override])
+    assert "t0ken" not in str(refused.value)
 
 
 def test_the_files_of_the_group_hold_no_address() -> None:
