@@ -17,15 +17,16 @@ def next_multiple(value: int, of: int) -> int:
 
 def nearest_divisor(value: int, of: int) -> int:
     """The divisor that is closest to `value`, the smaller one of two."""
-    small = [divisor for divisor in range(1, math.isqrt(of) + 1) if of % divisor == 0]
-    divisors = small + [of // divisor for divisor in small]
-    return min(divisors, key=lambda divisor: (abs(divisor - value), divisor))
+    start = min(value, of)
+    # Outwards from there, as 1 is never far: to look for all divisors takes long where `of` has digits too many.
+    around = ((start - distance, start + distance) for distance in range(start))
+    return next(divisor for pair in around for divisor in pair if of % divisor == 0)
 
 
 def largest_share(values: Iterable[int], below: int) -> int:
     """The largest number below a bound that divides all values."""
     common = math.gcd(*values)
-    return next(size for size in range(below - 1, 0, -1) if common % size == 0)
+    return next(size for size in range(min(below - 1, common), 0, -1) if common % size == 0)
 
 
 def padded_vocabulary(num_rows: int, tensor_parallel_size: int) -> int:

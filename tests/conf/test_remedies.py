@@ -7,7 +7,7 @@ import re
 import pytest
 
 from conf.errors import ConfigError
-from conf.nearest import nearest_divisor, padded_vocabulary
+from conf.nearest import largest_share, nearest_divisor, padded_vocabulary
 from tests.composed import load
 
 NODES = ["cluster=local", "cluster.num_nodes=1", "cluster.devices_per_node=24"]
@@ -83,3 +83,9 @@ def test_the_nearest_divisor_is_found_also_of_large_numbers() -> None:
     assert nearest_divisor(5, 32) == 4
     assert nearest_divisor(100, 64) == 64
     assert nearest_divisor(7, 10**12) == 8
+
+
+def test_a_remedy_for_a_number_with_digits_too_many_takes_no_time() -> None:
+    assert nearest_divisor(96, 4 * 10**16 + 1) == 41
+    assert nearest_divisor(96, 10**30 + 57) == 1
+    assert largest_share([8], below=10**15) == 8
