@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.compose.load import Composition
-from conf.errors import UsageError
+from conf.errors import TrisweepError, UsageError
 from launcher.where import existing_folder
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -28,7 +28,7 @@ def measured_sweep(composition: Composition) -> MeasuredSweep:
     """The sweep whose trials ran on the chosen cluster, else the one that was planned last.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or the only one cannot be read.
     """
     settings, chosen = composition.settings, composition.overrides.value_of("cluster")
     if chosen is None:
@@ -36,9 +36,17 @@ def measured_sweep(composition: Composition) -> MeasuredSweep:
     assert settings.sweep is not None
     root, name = Path(settings.output_dir).absolute(), settings.sweep.name
     # Folders are named for people: of a proxy only the record says on which cluster it ran.
-    sweeps = [_measured_sweep_in(folder) for folder in SweepFolder.started_in(root, f"{name}-*")]
+    sweeps: list[MeasuredSweep] = []
+    unreadable: list[TrisweepError] = []
+    for folder in SweepFolder.started_in(root, f"{name}-*"):
+        try:
+            sweeps.append(_measured_sweep_in(folder))
+        except TrisweepError as error:  # of a folder that may be another sweep's
+            unreadable.append(error)
     on_it = [each for each in sweeps if (each.sweep.record.name, each.cluster) == (name, chosen)]
     if not on_it:
+        if unreadable:
+            raise unreadable[0]
         problem = f"No sweep {name} with trials on cluster {chosen} has been started in {root}"
         raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen}`.")
     return max(on_it, key=lambda each: each.sweep.folder.record.stat().st_mtime)

@@ -184,10 +184,16 @@ def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
 @pytest.mark.slow
 def test_a_dry_run_of_the_refinement_writes_nothing(own: Path, measured: Path, local_file: Path) -> None:
     before = local_file.read_text()
+    torn = SweepFolder(measured / "runs" / "smoke-old")  # of another sweep, whose name begins alike
+    torn.path.mkdir()
+    torn.record.write_text("{")
     status, said, _ = run(own, measured, "--from-results", "smoke", "cluster=local", "--dry-run")
     assert status == 0
     assert "Nothing was written." in said
     assert local_file.read_text() == before
+    status, _, complained = run(own, measured, "--from-results", "smoke", "cluster=selene")
+    assert status == 2
+    assert str(torn.record) in complained
 
 
 def test_one_trial_is_enough_to_learn_from(own: Path, measured: Path, local_file: Path) -> None:
