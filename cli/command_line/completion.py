@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from conf.errors import TrisweepError
-from conf.folders import OPTION, folders, further_folders, groups, options
+from conf.folders import OPTION, further_folders, groups, option_files, options
 from conf.overrides import Override
 
 WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
@@ -101,10 +101,9 @@ def _assignments(group: str, name: str, begun: str) -> Iterator[str]:
 def _values(group: str) -> dict[str, set[str]]:
     """The keys of a group's files with the plain values that these give them; of one that may be true, both."""
     values_by_key: dict[str, set[str]] = {}
-    for folder in folders():
-        for path in (folder / group).glob("*.yaml"):
-            for name, value in ENTRY.findall(path.read_text(errors="replace")):
-                values_by_key.setdefault(name, set()).update([value] if SCALAR.fullmatch(value) else [])
+    for path in option_files(group):
+        for name, value in ENTRY.findall(path.read_text(errors="replace")):
+            values_by_key.setdefault(name, set()).update([value] if SCALAR.fullmatch(value) else [])
     for values in values_by_key.values():
         if values & {"true", "false"}:
             values |= {"true", "false"}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import load, load_cluster
-from conf.errors import ConfigError
-from conf.folders import CONF_DIR, VARIABLE, further_folders, groups, options, own_folders, path_of
+from conf.compose.model_from import expand_model_from
+from conf.errors import ConfigError, UsageError
+from conf.folders import CONF_DIR, VARIABLE, further_folders, groups, options, options_of, own_folders, path_of
 from conf.overrides import Overrides
 from launcher.where import compose_for_slurm
 
@@ -82,6 +83,14 @@ def test_every_group_takes_own_files(own: Own, group: str, of: str, change: str)
     with further_folders([own("a", {f"{group}/ours.yaml": text})]):
         chosen = load([f"{group}=ours"])
         assert getattr(chosen, group).name == "ours"
+
+
+def test_what_an_editor_leaves_beside_a_file_is_no_option(own: Own) -> None:
+    folder = own("a", {**cluster("mine"), "cluster/.mine.yaml": "half of it"}) / "cluster"
+    (folder / ".#mine.yaml").symlink_to("me@host.123")
+    (folder / "gone.yaml").symlink_to("nowhere")
+    with further_folders([folder.parent]):
+        assert {option.name for option in options_of("cluster") if option.is_own} == {"mine"}
 
 
 def test_an_unknown_option_is_compared_with_own_files_too(own: Own) -> None:
