@@ -19,7 +19,7 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conf.errors import ConfigError, not_yaml
+from conf.errors import ConfigError, UsageError, not_yaml
 from conf.nearest import nearest
 from conf.overrides import quoted_text
 
@@ -39,7 +39,7 @@ def further_folders(paths: Iterable[str | Path], named_by: str = OPTION) -> Iter
     Raises:
         ConfigError: one is no folder of configuration.
     """
-    new = tuple(_config_folder(Path(path).expanduser().absolute(), named_by) for path in paths)
+    new = tuple(_config_folder(at_home(path, named_by).absolute(), named_by) for path in paths)
     with _with_folders_in_front(new):
         yield
 
@@ -76,14 +76,34 @@ def given_words(shown: Callable[[Path], str] = str) -> list[str]:
     return [word for folder in _given for word in (OPTION, shown(folder))]
 
 
+def at_home(path: str | Path, named_by: str) -> Path:
+    """The path with a home in place of `~` and `~user` at its beginning.
+
+    Raises:
+        ConfigError: nobody knows that home.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        problem = "begins with the home of a user who is not known here"
+        raise ConfigError(named_by, str(path), problem, "Write the whole path.") from None
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("The current folder has been removed", "Change into another one, and try again.") from None
+
+
 def own_folders() -> tuple[Path, ...]:
     """A person's own folders, those first whose files hold before others'.
 
     Raises:
         ConfigError: one does not exist, is no folder, or a `trisweep.yaml` is wrong.
     """
-    variable = [(VARIABLE, Path(text).expanduser()) for text in os.environ.get(VARIABLE, "").split(":") if text]
-    file = nearest_site_file(Path.cwd())
+    variable = [(VARIABLE, at_home(text, VARIABLE)) for text in os.environ.get(VARIABLE, "").split(":") if text]
+    file = nearest_site_file(_current_folder())
     stated = [(str(file), path) for path in site_of(file).config_dirs] if file else []
     named = (_config_folder(path.absolute(), named_by) for named_by, path in (*variable, *stated))
     return tuple(dict.fromkeys((*_given, *named)))
@@ -107,7 +127,7 @@ def option_files(group: str) -> list[Path]:
 
 def site_overrides() -> list[str]:
     """The values in the nearest `trisweep.yaml`, as overrides, which those of a command line come after."""
-    file = nearest_site_file(Path.cwd())
+    file = nearest_site_file(_current_folder())
     output = site_of(file).output_dir if file else None
     return [] if output is None else [f"output_dir={quoted_text(str(output))}"]
 
@@ -273,8 +293,8 @@ def _read_site(path: Path, _changed: int) -> Site:
         site = SiteText.model_validate(entries)
     except ValidationError as error:
         raise _wrong_entry(path, lines, entries, str(error.errors()[0]["loc"][0])) from None
-    dirs = tuple(path.parent / Path(text).expanduser() for text in site.config_dirs)
-    output = None if site.output_dir is None else path.parent / Path(site.output_dir).expanduser()
+    dirs = tuple(path.parent / at_home(text, str(path)) for text in site.config_dirs)
+    output = None if site.output_dir is None else path.parent / at_home(site.output_dir, str(path))
     return Site(dirs, output)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from cli.output.console import complaints
 from conf.compose.model_from import KEY, expand_model_from
 from conf.credentials import hide_credentials, shown_tree
-from conf.errors import ConfigError, UsageError
+from conf.errors import TrisweepError, UsageError
 from conf.folders import further_folders, groups, options
 from conf.overrides import Override, Overrides
 
@@ -47,7 +47,7 @@ def _option_names(context: typer.Context, group: str) -> list[str]:
     try:
         with further_folders(context.params.get("config_dir") or ()):
             return options(group)
-    except ConfigError:
+    except TrisweepError:
         return []
 
 

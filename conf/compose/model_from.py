@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError
+from conf.folders import at_home
 from conf.overrides import Override, quoted_text, value_text
 from conf.types.schema import NORM_EPSILON, ROTARY_BASE
 
@@ -48,7 +49,7 @@ def expand_model_from(texts: Iterable[str]) -> list[str]:
     if beside := next((override for override in overrides if override.key == "model"), None):
         remedy = f"Give one of them; single values may follow, such as {KEY}=config.json model.seq_length=4096."
         raise ConfigError("model", beside.value, f"was chosen beside {KEY}", remedy)
-    shape = model_in(Path(named[-1].value or "").expanduser())
+    shape = model_in(at_home(named[-1].value or "", KEY))
     values = [f"model.{key}={_value_text(value)}" for key, value in shape.items()]
     # The file's values come first, so that single values of the command line correct them.
     return [*values, *(override.text for override in overrides if override.key != KEY)]

@@ -114,6 +114,25 @@ def test_a_folder_that_is_not_there_or_no_folder_is_named(tmp_path: Path, monkey
             load()
 
 
+def test_the_home_of_somebody_unknown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = "~no-such-user/conf"
+    unknown = f"'{home}': begins with the home of a user who is not known here"
+    with pytest.raises(ConfigError, match=f"--config-dir = {unknown}"), further_folders([home]):
+        pass
+    with pytest.raises(ConfigError, match=f"model_from = {unknown}"):
+        expand_model_from([f"model_from={home}"])
+    monkeypatch.setenv(VARIABLE, home)
+    with pytest.raises(ConfigError, match=f"{VARIABLE} = {unknown}"):
+        own_folders()
+
+
+def test_a_current_folder_that_has_been_removed_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UsageError, match="The current folder has been removed"):
+        load()
+
+
 def test_a_folder_whose_root_would_replace_ours_is_refused(own: Own) -> None:
     with (
         pytest.raises(ConfigError, match=r"holds a config\.yaml, which would take the place of the root"),

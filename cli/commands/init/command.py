@@ -11,7 +11,7 @@ import typer
 from cli.command_line.arguments import AsJson
 from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.errors import ConfigError, UsageError
-from conf.folders import further_folders
+from conf.folders import at_home, further_folders
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -37,19 +37,20 @@ def init(
     from launcher.doctor.site import read_site
 
     require_name("--name", name)
+    folder = at_home(folder, "folder")
     if partition is not None and partition not in (names := partitions()):
         remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
         raise ConfigError("--partition", partition, "is no partition that Slurm knows", remedy)
     described = machine(name, partition)
     site = read_site() if described.offer else None
-    written, kept = _write(folder.expanduser(), texts(described, site))
-    with further_folders([folder.expanduser() / FOLDER]):
+    written, kept = _write(folder, texts(described, site))
+    with further_folders([folder / FOLDER]):
         load_cluster(described.name)  # what was written, or was there, composes
     if as_json:
         paths = {"written": written, "kept": kept}
         print_json("init", {"cluster": described.name, **paths, "asked_slurm": bool(described.offer)})
         return
-    _print(folder.expanduser(), described, written, kept)
+    _print(folder, described, written, kept)
 
 
 def _write(folder: Path, files: dict[str, str]) -> tuple[list[str], list[str]]:
