@@ -158,7 +158,9 @@ def _llama(config: _Config) -> Shape:
     head = config.count("head_dim", 0)
     scaling = {name: rotary.get(name) for name in LLAMA3} if _rope_type(rotary) == "llama3" else None
     tokens = config.count("max_position_embeddings", MOST_TOKENS)
-    trained = rotary.get("original_max_position_embeddings") or tokens
+    stretched = _Config(config.path, rotary)
+    trained = stretched.count("original_max_position_embeddings", 0) or tokens
+    base = stretched.number("rope_theta", 0.0) or ROTARY_BASE
     return {
         "family": "llama",
         "num_layers": config.count("num_hidden_layers"),
@@ -167,7 +169,7 @@ def _llama(config: _Config) -> Shape:
         "num_attention_heads": heads,
         "num_query_groups": config.count("num_key_value_heads", heads),
         "head_size": head if head and head * heads != hidden else None,
-        "rotary_base": config.number("rope_theta", float(rotary.get("rope_theta") or ROTARY_BASE)),
+        "rotary_base": config.number("rope_theta", base),
         "rotary_scaling": scaling,
         "norm_epsilon": config.number("rms_norm_eps", NORM_EPSILON),
         "qkv_bias": config.text("model_type") == "qwen2",

@@ -164,6 +164,8 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
         ({**LLAMA, "model_type": "mamba"}, r'names model_type = "mamba", which is not understood. Known: gpt2, llama'),
         ({**LLAMA, "hidden_act": "relu"}, r'names hidden_act = "relu", which is not understood'),
         ({**LLAMA, "hidden_size": "4096"}, r'names hidden_size = "4096", which is not understood'),
+        ({**LLAMA, "rope_scaling": {"original_max_position_embeddings": "8k"}}, r'names original_max.* = "8k"'),
+        ({**LLAMA, "rope_scaling": {"rope_theta": "1e6"}}, r'names rope_theta = "1e6", which is not understood'),
         ({**LLAMA, "num_hidden_layers": None}, r"names num_hidden_layers = null"),
         ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
         ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
