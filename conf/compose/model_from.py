@@ -217,6 +217,7 @@ def _qwen3(config: _Config) -> Shape:
 def _qwen3_moe(config: _Config) -> Shape:
     config.require("mlp_only_layers", [], None)
     config.require("decoder_sparse_step", 1)
+    config.require("norm_topk_prob", True, None)
     # Newer files have Mixtral's name for the number.
     number = config.count("num_local_experts" if config.content.get("num_experts") is None else "num_experts")
     experts = _experts(number, config.count("num_experts_per_tok"), config.count("moe_intermediate_size"))

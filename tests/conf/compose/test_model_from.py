@@ -167,6 +167,7 @@ def test_it_is_composed_as_any_model_is_and_single_values_may_follow(tmp_path: P
         ({**LLAMA, "rope_scaling": {"original_max_position_embeddings": "8k"}}, r'names original_max.* = "8k"'),
         ({**LLAMA, "rope_scaling": {"rope_theta": "1e6"}}, r'names rope_theta = "1e6", which is not understood'),
         ({**LLAMA, "num_hidden_layers": None}, r"names num_hidden_layers = null"),
+        ({**QWEN, "norm_topk_prob": False}, r"names norm_topk_prob = false, which is not understood"),
         ({**QWEN, "mlp_only_layers": [1]}, r"names mlp_only_layers = \[1\]"),
         ({**DEEPSEEK, "moe_layer_freq": 2}, r"names moe_layer_freq = 2"),
         ({**DEEPSEEK, "norm_topk_prob": False}, r"names norm_topk_prob = false"),
