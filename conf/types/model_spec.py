@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from conf.errors import ConfigError
 from conf.nearest import nearest_divisor
-from conf.types.schema import NORM_EPSILON, Count, Family, Frozen, Name, Positive
+from conf.types.schema import NORM_EPSILON, AtLeastOne, Count, Family, Frozen, Name, NonNegative, Positive
 
 
 class RotaryScaling(Frozen):
@@ -25,7 +25,7 @@ class RotaryScaling(Frozen):
         original_max_position_embeddings: tokens of the sequences that the model was pretrained on.
     """
 
-    factor: Annotated[float, Field(ge=1)]
+    factor: AtLeastOne
     low_freq_factor: Positive
     high_freq_factor: Positive
     original_max_position_embeddings: Count
@@ -78,9 +78,9 @@ class ExpertsSpec(Frozen):
     shared_ffn_hidden_size: Annotated[int, Field(ge=0)] = 0
     num_dense_layers: Annotated[int, Field(ge=0)] = 0
     capacity_factor: Positive | None = None
-    imbalance: Annotated[float, Field(ge=1)] = 1.0
-    balance_loss: Annotated[float, Field(ge=0)] = 0.0
-    balance_bias: Annotated[float, Field(ge=0)] = 0.0
+    imbalance: AtLeastOne = 1.0
+    balance_loss: NonNegative = 0.0
+    balance_bias: NonNegative = 0.0
     scores: Scores = "softmax"
     routed_scale: Positive = 1.0
     num_groups: Count = 1
@@ -183,7 +183,7 @@ class ModelSpec(Frozen):
     num_attention_heads: Count
     num_query_groups: Count
     head_size: Count | None
-    rotary_base: Annotated[float, Field(gt=1)] | None
+    rotary_base: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None
     rotary_scaling: RotaryScaling | None = None
     norm_epsilon: Positive = NORM_EPSILON
     qkv_bias: bool = False

@@ -22,6 +22,7 @@ each as a micro-batch, which for a far larger number would take very long."""
 Sequences = Annotated[int, Field(gt=0, le=MOST_SEQUENCES)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What can name a sweep, a cluster and a folder: no slashes, no blanks, and no dot in front."""

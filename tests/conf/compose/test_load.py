@@ -89,6 +89,11 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("model=[a]", r"model = '\[a\]': is not an option of this group"),
         ("model.name='a b'", r"model\.name = 'a b': must be a name: letters, digits"),
         ("training.learning_rate=inf", r"training\.learning_rate = inf: must be a finite number"),
+        ("model.rotary_base=inf", r"model\.rotary_base = inf: must be a finite number"),
+        (
+            "model.experts={num_experts: 8, top_k: 2, ffn_hidden_size: 8, imbalance: inf}",
+            r"model\.experts\.imbalance = inf: must be a finite number",
+        ),
         ("cluster.links=3", r"cluster\.links = 3: must be a list\."),
         ("model.experts.top_k=2", r"model\.experts\.num_experts = None: is missing"),
         ("model.num_experts=8", r"is not a key .*Did you mean model\.experts\.num_experts\?"),
