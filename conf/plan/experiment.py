@@ -71,7 +71,7 @@ class Experiment(Setup, ExperimentParts):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits, equal for two experiments exactly when they measure the same thing."""
+        """Twelve hex digits; two experiments that have the same ones measure the same thing."""
         # What a run is watched with, what a model is called and where files are cached do not change a measurement. A
         # cluster counts by its name alone: a corrected constant of its file does not change what was measured on it.
         content = self.model_dump(
