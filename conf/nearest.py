@@ -17,7 +17,7 @@ def next_multiple(value: int, of: int) -> int:
 
 def nearest_divisor(value: int, of: int) -> int:
     """The divisor that is closest to `value`, the smaller one of two."""
-    start = min(value, of)
+    start = max(1, min(value, of))
     # Outwards from there, as 1 is never far: to look for all divisors takes long where `of` has digits too many.
     around = ((start - distance, start + distance) for distance in range(start))
     return next(divisor for pair in around for divisor in pair if of % divisor == 0)
