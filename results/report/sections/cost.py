@@ -90,17 +90,30 @@ def _finding(point: CostPoint) -> str:
 
 
 def _frugal_sentence(chosen: CostPoint, best: Sequence[CostPoint], num_points: int) -> str:
-    """Return the sentence about the points that take less money or energy."""
-    frugal = best[-1]
-    if num_points < 2 or frugal.costs == chosen.costs:
-        what = "time and energy" if frugal.dollars is None else "time, money and energy"
-        return "" if num_points < 2 else f"Of {num_points} points it takes the least {what}."
+    """Return the sentence on what the chosen point takes the least of, or on the point that takes less money or energy.
+
+    Args:
+        best: the points that no other beats, the fastest first.
+    """
+    if num_points < 2:
+        return ""
+    frugal = min(best, key=lambda point: point.costs[1:])
+    if frugal.costs == chosen.costs:
+        return f"Of {num_points} points it takes the least {_least_of(chosen, best)}."
     money = "" if frugal.dollars is None else f"{in_three_digits(frugal.dollars)} dollars and "
     return (
         f"The most frugal of {num_points} points, `{frugal.layout}` on"
         f" {count_of(frugal.takes.num_devices, 'device')}, takes {money}"
         f"{in_three_digits(frugal.megawatt_hours)} MWh in {in_three_digits(frugal.days)} days."
     )
+
+
+def _least_of(chosen: CostPoint, best: Sequence[CostPoint]) -> str:
+    """Return the names of what no other point takes less of; of money or energy there is always one."""
+    names = ("time", "energy") if chosen.dollars is None else ("time", "money", "energy")
+    lowest = map(min, zip(*(point.costs for point in best), strict=True))
+    least = [name for name, cost, low in zip(names, chosen.costs, lowest, strict=True) if cost == low]
+    return " and ".join(filter(None, (", ".join(least[:-1]), least[-1])))
 
 
 def _assumptions(point: CostPoint) -> str:

@@ -82,6 +82,23 @@ def test_one_point_may_be_the_best_in_all_and_needs_no_plot(write_sweep: WriteSw
     assert plots_of(found) == []
 
 
+def test_the_least_is_said_only_of_what_no_other_point_takes_less_of(write_sweep: WriteSweep) -> None:
+    found = measured(write_sweep, few=1000.0, many=1500.0, slow=1200.0)
+    assert found.finding.endswith("Of 3 points it takes the least money and energy.")
+
+
+def test_the_most_frugal_point_takes_the_least_money_though_a_slower_one_takes_less_energy(
+    write_sweep: WriteSweep,
+) -> None:
+    device = PLACE.device.model_copy(update={"watts": 40.0, "price_per_hour": 2.4})
+    place = PLACE.model_copy(update={"name": "sparing", "device": device})
+    sparing = trial("sparing", world_size=16, **(SIZES | {"cluster": place}))
+    how = {"many": performance(2400.0, 128), "sparing": performance(250.0, 16)}
+    found = section(subject_of(write_sweep((MANY, sparing), how, plan=(MANY, sparing), mode="cluster")))
+    assert found is not None
+    assert found.finding.endswith("Of 2 points it takes the least time and money.")
+
+
 def test_without_a_price_money_is_left_out(write_sweep: WriteSweep) -> None:
     device = cluster().device.model_copy(update={"price_per_hour": None})
     free: dict[str, Any] = {"model": FULL, "cluster": cluster().model_copy(update={"device": device})}
