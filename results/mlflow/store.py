@@ -21,6 +21,7 @@ from results.mlflow.stored_runs import SWEEP_ID
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+JOURNAL_ENDS = ("-journal", "-wal", "-shm")
 OWNER = "trisweep.experiment"
 OURS = {OWNER: "true", "mlflow.experimentKind": "custom_model_development"}
 """Tags of our experiment. The second has MLflow open it on the table of runs, and not on a page about chats."""
@@ -39,6 +40,15 @@ QUIET_SETTINGS = {
 def database_path(output_dir: Path) -> Path:
     """The SQLite file of `tracking.kind=sqlite`."""
     return output_dir.resolve() / "mlflow.db"
+
+
+def journals_of(database: Path) -> dict[str, Path]:
+    """The files that SQLite keeps beside a store while it is written, by what follows the name of the store.
+
+    A writer that was killed leaves them, and SQLite plays them into whatever next has the store's name.
+    """
+    beside = {end: database.with_name(f"{database.name}{end}") for end in JOURNAL_ENDS}
+    return {end: path for end, path in beside.items() if path.exists()}
 
 
 def artifact_dir(output_dir: Path) -> Path:
@@ -101,6 +111,8 @@ def _make_tables(database: Path) -> None:
         complete, draft = Path(folder) / database.name, database.with_name(f".{database.name}.new")
         MlflowClient(tracking_uri=f"sqlite:///{complete}").search_experiments(max_results=1)
         shutil.copyfile(complete, draft)
+    for path in journals_of(database).values():  # of a store that somebody has deleted
+        path.unlink()
     draft.replace(database)
 
 

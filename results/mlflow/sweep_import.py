@@ -26,7 +26,7 @@ from results.mlflow.artifacts import log_sweep_files, log_trial_files, report_di
 from results.mlflow.last_import import LastImport
 from results.mlflow.reachable import remedy_of
 from results.mlflow.run_content import RunContent
-from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, tracking_uri
+from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, journals_of, tracking_uri
 from results.mlflow.stored_runs import StoredRun, first_if_all_stored, stored_runs
 from results.mlflow.sweep_content import sweep_runs
 from results.mlflow.trial_content import training_run
@@ -161,14 +161,13 @@ def _view_name(record: SweepRecord) -> str:
 
 
 def move_store_aside(output_dir: Path) -> list[Path]:
-    """Rename the SQLite store and its artifacts, if they are there; their new paths."""
+    """Rename the SQLite store and its artifacts, if they are there; their new paths. Journals go with their store."""
+    now, database = int(time.time()), database_path(output_dir)
     with _lock_store(output_dir):
-        moved = []
-        for path in (database_path(output_dir), artifact_dir(output_dir)):
-            aside = path.with_name(f"{path.name}.old-{int(time.time())}")
-            if path.exists():
-                moved.append(path.rename(aside))
-        return moved
+        for end, journal in journals_of(database).items():
+            journal.rename(database.with_name(f"{database.name}.old-{now}{end}"))
+        paths = (database, artifact_dir(output_dir))
+        return [path.rename(path.with_name(f"{path.name}.old-{now}")) for path in paths if path.exists()]
 
 
 def _writer(tracking: TrackingSpec, output_dir: Path, sweep_id: str, *, anew: bool) -> RunWriter:

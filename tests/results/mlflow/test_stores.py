@@ -35,6 +35,7 @@ WEAK = trial("weak", world_size=2, global_batch_size=16)
 IMPOSSIBLE = trial("impossible", world_size=3, tensor_parallel_size=2)
 TRIALS = (trial("base", is_baseline=True), STRONG, WEAK, IMPOSSIBLE)
 HOW = {"base": performance(100.0), "strong": performance(160.0, 2), "weak": performance(190.0, 2)}
+FILLERS = "SELECT count(*) FROM sqlite_master WHERE name = 'filler'"
 METRICS = "SELECT run_uuid, key, value, timestamp, step FROM metrics"
 
 
@@ -75,15 +76,47 @@ def metrics_in(database: str) -> dict[str, list[tuple[object, ...]]]:
     return {run_id: sorted(rows) for run_id, rows in found.items()}
 
 
+def die_while_writing(store: Path) -> None:
+    """Leave what a writer leaves that is killed in the middle of a transaction, in a store that holds something."""
+    journal = store.with_name(f"{store.name}-journal")
+    with closing(sqlite3.connect(store, isolation_level=None)) as writer:
+        writer.execute("PRAGMA cache_size = 1")
+        writer.execute("CREATE TABLE filler AS SELECT randomblob(200000) AS bytes")
+        writer.execute("BEGIN")
+        writer.execute("CREATE TABLE more (number)")
+        writer.execute("UPDATE filler SET bytes = randomblob(200000)")
+        left = {path: path.read_bytes() for path in (store, journal)}
+        writer.execute("ROLLBACK")
+    for path, content in left.items():
+        path.write_bytes(content)
+
+
+def test_what_a_dead_writer_left_goes_aside_with_its_store_and_not_into_the_next_one(
+    output_dir: Path, empty_store: Path
+) -> None:
+    store = database_path(output_dir)
+    die_while_writing(store)
+    (kept,) = move_store_aside(output_dir)
+    shutil.copy(empty_store, store)
+    for path, num_fillers in ((store, 0), (kept, 1)):
+        with closing(sqlite3.connect(path)) as opened:
+            assert opened.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            assert opened.execute(FILLERS).fetchone() == (num_fillers,)
+
+
 def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     write_sweep: WriteSweep, output_dir: Path
 ) -> None:
-    """As by a follower whose sweep has ended, in the middle of one of the steps in which MLflow makes its tables."""
+    """As by a follower whose sweep has ended, in the middle of one of the steps in which MLflow makes its tables.
+
+    The store that was there before died while it was written, and somebody has deleted it.
+    """
 
     def cut_short(connection: object, cursor: object, statement: str, *rest: object) -> None:
         if "CREATE TABLE _alembic_tmp_tags" in statement:
             raise KeyboardInterrupt
 
+    die_while_writing(database_path(output_dir))
     database_path(output_dir).unlink()
     sqlalchemy.event.listen(Engine, "after_cursor_execute", cut_short)
     try:
@@ -92,6 +125,8 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     finally:
         sqlalchemy.event.remove(Engine, "after_cursor_execute", cut_short)
     assert import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir).created == 1 + len(TRIALS)
+    with closing(sqlite3.connect(database_path(output_dir))) as made:
+        assert made.execute(FILLERS).fetchone() == (0,)
 
 
 def test_every_trial_has_its_efficiency_with_its_kind_what_is_held_constant_and_the_baseline(
