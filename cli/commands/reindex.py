@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_line.arguments import OverrideTexts, complete_sweep, composition_of
-from cli.output.console import print_unwrapped, shown_path
-from conf.errors import UsageError
+from cli.output.console import complaints, print_unwrapped, shown_path
+from conf.credentials import hide_credentials
+from conf.errors import TrisweepError, UsageError
 from conf.units import count_of
 
 if TYPE_CHECKING:
     from conf.types.sites import TrackingSpec
     from launcher.trainings import LongRun
     from sweeps.sweep import Sweep
+    from sweeps.trial import SweepFolder
 
 OneSweep = Annotated[
     str | None,
@@ -53,24 +55,39 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
 
     Args:
         tracking, chosen: see `_write_anew`.
+
+    Raises:
+        UsageError: no sweep can be read, and the store stays where it is.
     """
     from launcher.trainings import trainings_of
     from results.mlflow.sweep_import import move_store_aside
-    from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
 
-    folders = SweepFolder.started_in(root, "*")
+    folders = sorted(SweepFolder.started_in(root, "*"), key=lambda folder: folder.path)
+    sweeps = [sweep for folder in folders if (sweep := _readable(folder))]
+    if not sweeps:  # nothing could take the place of the store
+        raise UsageError(f"No sweep in {root} can be read", "Give the command again once one can.")
     if tracking.kind == "sqlite":
         for path in move_store_aside(root):
             print_unwrapped(f"The store that was there is kept as {shown_path(path)}")
     written = set[Path]()
-    sweeps = [Sweep.stored_in(folder) for folder in sorted(folders, key=lambda folder: folder.path)]
     for sweep in sweeps:
         written |= _write_anew(sweep, tracking, chosen, root)
     # A training whose sweep no longer knows the trial that it was begun from is there all the same.
     for sweep in sweeps:
         others = [run for run in trainings_of(root, sweep.record.name) if run.folder.path not in written]
         written |= _write_trainings(others, sweep, chosen or sweep.record.tracking.signed_in_as(tracking), root)
+
+
+def _readable(folder: SweepFolder) -> Sweep | None:
+    """The sweep; None and a word on stderr where it cannot be read, as the others must be written."""
+    from sweeps.sweep import Sweep
+
+    try:
+        return Sweep.stored_in(folder)
+    except (TrisweepError, OSError) as error:
+        complaints.print(hide_credentials(f"{folder.path.name} is left out: {error}"), markup=False)
+        return None
 
 
 def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> set[Path]:

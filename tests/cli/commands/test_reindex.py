@@ -28,14 +28,22 @@ def rows(database: Path) -> list[list[object]]:
         return [store.execute(query).fetchall() for query in WHAT_STORES_SHARE]
 
 
+def tear_a_sweep(output_dir: Path) -> None:
+    torn = output_dir / "torn-local" / "sweep.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text('{"name": "to')
+
+
 @pytest.mark.slow
 def test_a_lost_store_is_made_anew_from_the_folders(finished: Path, trisweep: Command, tmp_path: Path) -> None:
     shutil.copytree(finished / "runs", tmp_path / "runs")
     assert trisweep("report", "smoke", cwd=tmp_path).returncode == 0  # others may have changed the folders since
     before = rows(tmp_path / "runs" / "mlflow.db")
     (tmp_path / "runs" / "mlflow.db").unlink()
+    tear_a_sweep(tmp_path / "runs")
     done = trisweep("reindex", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "torn-local is left out" in done.stderr
     assert "kept as runs/mlartifacts.old-" in done.stdout
     assert "runs written" in done.stdout
     assert rows(tmp_path / "runs" / "mlflow.db") == before
@@ -63,6 +71,16 @@ def test_a_folder_without_sweeps_is_named(trisweep: Command, tmp_path: Path) -> 
     done = trisweep("reindex", cwd=tmp_path)
     assert done.returncode == 2
     assert f"There is no sweep in {tmp_path / 'runs'}" in " ".join(done.stderr.split())
+
+
+def test_a_store_stays_where_no_sweep_can_be_read(trisweep: Command, tmp_path: Path) -> None:
+    tear_a_sweep(tmp_path / "runs")
+    store = tmp_path / "runs" / "mlflow.db"
+    store.write_bytes(b"what is there")
+    done = trisweep("reindex", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"No sweep in {tmp_path / 'runs'} can be read" in " ".join(done.stderr.split())
+    assert store.read_bytes() == b"what is there"
 
 
 @pytest.mark.thorough  # than mlflow/test_sweep_import, where a damaged store is rebuilt
