@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,6 +51,15 @@ class SweepVerdict(NamedTuple):
         return "\n".join(filter(None, parts)).replace("`", "")
 
 
+def words_of_sweep(record: SweepRecord, folder_words: Sequence[str] = ()) -> str:
+    """The words by which a command takes the same points of the same sweep.
+
+    Args:
+        folder_words: what commands need to find its folder and its configuration.
+    """
+    return shlex.join([record.name, *record.overrides, *folder_words])
+
+
 def verdict(
     record: SweepRecord,
     results: Sequence[TrialReading],
@@ -59,9 +69,9 @@ def verdict(
     """The sentences on the fastest layout, or, when nothing was measured, on what to do.
 
     Args:
-        folder_words: what commands need to find the sweep again, beside its name.
+        folder_words: as for `words_of_sweep`.
     """
-    where = " ".join([record.name, *folder_words])
+    where = words_of_sweep(record, folder_words)
     num_live = sum(result.outcome in LIVE for result in results)
     if best_first:
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)

@@ -10,8 +10,9 @@ from results.footprint import Footprint, declared_footprint
 from results.report.findings.best_plan import best_on_paper, num_devices
 from results.report.findings.ranking import relations_of_points
 from results.report.findings.sought import value_text, words_of
-from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict
+from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section
+from results.report.sections.provenance import folder_words
 from results.scaling import Scaling
 from results.scaling_study import ScalingStudy, measured_study, predicted_study
 from results.terminal.layout_names import legend
@@ -38,12 +39,16 @@ class _PredictedBest:
 def section(subject: ReportSubject) -> Section:
     """Return the sweep's answer. There is always one, even if it is that nothing is known yet."""
     record, results = subject.sweep.record, subject.results
-    measured, points, best = measured_verdict(record, results), measured_points(results), _best(record)
+    found_by = folder_words(subject.sweep.folder)
+    measured, points, best = measured_verdict(record, results, found_by), measured_points(results), _best(record)
     if not record.seeks_rate:
         return _objective_answer(record, results, measured)
+    predicted = predicted_sentence(record, best, found_by)
     if points and (record.mode == "cluster" or not record.plan):
-        return _measured_answer(subject, measured, points, best)
-    return _unplanned_answer(record, measured) if best is None else _predicted_answer(record, measured, best)
+        return _measured_answer(subject, measured, points, predicted)
+    if best is None:
+        return _unplanned_answer(record, measured, predicted)
+    return _predicted_answer(record, measured, best, predicted)
 
 
 def _answer(numbers_are: NumbersAre, finding: str, *blocks: Block) -> Section:
@@ -58,7 +63,7 @@ def _objective_answer(record: SweepRecord, results: Sequence[TrialReading], meas
 
 
 def _measured_answer(
-    subject: ReportSubject, measured: SweepVerdict, points: Sequence[MeasuredPoint], best: _PredictedBest | None
+    subject: ReportSubject, measured: SweepVerdict, points: Sequence[MeasuredPoint], predicted: str
 ) -> Section:
     """Return the answer that trials gave: at full size, or of a proxy if nothing was planned for the full size."""
     record, results = subject.sweep.record, subject.results
@@ -67,24 +72,23 @@ def _measured_answer(
     blocks = (KeyFigures(figures), *_verdict_paragraphs(measured))
     if is_proxy:
         return _answer("measured", measured.headline, *blocks)
-    beside = Paragraph(predicted_sentence(record, best))
-    return _answer("measured and predicted", measured.headline, *blocks, beside)
+    return _answer("measured and predicted", measured.headline, *blocks, Paragraph(predicted))
 
 
-def _unplanned_answer(record: SweepRecord, measured: SweepVerdict) -> Section:
+def _unplanned_answer(record: SweepRecord, measured: SweepVerdict, predicted: str) -> Section:
     """Return the answer if no planned point is predicted to run, or if nothing was planned and nothing measured."""
     rest = _verdict_paragraphs(measured)
     if not record.plan:
         return _answer("measured", measured.headline, *rest)
-    return _answer("predicted", predicted_sentence(record, None), Paragraph(measured.headline), *rest)
+    return _answer("predicted", predicted, Paragraph(measured.headline), *rest)
 
 
-def _predicted_answer(record: SweepRecord, measured: SweepVerdict, best: _PredictedBest) -> Section:
+def _predicted_answer(record: SweepRecord, measured: SweepVerdict, best: _PredictedBest, predicted: str) -> Section:
     """Return the prediction for the full size, and below it what was measured here."""
     here = (Heading(_where(record)), Paragraph(measured.headline), *_verdict_paragraphs(measured))
     figures = KeyFigures(_predicted_figures(record, best))
     blocks = (figures, *_outside_paragraphs(best), *here)
-    return _answer("measured and predicted", predicted_sentence(record, best), *blocks)
+    return _answer("measured and predicted", predicted, *blocks)
 
 
 def _verdict_paragraphs(measured: SweepVerdict) -> tuple[Block, ...]:
@@ -99,11 +103,13 @@ def layouts(record: SweepRecord) -> tuple[tuple[str, str], ...]:
     return (*legend(setups), *dict.fromkeys((*record.labels.legend, *record.plan_labels.legend)))
 
 
-def measured_verdict(record: SweepRecord, results: Sequence[TrialReading]) -> SweepVerdict:
+def measured_verdict(
+    record: SweepRecord, results: Sequence[TrialReading], found_by: Sequence[str] = ()
+) -> SweepVerdict:
     """The verdict on what was measured."""
     if not results:
         return SweepVerdict("Nothing was measured: this sweep has no trials.")
-    return verdict(record, results, ranking_of(list(results)))
+    return verdict(record, results, ranking_of(list(results)), found_by)
 
 
 def _where(record: SweepRecord) -> str:
@@ -112,7 +118,7 @@ def _where(record: SweepRecord) -> str:
     return "Measured here" if record.mode == "cluster" or model is None else f"Measured here, with the proxy {model}"
 
 
-def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
+def predicted_sentence(record: SweepRecord, best: _PredictedBest | None, found_by: Sequence[str] = ()) -> str:
     """The plan that the cost model finds fastest, or why there is none."""
     if best is None:
         return "No full-size point was predicted." if not record.plan else "No full-size point fits."
@@ -120,13 +126,13 @@ def predicted_sentence(record: SweepRecord, best: _PredictedBest | None) -> str:
         return predicted_study_sentence(study)
     experiment, estimate = best.trial.planned, best.estimate
     low, high = _expected_rates(best)
-    label = record.plan_label_of(best.trial)
+    label, again = record.plan_label_of(best.trial), words_of_sweep(record, found_by)
     return (
         f"Predicted: of {len(record.plan)} listed points, {experiment.model.name} trains fastest on"
         f" {_devices_of(best.trial)} as `{label}`,"
         f" with {tflops(estimate.model_flops_per_second_per_device)} model TFLOPS per device ({low} to {high} with 80 %"
         f" probability), {percent(estimate.model_flops_utilization)} % of the peak, and a step every"
-        f" {seconds(estimate.step_seconds)} s. `trisweep plan {record.name} --search` looks at every plan."
+        f" {seconds(estimate.step_seconds)} s. `trisweep plan {again} --search` looks at every plan."
     )
 
 

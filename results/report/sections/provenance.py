@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,10 +123,20 @@ def sweep_command(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
     return shlex.join(["trisweep", "sweep", record.spec.name, *overrides, *_config_words(given)])
 
 
+def folder_words(folder: SweepFolder) -> list[str]:
+    """The words by which a command finds the sweep where the last command on record wrote it."""
+    given = commands_of(folder)
+    return [*_place(given, {"output_dir"}), *_config_words(given)]
+
+
 def rerun_command(subject: ReportSubject, given: Sequence[GivenCommand], of: TrialReading) -> str:
-    place = [each for each in _overrides(given) if Override.parse(each).key in PLACE_KEYS]
+    place = _place(given, PLACE_KEYS)
     words = ["rerun", subject.sweep.record.spec.name, of.trial.trial_id, *place, *_config_words(given)]
     return shlex.join(["trisweep", *words])
+
+
+def _place(given: Sequence[GivenCommand], keys: Container[str]) -> list[str]:
+    return [each for each in _overrides(given) if Override.parse(each).key in keys]
 
 
 def _config_words(given: Sequence[GivenCommand]) -> list[str]:

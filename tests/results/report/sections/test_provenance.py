@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from results.report.section import FactList, Section
+from results.report.sections.answer import section as answer
 from results.report.sections.provenance import section
 from sweeps.sweep import Sweep
-from tests.results.conftest import CREATED, WriteSweep, performance, trial
+from tests.results.conftest import CREATED, FULL, WriteSweep, performance, trial
 from tests.results.report.sections.conftest import rows_of, subject_of, text_of
 
 TRIALS = (trial("base", is_baseline=True), trial("two", world_size=2))
@@ -51,6 +52,17 @@ def test_the_commands_name_the_folders_of_configuration_that_the_last_one_was_gi
     said = text_of(found_in(given(write_sweep(TRIALS, HOW), overrides=[], config_words=["--config-dir", "/my conf"])))
     assert "`trisweep sweep made-up --config-dir '/my conf'`" in said
     assert "`trisweep rerun made-up two --config-dir '/my conf'`" in said
+
+
+def test_the_answer_advises_commands_about_the_same_points_in_the_same_folder(write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(TRIALS[:1], HOW, plan=[trial("full", model=FULL, pipeline_parallel_size=16, world_size=16)])
+    record = sweep.record.model_copy(update={"overrides": ("cluster=selene", "model=gpt-22b")})
+    sweep = given(sweep._replace(record=record), config_words=["--config-dir", "/my conf"])
+    page = answer(subject_of(sweep))
+    words = "made-up cluster=selene model=gpt-22b 'output_dir=my runs' --config-dir '/my conf'"
+    assert f"`trisweep plan {words} --search`" in page.finding
+    unmeasured = answer(subject_of(sweep._replace(record=record.model_copy(update={"trials": TRIALS[1:]}))))
+    assert f"`trisweep status {words}`" in text_of(unmeasured)
 
 
 def test_software_machine_and_modules_are_named(write_sweep: WriteSweep) -> None:
