@@ -10,7 +10,7 @@ import numpy as np
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
-from results.knobs.sensitivity import FEWEST_POINTS
+from results.knobs.sensitivity import EQUAL, FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
 from results.report.findings.ranking import sought_cells
@@ -160,16 +160,20 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
 
 
 def _shares(record: SweepRecord, points: Sequence[SoughtPoint], axes: Sequence[str]) -> Iterator[Block]:
-    """Yield the share of the differences that each axis explains alone; nothing of points too few to tell."""
+    """Yield the share of the differences that each axis explains alone; nothing of points that cannot tell."""
     finite = [point for point in points if math.isfinite(point.values[0])]
     if len(finite) < max(FEWEST_POINTS, 2 * len(axes)):
+        return
+    measured = np.array([point.values[0] for point in finite])
+    # No tree has anything to split then, and fANOVA divides by what they split.
+    if math.isclose(measured.min(), measured.max(), rel_tol=EQUAL):
         return
     from results.knobs.forest import fanova_shares  # importing it takes seconds
 
     values = [sorted({_value(point, key) for point in finite}, key=_order) for key in axes]
     both = list(zip(axes, values, strict=True))
     codes = np.array([[levels.index(_value(point, key)) for key, levels in both] for point in finite], dtype=float)
-    shares = fanova_shares(codes, np.array([point.values[0] for point in finite]), list(map(len, values)), SAME_DRAW)
+    shares = fanova_shares(codes, measured, list(map(len, values)), SAME_DRAW)
     named = sorted(zip(shares, axes, strict=True), reverse=True)
     listed = ", ".join(f"{key} {percent(share)} %" for share, key in named)
     what = f"{words_of(record.objective[0])} of {len(finite)} points"

@@ -1,0 +1,32 @@
+"""What a sweep seeks beside the rate, over its axes. Every measured number is MADE UP for the test."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from results.report.sections.sought import section
+from sweeps.trial import Trial
+from tests.results.conftest import WriteSweep, performance, trial
+from tests.results.report.sections.conftest import rows_of, subject_of, text_of
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-13], ids=["equal", "equal but for rounding"])
+def test_of_points_that_all_reach_the_same_no_axis_is_said_to_matter(write_sweep: WriteSweep, spread: float) -> None:
+    trials: list[Trial] = []
+    for tensor, micro, recompute in product((1, 2), (1, 2), ("none", "selective", "full")):
+        made = trial("", world_size=2, tensor_parallel_size=tensor, micro_batch_size=micro, recompute=recompute)
+        axes = {
+            "parallel.tensor_parallel_size": tensor,
+            "batch.micro_batch_size": micro,
+            "parallel.recompute": recompute,
+        }
+        trials.append(made.model_copy(update={"trial_id": f"t{len(trials)}", "point": axes}))
+    losses = {each.trial_id: 10.8 + number * spread for number, each in enumerate(trials)}
+    sweep = write_sweep(trials, {name: performance(100.0, 2, final_loss=loss) for name, loss in losses.items()})
+    sought = sweep.record.model_copy(update={"objective": ("loss",)})
+    found = section(subject_of(sweep._replace(record=sought)))
+    assert found is not None
+    assert len(rows_of(found, "sought-points")) == len(trials) == 12
+    assert "Which axis mattered" not in text_of(found)
