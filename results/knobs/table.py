@@ -121,9 +121,11 @@ def predicted_table(trials: Iterable[Trial]) -> KnobTable:
 
 def _without_outsiders(points: Sequence[KnobPoint], baselines: Sequence[KnobPoint]) -> tuple[KnobPoint, ...]:
     """The points without a baseline that is none of the axes' points: a value that it alone has is no knob's doing."""
-    counts = Counter((name, value) for point in points for name, value in point.settings.items())
-    outside = [each for each in baselines if any(counts[item] == 1 for item in each.settings.items())]
-    return tuple(point for point in points if not any(point is each for each in outside))
+    # Of settings and not of runs: a baseline that is measured again is still alone with its values.
+    distinct = {frozenset(point.settings.items()) for point in points}
+    counts = Counter(item for settings in distinct for item in settings)
+    outside = [each.settings for each in baselines if any(counts[item] == 1 for item in each.settings.items())]
+    return tuple(point for point in points if point.settings not in outside)
 
 
 def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str, Set]:

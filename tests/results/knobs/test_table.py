@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from results.knobs.finding import published_order
 from results.knobs.table import KnobPoint, columns_of, knob_words, measured_table, predicted_table
 from tests.results.conftest import WriteSweep, performance, trial
@@ -54,6 +56,19 @@ def test_of_the_batch_and_its_micro_batches_the_one_with_fewer_values_is_the_kno
         KnobPoint({"global_batch_size": 64, "num_micro_batches": 64 // m, "micro_batch_size": m}, 1.0) for m in (4, 8)
     ]
     assert [column.name for column in columns_of(held)] == ["micro_batch_size"]
+
+
+@pytest.mark.parametrize("num_runs", [1, 3])
+def test_a_value_that_the_baseline_alone_has_is_no_knob_however_often_it_was_measured(
+    write_sweep: WriteSweep, num_runs: int
+) -> None:
+    listed = [trial("one"), trial("two", tensor_parallel_size=2, world_size=2)]
+    outside = trial("base", is_baseline=True, micro_batch_size=4)
+    runs = [outside.model_copy(update={"trial_id": f"base-r{number}"}) for number in range(num_runs)]
+    trials = (*listed, *runs)
+    sweep = write_sweep(trials, {each.trial_id: performance(100.0) for each in trials})
+    found = measured_table(sweep.read())
+    assert [point.settings["micro_batch_size"] for point in found.points] == [1, 1]
 
 
 def test_values_are_in_the_order_in_which_people_count_them() -> None:
