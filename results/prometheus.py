@@ -60,11 +60,7 @@ class SweepState:
 
     @property
     def has_ended(self) -> bool:
-        """True where all that was asked for has ended; a search that may ask for more has not."""
-        if self.history.is_cancelled:
-            return True
-        all_over = all(_is_over(trial.outcome) for trial in self.trials)
-        return all_over and (not self.history.asked or bool(self.history.finished))
+        return self.history.has_ended([trial.outcome for trial in self.trials])
 
     def samples(self) -> Iterator[Sample]:
         """The values of the sweep, of its best trial, and of those that run."""
@@ -115,10 +111,6 @@ class _Gauges(Collector):
                 for sample in of_gauge:
                     family.add_metric(list(sample.labels.values()), sample.value)
                 yield family
-
-
-def _is_over(outcome: Outcome | None) -> bool:
-    return outcome is None or outcome.is_final or outcome is Outcome.INFEASIBLE
 
 
 def _samples_while_running(trial: TrialReading, labels: dict[str, str]) -> Iterator[Sample]:

@@ -22,7 +22,7 @@ from results.report.report import report_page
 from sweeps.folder.history import History
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE, Outcome
 
 HOST = "127.0.0.1"
 SHARE_OF_TIME = 5
@@ -76,13 +76,15 @@ class LiveReport:
 def _news_of(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
     """The progress of the sweep in one sentence, and the sentence that says it has ended; empty until then."""
     counts = Counter(each.outcome for each in readings if each.outcome is not None)
-    live = counts[Outcome.RUNNING] + counts[Outcome.PENDING]
+    live = sum(counts[outcome] for outcome in LIVE)
     history = History.kept_in(sweep.folder)
     ended = f"{counts.total() - live} of {counts.total()} trials have ended"
-    # A search may ask for more although nothing is left to run at this moment.
-    if live or (history.asked and not history.finished):
+    if not history.has_ended(counts):
         return f"Live: {ended}, {counts[Outcome.RUNNING]} running. The page follows by itself.", ""
-    finished = f"The sweep is finished: {history.finished or ended}"
+    if history.is_cancelled:
+        finished = f"The sweep was cancelled: {ended}"
+    else:
+        finished = f"The sweep is finished: {history.finished or ended}"
     return f"{finished}.", finished
 
 

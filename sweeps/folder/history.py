@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from sweeps.folder.journal import (
@@ -21,6 +21,7 @@ from sweeps.folder.journal import (
     Submitted,
 )
 from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.measurement import LIVE, Outcome
 
 
 @dataclass
@@ -96,6 +97,17 @@ class History:
     def device_seconds(self) -> float:
         """The device-seconds of all attempts that ended."""
         return sum(course.device_seconds for course in self.courses.values())
+
+    def has_ended(self, outcomes: Collection[Outcome | None]) -> bool:
+        """True if nothing of the sweep runs, and nothing will be started unless a person asks for it.
+
+        Args:
+            outcomes: of all its trials; None of those that were left out.
+        """
+        if self.is_cancelled:
+            return Outcome.RUNNING not in outcomes
+        # A search that has asked for trials may ask for more, until it says that it has ended.
+        return not any(outcome in LIVE for outcome in outcomes) and (not self.asked or bool(self.finished))
 
     def complete_record(self, record: SweepRecord) -> SweepRecord:
         """The record with the trials that were asked for since it was written."""

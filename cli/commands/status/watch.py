@@ -13,10 +13,10 @@ from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
 from launcher.trainings import trainings_of
 from sweeps.folder.history import History
-from sweeps.reading import Reading
+from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
-from train_core.measurement import Outcome
+from train_core.measurement import LIVE
 
 LEAVES = "Ctrl-C leaves; the sweep goes on."
 REDRAW_SECONDS = 2.0
@@ -65,16 +65,11 @@ def _screen(console: Console) -> LiveProgress | PlainWatch:
 def _readings(folder: SweepFolder, name: str) -> list[Reading]:
     """Every trial, and the trainings from the sweep that have not ended."""
     trainings = [run.read() for run in trainings_of(folder.path.parent, name)]
-    return [*Sweep.stored_in(folder).read(), *(each for each in trainings if not _is_final(each))]
+    return [*Sweep.stored_in(folder).read(), *(each for each in trainings if each.outcome in LIVE)]
 
 
 def _has_ended(folder: SweepFolder, states: Sequence[Reading]) -> bool:
-    if holder(folder) is not None or not all(_is_final(state) for state in states):
+    trials = [state for state in states if isinstance(state, TrialReading)]
+    if holder(folder) is not None or len(trials) < len(states):  # a training that has not ended
         return False
-    # A search that has asked for trials may ask for more, until it says that it has ended.
-    history = History.kept_in(folder)
-    return not history.asked or bool(history.finished) or history.is_cancelled
-
-
-def _is_final(state: Reading) -> bool:
-    return state.outcome is None or state.outcome.is_final or state.outcome is Outcome.INFEASIBLE
+    return History.kept_in(folder).has_ended([trial.outcome for trial in trials])

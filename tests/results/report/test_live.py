@@ -13,7 +13,7 @@ import pytest
 
 from conf.errors import UsageError
 from results.report.live import LiveReport, serve_page
-from sweeps.folder.journal import Asked, Finished, Journal
+from sweeps.folder.journal import Asked, Cancelled, Finished, Journal
 from sweeps.sweep import Sweep
 from tests.results.conftest import WriteSweep, finish, performance, trial
 from train_core.measurement import Outcome
@@ -100,6 +100,12 @@ def test_a_tab_that_is_closed_while_it_loads_prints_nothing(
             browser.recv(1)
         text_at(f"{address}state")
     assert capfd.readouterr().err == ""
+
+
+def test_a_cancelled_sweep_has_ended_though_trials_were_never_started(live: LiveReport, sweep: Sweep) -> None:
+    Journal(sweep.folder.journal).append(Cancelled(trial_id=None))
+    live.renew()
+    assert live.finished == "The sweep was cancelled: 1 of 3 trials have ended"
 
 
 def test_a_port_that_is_taken_is_named(live: LiveReport) -> None:

@@ -17,14 +17,20 @@ from rich.console import Console
 
 from cli.commands.status.watch import watch
 from cli.output.progress import worth_showing
+from sweeps.folder.journal import Cancelled, Journal
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
-from tests.results.conftest import experiment, performance
+from tests.results.conftest import WriteSweep, experiment, performance, sweep_writer, trial
 from train_core.measurement import Measurement, Outcome
 from train_core.trial_folder import TrialFolder
 
 EXPERIMENT = experiment()
 ReadingOf = Callable[..., Reading]
+
+
+@pytest.fixture
+def write_sweep(tmp_path: Path) -> WriteSweep:
+    return sweep_writer(tmp_path)
 
 
 @pytest.fixture
@@ -54,6 +60,17 @@ def test_a_pipe_gets_a_line_and_the_command_ends_with_the_sweep(finished: Path) 
     watch(SweepFolder(finished / "runs" / "smoke-local"), "smoke", Console(file=stream, width=80))
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("3 COMPLETED, 1 INFEASIBLE")
+
+
+def test_a_cancelled_sweep_is_not_waited_for_though_trials_were_never_started(
+    write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = write_sweep((trial("base"), trial("two", world_size=2)), {"base": performance(100.0)})
+    Journal(sweep.folder.journal).append(Cancelled(trial_id=None))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("the sweep was waited for"))
+    stream = io.StringIO()
+    watch(sweep.folder, "made-up", Console(file=stream, width=80))
+    assert "1 PENDING" in stream.getvalue()
 
 
 @pytest.mark.slow
