@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
@@ -10,8 +9,9 @@ import typer
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped, shown_path
-from cli.output.next_command import next_command
+from cli.output.next_command import command_by_name, next_command
 from cli.output.state_document import print_state
+from conf.overrides import Overrides
 from conf.units import count_of
 
 Training = Annotated[str | None, typer.Option(help="End this training from the sweep; status names them.")]
@@ -37,8 +37,8 @@ def cancel(
     sweep = Sweep.stored_in(folder)
     if training is not None:
         job_id = cancel_training(training_of(folder.path.parent, sweep.record.name, training))
-        on = shlex.join((name, *(overrides or ())))
-        print_unwrapped(f"Job {job_id} cancelled. `trisweep train --from-best {on}` goes on from its last checkpoint.")
+        again = command_by_name(sweep, Overrides.parse(overrides or ()), "train", "--from-best")
+        print_unwrapped(f"Job {job_id} cancelled. `{again}` goes on from its last checkpoint.")
         if as_json:
             print_state("cancel", folder, training=training, job_id=job_id, num_cancelled=0)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped
-from cli.output.next_command import next_command, same_command
+from cli.output.next_command import command_by_name, next_command
 from cli.output.state_document import print_state
 from conf.overrides import Overrides
 
@@ -41,7 +41,7 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
         console.print(f"Job {job_id} goes on with the sweep.")
     else:
         console.print("Where no other process carries it out, either of:")
-        print_unwrapped(f"  {same_command('sweep', name, Overrides.parse(overrides or ()))}")
+        print_unwrapped(f"  {command_by_name(sweep, Overrides.parse(overrides or ()), 'sweep')}")
         print_unwrapped(f"  {next_command('advance', sweep)}")
     if as_json:
         print_state("resume", sweep.folder, changed=changed, controller_job_id=job_id)

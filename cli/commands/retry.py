@@ -10,7 +10,7 @@ import typer
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped
-from cli.output.next_command import same_command
+from cli.output.next_command import command_by_name
 from cli.output.state_document import print_state
 from conf.errors import UsageError
 from conf.overrides import Overrides
@@ -51,7 +51,7 @@ def retry(
     elif (step := start_now(sweep)) is not None:
         console.print(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted.")
     else:
-        words = same_command("sweep", name, Overrides.parse(overrides or ()))
+        words = command_by_name(sweep, Overrides.parse(overrides or ()), "sweep")
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)

@@ -28,6 +28,15 @@ def next_command(command: str, sweep: Sweep, *words: str) -> str:
     return shlex.join(["trisweep", command, record.name, *words, *cluster, *folder_words(folder.parent)])
 
 
+def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
+    """`trisweep COMMAND` about the same sweep, with the overrides of a command that may have named it by its folder."""
+    chosen = Overrides.parse(sweep.record.overrides).value_of("cluster")
+    cluster = [f"cluster={chosen}"] if chosen and overrides.value_of("cluster") is None else []
+    own = overrides.without({"output_dir"}).without_choice("sweep").texts
+    words = [*own, *cluster, *folder_words(sweep.folder.path.parent)]
+    return shlex.join(["trisweep", *command, sweep.record.name, *words])
+
+
 def same_command(command: str, sweep: str | None, overrides: Overrides, *words: str) -> str:
     """`trisweep COMMAND SWEEP` with the overrides and folders of one's own that the present command was given."""
     named, own = [sweep] if sweep else [], overrides.without_choice("sweep").texts

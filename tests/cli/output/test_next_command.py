@@ -13,11 +13,12 @@ import typer
 
 from cli.commands.sweep import sweep_run
 from cli.commands.sweep.sweep_run import end_command
-from cli.output.next_command import folder_words, next_command, same_command, ui_command
+from cli.output.next_command import command_by_name, folder_words, next_command, same_command, ui_command
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from launcher.where import SweepPlace
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 from tests.composed import composed
 from tests.results.conftest import WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
@@ -67,6 +68,23 @@ def test_the_same_command_has_all_that_the_one_before_it_was_given(
     given = Overrides.parse(["sweep=fit", "cluster=frontier", "sweep.max_trials=3"])
     command = same_command("sweep", "fit", given, "--dry-run")
     assert command == "trisweep sweep fit cluster=frontier sweep.max_trials=3 --dry-run --config-dir mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((), " cluster=frontier output_dir=runs/mine"),
+        (("cluster=frontier", "output_dir=runs/mine"), " cluster=frontier output_dir=runs/mine"),
+    ],
+    ids=["by its folder", "by its name"],
+)
+def test_a_sweep_is_carried_out_by_its_name_however_it_was_named(
+    write_sweep: WriteSweep, tmp_path: Path, given: tuple[str, ...], words: str
+) -> None:
+    sweep = write_sweep(PROXY_TRIALS, mode="cluster")
+    record = sweep.record.model_copy(update={"name": "many", "overrides": ("cluster=frontier",)})
+    named = Sweep(SweepFolder(tmp_path / "runs" / "mine" / "many-frontier"), record)
+    assert command_by_name(named, Overrides.parse(given), "sweep") == f"trisweep sweep many{words}"
 
 
 def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
