@@ -58,8 +58,12 @@ def _trial_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _names_a_trial(word: Override) -> bool:
-    """True for a trial's name such as `lr=0.01`: what is overridden is a group, or a key within one."""
-    return word.value is None or ("." not in word.key and word.key not in groups())
+    """True for a trial's name such as `lr=0.01`: what is overridden is a key of the configuration, or one within it."""
+    from conf.compose.model_from import KEY as MODEL_FROM
+    from conf.compose.settings import Settings
+
+    keys = {*groups(), *Settings.model_fields, MODEL_FROM}
+    return word.value is None or ("." not in word.key and word.key not in keys)
 
 
 def _readings(folder: SweepFolder) -> list[Reading]:

@@ -40,6 +40,8 @@ def test_following_a_trial_that_has_ended_prints_it_and_ends(finished: Path, tri
         (("tp1",), "2 trials have tp1 in their names"),
         (("absent",), "No trial has absent in its name"),
         (("lr=0.01",), "No trial has lr=0.01 in its name"),
+        (("output_dir=elsewhere",), "No sweep smoke has been started in"),
+        (("model_from=absent.json",), "model_from = 'absent.json'"),
         (("tp2-pp1", "tp1-pp1"), "2 trials were named"),
         (("infeasible",), "INFEASIBLE and has written no log"),
         (("tp2-pp1", "--rank", "9"), "Rank 9 of tp2-pp1"),
