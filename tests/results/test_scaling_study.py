@@ -6,7 +6,7 @@ from math import exp
 
 import pytest
 
-from results.report.findings.verdict import verdict
+from results.report.findings.verdict import study_sentence, verdict
 from results.report.section import NamedTable, Paragraph, Plot, ReportSubject
 from results.report.sections.scaling import section
 from results.scaling_study import amdahl, gustafson, measured_study, predicted_study
@@ -89,6 +89,15 @@ def test_the_verdict_on_a_study_is_its_efficiency(write_sweep: WriteSweep) -> No
     readings = sweep.read()
     said = verdict(sweep.record, readings, ranking_of(readings))
     assert said.headline.startswith("Weak scaling: 2 devices keep 90.0 % of the baseline's rate per device, between")
+
+
+def test_ranks_that_all_shared_the_baselines_device_are_not_passed_over(write_sweep: WriteSweep) -> None:
+    sweep = sweep_of(write_sweep, {name: performance(100.0, 1) for name in ("one", "two", "four")})
+    study = measured_study(sweep.record, sweep.read())
+    assert study is not None
+    assert study_sentence(study, None) == (
+        "Weak scaling: nothing was measured on more devices than the baseline's (2 and 4 ranks shared 1 device)."
+    )
 
 
 def test_a_study_without_its_baseline_or_of_another_sweep_is_none(write_sweep: WriteSweep) -> None:

@@ -140,10 +140,12 @@ def study_sentence(study: ScalingStudy, noise: float | None) -> str:
     last = study.last
     varied = "so much the peaks vary that were measured beside the runs."
     loudness = f" Noise x{significant(noise, 2)}: {varied}" if noise else ""
-    if last.factor == 1:
-        return f"{study.kind.capitalize()} scaling: only the baseline was measured.{loudness}"
     shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
-    note = f" ({' and '.join(shared)} ranks shared {last.num_devices} devices)" if shared else ""
+    note = f" ({' and '.join(shared)} ranks shared {count_of(last.num_devices, 'device')})" if shared else ""
+    if last.factor == 1:
+        only = f"nothing was measured on more devices than the baseline's{note}"
+        alone = "only the baseline was measured"
+        return f"{study.kind.capitalize()} scaling: {only if shared else alone}.{loudness}"
     return (
         f"{study.kind.capitalize()} scaling: {count(last.num_devices)} devices keep {percent(last.efficiency)} % of the"
         f" baseline's rate per device, between {percent(last.efficiency_low)} and {percent(last.efficiency_high)} %"
