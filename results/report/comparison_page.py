@@ -67,10 +67,10 @@ def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Si
     paths = [sweep.folder.path.resolve() for sweep in (first, second)]
     if paths[0] == paths[1]:
         raise UsageError(f"{first.folder.path} was given twice", "Name two sweeps to compare.")
-    names = [path.name for path in paths]
-    if names[0] == names[1]:
-        names = [f"{path.parent.name}/{path.name}" if path.parent.name else str(path) for path in paths]
-    return Side(names[0], first, before), Side(names[1], second, after)
+    lengths = range(1, max(len(path.parts) for path in paths) + 1)
+    names = ([str(Path(*path.parts[-length:])) for path in paths] for length in lengths)
+    one, other = next(pair for pair in names if pair[0] != pair[1])
+    return Side(one, first, before), Side(other, second, after)
 
 
 def write_comparison(before: Side, after: Side, out: Path | None = None) -> ComparisonPaths:
@@ -80,7 +80,7 @@ def write_comparison(before: Side, after: Side, out: Path | None = None) -> Comp
         UsageError: a file cannot be written.
     """
     folder = out or after.sweep.folder.path
-    stem = f"compared-with-{before.name.replace('/', '-')}"
+    stem = f"compared-with-{before.name.strip('/').replace('/', '-')}"
     paths = ComparisonPaths(folder / f"{stem}.md", folder / f"{stem}.html")
     sections, head = comparison_sections(before, after), _head(before, after)
     try:

@@ -12,7 +12,7 @@ from conf.errors import UsageError
 from results.comparison import compare_sweeps, differences, why_incomparable
 from results.report.comparison_page import Side, comparison_sections, finding, sides_of, write_comparison
 from results.report.section import Section
-from sweeps.trial import Trial
+from sweeps.trial import SweepFolder, Trial
 from tests.results.conftest import FULL, WriteSweep, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, text_of
 from train_core.measurement import Outcome
@@ -118,6 +118,23 @@ def test_the_same_sweep_twice_is_refused(write_sweep: WriteSweep) -> None:
     one = side(write_sweep, "one", base=performance(100.0))
     with pytest.raises(UsageError, match="was given twice"):
         sides_of([(one.sweep, one.results), (one.sweep, one.results)])
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("one", "two"), ("one", "two")),
+        (("old/one", "new/one"), ("old/one", "new/one")),
+        (("old/runs/one", "new/runs/one"), ("old/runs/one", "new/runs/one")),
+        (("a/old/runs/one", "a/new/runs/one"), ("old/runs/one", "new/runs/one")),
+    ],
+)
+def test_two_sweeps_are_called_by_as_much_of_their_paths_as_tells_them_apart(
+    write_sweep: WriteSweep, tmp_path: Path, folders: tuple[str, str], names: tuple[str, str]
+) -> None:
+    sweep = write_sweep((BASE,))
+    first, second = (sweep._replace(folder=SweepFolder(tmp_path / folder)) for folder in folders)
+    assert tuple(each.name for each in sides_of([(first, []), (second, [])])) == names
 
 
 def test_a_point_with_two_runs_is_one_point_by_the_middle_of_them(write_sweep: WriteSweep) -> None:
