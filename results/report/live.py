@@ -95,7 +95,7 @@ def serve(report: LiveReport, port: int, period_seconds: float, tell: Callable[[
         tell: is told the address, and later that the sweep has ended.
 
     Raises:
-        UsageError: the port is taken.
+        UsageError: the port is taken, or not this user's to serve.
     """
     with contextlib.suppress(KeyboardInterrupt), serve_page(report, port) as address:
         tell(address)
@@ -110,15 +110,14 @@ def serve_page(report: LiveReport, port: int) -> Iterator[str]:
         port: 0 takes any that is free.
 
     Raises:
-        UsageError: the port is taken.
+        UsageError: the port is taken, or not this user's to serve.
     """
     report.renew()
     try:
         server = ThreadingHTTPServer((HOST, port), _handler_of(report))
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise UsageError(f"Port {port} is taken", "Choose another one with --port.") from None
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be served ({error.strerror})"
+        raise UsageError(f"Port {port} {why}", "Choose another one with --port.") from None
     # A browser that keeps its connection open must not keep the command from ending.
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
@@ -113,6 +114,16 @@ def test_a_port_that_is_taken_is_named(live: LiveReport) -> None:
         port = int(address.rstrip("/").rpartition(":")[2])
         with pytest.raises(UsageError, match=f"Port {port} is taken"), serve_page(live, port):
             pass
+
+
+def test_a_port_that_only_root_may_serve_is_named(live: LiveReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("results.report.live.ThreadingHTTPServer", refuse)
+    refused = pytest.raises(UsageError, match=r"Port 80 cannot be served \(Permission denied\)\. Choose another one")
+    with refused, serve_page(live, 80):
+        pass
 
 
 @pytest.mark.slow
