@@ -139,9 +139,10 @@ def _require_free(port: int) -> None:
 def _start(uri: str, output_dir: Path, port: int, log: IO[str]) -> subprocess.Popen[str]:
     """Start the server below a guard, which ends it even where this process is killed."""
     server = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    server += ["--backend-store-uri", uri, "--default-artifact-root", artifact_dir(output_dir).as_uri()]
-    # Here too, what the user has exported wins.
-    environment = QUIET_SETTINGS | dict(os.environ)
+    server += ["--default-artifact-root", artifact_dir(output_dir).as_uri()]
+    # Here too, what the user has exported wins. The address may hold a password, which `ps` shows to everybody in a
+    # command, and in a process's environment to its user alone.
+    environment = QUIET_SETTINGS | dict(os.environ) | {"MLFLOW_BACKEND_STORE_URI": uri}
     # Named by its file, because a folder of the user's may have the name of our package.
     command = [sys.executable, "-P", server_guard.__file__, *server]
     # In a session of its own, so that a Ctrl-C reaches the server only through us.

@@ -59,6 +59,22 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
             serve_ui(SQLITE, tmp_path, port, lambda link: None)
 
 
+def test_the_servers_command_which_everybody_sees_does_not_hold_the_address_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a database may hold a password."""
+    database_path(tmp_path).touch()
+
+    def start(command: list[str], *, env: dict[str, str], **_: object) -> None:
+        assert not any("sqlite:" in word for word in command)
+        assert env["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{database_path(tmp_path)}"
+        raise InterruptedError
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(InterruptedError):
+        serve_ui(SQLITE, tmp_path, free_port(), lambda link: None)
+
+
 def test_a_store_that_cannot_be_opened_is_said_at_once(tmp_path: Path) -> None:
     database_path(tmp_path).write_text("this is no database")
     with pytest.raises(UsageError, match=r"mlflow\.db cannot be opened \(file is not a database\).*trisweep reindex"):
