@@ -75,21 +75,20 @@ def _with_progress(records: Sequence[Record]) -> Iterable[Record]:
 
 def _document(rows: Sequence[PricedRow], out: Path | None, compared: Sequence[RowComparison] | None) -> dict[str, Any]:
     from results.documents import score_document
-    from sweeps.table.file import FIRST_LINE
 
     refused = [{"line": line, "reason": reason} for line, reason in _unpriced_lines(rows)]
     counts = {"num_rows": len(rows), "num_priced": len(rows) - len(refused), "not_priced": refused}
-    priced = [_row_document(line, row) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
+    priced = [_row_document(row) for row in rows if row.prediction]
     files = {"predictions": None if out is None else str(out), "rows": priced}
     return counts | files | {"score": None if compared is None else score_document(compared)}
 
 
-def _row_document(line: int, row: PricedRow) -> dict[str, Any]:
+def _row_document(row: PricedRow) -> dict[str, Any]:
     prediction = row.prediction
     assert prediction is not None
     interval, models_memory = prediction.interval, prediction.configuration.models_memory
     return {
-        "line": line,
+        "line": row.record.line,
         "predicted_step_seconds": prediction.estimate.step_seconds,
         "predicted_low_step_seconds": interval.low_seconds,
         "predicted_high_step_seconds": interval.high_seconds,
@@ -117,9 +116,7 @@ def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:
 
 
 def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
-    from sweeps.table.file import FIRST_LINE
-
-    return [(line, row.reason) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction is None]
+    return [(row.record.line, row.reason) for row in rows if row.prediction is None]
 
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:

@@ -9,7 +9,6 @@ from results.score import comparison
 from results.table import Cell, Table, breakable, text
 from results.units import ABSENT, error_percent, gib, seconds
 from sweeps.table.cells import text_of
-from sweeps.table.file import FIRST_LINE
 from sweeps.table.prices import PricedRow, RowPrediction
 
 WIDE = 100
@@ -27,10 +26,10 @@ def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
     Args:
         width: columns of the terminal.
     """
-    priced = [(line, row, row.prediction) for line, row in enumerate(rows, start=FIRST_LINE) if row.prediction]
+    priced = [(row, row.prediction) for row in rows if row.prediction]
     cells = [
-        {"line": text(line), **_predicted_cells(row, prediction), **_measured_cells(row)}
-        for line, row, prediction in priced
+        {"line": text(row.record.line), **_predicted_cells(row, prediction), **_measured_cells(row)}
+        for row, prediction in priced
     ]
     columns = _columns(cells, width)
     return Table(
@@ -38,7 +37,7 @@ def priced_table(rows: Sequence[PricedRow], width: int) -> Table:
         tuple(tuple(row[name] for name in columns) for row in cells),
         frozenset(columns) - {"model", "layout"},
         title="Predicted, not measured, of each row",
-        caption=" ".join(_notes([prediction for _, _, prediction in priced])),
+        caption=" ".join(_notes([prediction for _, prediction in priced])),
     )
 
 

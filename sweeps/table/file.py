@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +43,13 @@ class Record:
     Attributes:
         cells: the row's cells as they were read, one for every column of the table.
         num_surplus: cells beyond the last column.
+        line: of the file, on which the row begins.
     """
 
     columns: tuple[str, ...]
     cells: tuple[str, ...]
     num_surplus: int = 0
+    line: int = FIRST_LINE
 
     @property
     def row(self) -> Row:
@@ -79,16 +81,15 @@ def read_table(path: Path) -> ConfigurationTable:
         UsageError: there is no such file, it is no CSV, or columns are missing (all of them are named).
     """
     try:
-        # `newline=""` leaves line ends to the CSV reader, so that those inside quoted cells survive.
-        lines = [line for line in csv.reader(io.StringIO(_text(path), newline=""), strict=True) if any(line)]
+        lines = list(_lines(_text(path)))
     except csv.Error as error:
         raise UsageError(f"{path} is not CSV: {error}", "Save it as comma-separated values in UTF-8.") from None
-    header = [name.strip() for name in lines[0]] if lines else []
+    header = [name.strip() for name in lines[0][1]] if lines else []
     _require_columns(path, header)
     # A table that was written by an earlier prediction can be read again: its old predictions are dropped.
     kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
     columns = tuple(header[index] for index in kept)
-    return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), line) for line in lines[1:]))
+    return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), *line) for line in lines[1:]))
 
 
 def misspelt_columns(columns: Sequence[str]) -> list[tuple[str, str]]:
@@ -135,6 +136,16 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "Name another CSV file.") from None
 
 
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of every row but blank ones, and the line on which it begins: a quoted cell may hold line ends."""
+    # `newline=""` leaves line ends to the CSV reader, so that those inside quoted cells survive.
+    reader, last = csv.reader(io.StringIO(text, newline=""), strict=True), 0
+    for cells in reader:
+        if any(cells):
+            yield last + 1, cells
+        last = reader.line_num
+
+
 def _require_columns(path: Path, header: Sequence[str]) -> None:
     missing = [column for column in REQUIRED_COLUMNS if column not in header]
     missing += [] if any(column in header for column in DEVICE_COLUMNS) else [" or ".join(DEVICE_COLUMNS)]
@@ -149,7 +160,7 @@ def _require_columns(path: Path, header: Sequence[str]) -> None:
         raise UsageError(f"{path} has more than one column {', '.join(twice)}", "Keep one of each.")
 
 
-def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, line: Sequence[str]) -> Record:
-    """The record of one line. Cells that the line leaves out at its end are empty, as spreadsheets mean them."""
-    cells = tuple(line[index] if index < len(line) else "" for index in kept)
-    return Record(columns, cells, num_surplus=sum(bool(cell.strip()) for cell in line[num_columns:]))
+def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, line: int, found: Sequence[str]) -> Record:
+    """The record of one row. Cells that the row leaves out at its end are empty, as spreadsheets mean them."""
+    cells = tuple(found[index] if index < len(found) else "" for index in kept)
+    return Record(columns, cells, num_surplus=sum(bool(cell.strip()) for cell in found[num_columns:]), line=line)

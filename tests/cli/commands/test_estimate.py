@@ -47,15 +47,15 @@ def test_the_rest_is_priced_and_counted_where_some_rows_cannot_be(tmp_path: Path
 def test_without_a_file_to_write_the_rows_stand_on_the_screen_beside_what_they_measured(
     width: int, tmp_path: Path
 ) -> None:
-    (tmp_path / "in.csv").write_text(HEADER + GOOD + BAD + GOOD.replace(",3.5,", ",,") + BAD)
+    (tmp_path / "in.csv").write_text(HEADER + "\n" + GOOD + BAD + GOOD.replace(",3.5,", ",,") + BAD)  # a blank line too
     done = run_forked(("estimate", "in.csv"), tmp_path, {**os.environ, "COLUMNS": str(width)})
     assert done.returncode == 0, done.stderr
     assert all(len(line) <= width for line in done.stdout.splitlines())
-    first, second = (line.split() for line in done.stdout.splitlines() if line.startswith(("    2 ", "    4 ")))
+    first, second = (line.split() for line in done.stdout.splitlines() if line.startswith(("    3 ", "    5 ")))
     assert first[-2] == "3.50"
     assert float(first[-1]) == pytest.approx(100 * (float(first[-5]) / 3.5 - 1), abs=0.2)
     assert second[-2:] == ["-", "-"]
-    assert "2 of 4 rows priced; 2 not\n  line 3 and 1 more: hidden = 'wide': is not a number" in done.stdout
+    assert "2 of 4 rows priced; 2 not\n  line 4 and 1 more: hidden = 'wide': is not a number" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 

@@ -142,3 +142,13 @@ def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"out\.csv cannot be written: (File exists|Not a directory)"):
         write_table(tmp_path / "taken" / "out.csv", [], [])
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_record_knows_its_line_though_lines_before_it_are_blank_or_within_a_quoted_cell(tmp_path: Path) -> None:
+    header, row = (
+        "layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch",
+        "1,8,1,8,A100-80GB-SXM,1,1,1,1,1",
+    )
+    lines = (f"source,{header}", "", f"one,{row}", '"two', f'lines",{row}', ",", f"three,{row}")
+    (tmp_path / "in.csv").write_text("\n".join(lines))
+    assert [record.line for record in read_table(tmp_path / "in.csv").records] == [3, 4, 7]
