@@ -91,20 +91,19 @@ def existing_folder(composition: Composition) -> SweepFolder:
     """The folder of a sweep that was started: of the chosen cluster, else the one that was planned last.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or its record cannot be read.
     """
     overrides, settings = composition.overrides, composition.settings
     assert settings.sweep is not None
     root = Path(settings.output_dir).absolute()
     chosen = overrides.value_of("cluster")
-    started = SweepFolder.started_in(root, f"{settings.sweep.name}-{chosen or '*'}")
-    if not started:
+    folder = SweepFolder.planned_last(root, settings.sweep.name, chosen or "*")
+    if folder is None:
         name = overrides.value_of("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
         again = shlex.join(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *given_words()))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")
-    # A record is written when its sweep is planned, so that the youngest is that of the last command.
-    return max(started, key=lambda folder: folder.record.stat().st_mtime)
+    return folder
 
 
 def slurm_answers() -> bool:

@@ -256,6 +256,19 @@ class SweepFolder:
         """The folders below `output_dir` whose name matches, where a sweep was started."""
         return [cls(record.parent) for record in output_dir.glob(f"{name}/{RECORD}")]
 
+    @classmethod
+    def planned_last(cls, output_dir: Path, name: str, place: str = "*") -> SweepFolder | None:
+        """The folder of the sweep of that name, at that place, which was planned last; None where there is none.
+
+        Raises:
+            UsageError: its record cannot be read.
+        """
+        started = cls.started_in(output_dir, f"{name}-{place}")
+        # A record is written when its sweep is planned, so that the youngest is that of the last command.
+        youngest_first = sorted(started, key=lambda folder: folder.record.stat().st_mtime, reverse=True)
+        # The folder of a sweep with a longer name, such as lr-fine beside lr, matches too.
+        return next((folder for folder in youngest_first if folder.read_record().name == name), None)
+
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)
 

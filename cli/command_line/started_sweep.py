@@ -55,10 +55,7 @@ def _folder_in(output_dir: Path, name: str) -> SweepFolder | None:
     """The folder of that name, else that of the sweep of that name which was planned last."""
     from sweeps.trial import SweepFolder
 
-    if folder := _folder_at(output_dir / name):
-        return folder
-    started = [each for each in SweepFolder.started_in(output_dir, f"{name}-*") if each.read_record().name == name]
-    return max(started, key=lambda each: each.record.stat().st_mtime, default=None)
+    return _folder_at(output_dir / name) or SweepFolder.planned_last(output_dir, name)
 
 
 def _require_no_output_dir(name: str) -> None:
