@@ -34,7 +34,10 @@ from sweeps.folder.submission import JobShape, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 
-WHOLE_NODES = ("exclusive", "gres", "gpus", "gpus-per-node", "mem")
+WHOLE_NODES = (
+    *("exclusive", "gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "cpus-per-gpu"),
+    *("mem", "mem-per-cpu", "mem-per-gpu"),
+)
 """Options of the site's jobs that the controller, which needs one core, does not ask for."""
 
 
@@ -144,7 +147,7 @@ def start_now(sweep: Sweep) -> SweepStep | None:
 
 
 def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:
-    extra = {name: value for name, value in slurm.extra_sbatch.items() if name.lstrip("-") not in WHOLE_NODES}
+    extra = {name: value for name, value in slurm.extra_sbatch.items() if name not in WHOLE_NODES}
     # What the site asks for its trials, such as a GPU for each task, this job of one core does not have.
     changes = {
         "time_limit_minutes": controller.time_limit_minutes,

@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from conf.credentials import without_credentials
 from conf.errors import ConfigError
 from conf.types.schema import Count, Frozen, Positive
+
+
+def _bare_names(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    """The options by the names that all who look one up know: `--mem_per_gpu` is mem-per-gpu."""
+    return {name.lstrip("-").replace("_", "-"): value for name, value in options.items()}
+
+
+SbatchOptions = Annotated[dict[str, str | int | bool], AfterValidator(_bare_names)]
 
 
 class SlurmComponent(Frozen):
@@ -26,7 +34,7 @@ class SlurmComponent(Frozen):
     gpu_request: Literal["gpus-per-node", "gres", "none"] | None = None
     gpu_type: str | None = None
     cpus_per_task: Count | None = None
-    extra_sbatch: dict[str, str | int | bool] | None = None
+    extra_sbatch: SbatchOptions | None = None
 
 
 class SlurmSpec(Frozen):
@@ -77,7 +85,7 @@ class SlurmSpec(Frozen):
     container_prefix: str | None
     python: str | None
     environment: dict[str, str]
-    extra_sbatch: dict[str, str | int | bool]
+    extra_sbatch: SbatchOptions
     max_resubmits: Annotated[int, Field(ge=0)]
     poll_seconds: Positive = 5.0
     container: Literal["none", "apptainer", "singularity", "charliecloud", "enroot", "pyxis"] = "none"

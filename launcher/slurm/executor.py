@@ -81,7 +81,7 @@ class SlurmExecutor(Executor):
         """The same executor, whose jobs are not given these nodes, nor those that the site leaves out."""
         if not nodes:
             return self
-        options = {option.lstrip("-"): value for option, value in self.slurm.extra_sbatch.items()}
+        options = self.slurm.extra_sbatch
         # sbatch goes by the last option of a name, so that the site's nodes and ours have to be in one.
         named = [str(options["exclude"])] if "exclude" in options else []
         extra = options | {"exclude": ",".join([*named, *nodes])}

@@ -75,8 +75,7 @@ def sbatch_parameters(
 def require_time_to_save(slurm: SlurmSpec) -> None:
     """Raises ConfigError where a job would be warned of its time limit before it has trained for long."""
     least = LEAST_WARNINGS * SAVE_SECONDS / SECONDS_PER_MINUTE
-    own_signal = "signal" in (option.lstrip("-") for option in slurm.extra_sbatch)
-    if not own_signal and slurm.time_limit_minutes < least:
+    if "signal" not in slurm.extra_sbatch and slurm.time_limit_minutes < least:
         problem = f"leaves little to train: the job is warned {SAVE_SECONDS} s before, to save"
         raise ConfigError(
             "slurm.time_limit_minutes", slurm.time_limit_minutes, problem, f"Give at least {least:g} minutes."
@@ -196,10 +195,10 @@ def _extra(slurm: SlurmSpec) -> dict[str, Any]:
     """The site's further options, spelt as submitit spells its own, so that the site's value replaces submitit's."""
     extra: dict[str, Any] = {}
     for option, value in slurm.extra_sbatch.items():
-        name = option.lstrip("-").replace("-", "_")
+        name = option.replace("-", "_")
         if name in OWN_OPTIONS:
             remedy = "Use the key of its own under slurm, or leave it to the trial."
             raise ConfigError(f"slurm.extra_sbatch.{option}", value, "cannot be set here", remedy)
         if value is not False:
-            extra[name if name in _get_default_parameters() else option.lstrip("-")] = value
+            extra[name if name in _get_default_parameters() else option] = value
     return extra

@@ -65,6 +65,12 @@ def test_a_step_asks_for_its_own_part_of_a_node(slurm_of: SlurmOf) -> None:
     assert command[-3:] == ["/logs/a.pkl", "SHA256", "0"]
 
 
+def test_a_step_asks_for_the_memory_that_the_site_says_however_the_option_is_written(slurm_of: SlurmOf) -> None:
+    settings = slurm_of("slurm.extra_sbatch={--mem: 9G}")
+    command = executor(settings).command(submission(1, 2), StepPlacement(("n2",), (4, 5)), Path("a.pkl"))
+    assert "--mem=9G" in command
+
+
 def test_a_step_of_whole_nodes_takes_all_that_they_have(slurm_of: SlurmOf) -> None:
     placement = StepPlacement(("n1", "n2"), tuple(range(8)))
     command = executor(slurm_of("slurm.gpu_request=gres")).command(submission(2, 8), placement, Path("a.pkl"))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.types.schema import Value
-from launcher.slurm.resources import by_shape, device_hours, max_array_size, split
+from launcher.controller import submit_controller
+from launcher.slurm.resources import by_shape, device_hours, devices_charged, max_array_size, split
 from launcher.slurm.sbatch import python_command
 from launcher.sweep import dry_run, submit
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
+from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 
@@ -107,6 +111,33 @@ def test_an_option_that_follows_from_the_trial_is_not_free(record_of: RecordOf, 
     settings = slurm_of("+slurm.extra_sbatch.nodes=3", "slurm.max_array_size=5")
     with pytest.raises(ConfigError, match=r"slurm\.extra_sbatch\.nodes = 3"):
         dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
+
+
+@pytest.mark.parametrize("name", ["exclusive", "--exclusive"])
+def test_whole_nodes_are_charged_however_the_option_is_written(
+    name: str, record_of: RecordOf, slurm_of: SlurmOf
+) -> None:
+    (trial,) = record_of([{"parallel.world_size": 1}], *GPU).trials
+    assert trial.experiment is not None
+    assert devices_charged(trial.experiment, slurm_of()) == 1
+    assert devices_charged(trial.experiment, slurm_of(f"slurm.extra_sbatch={{{name}: true}}")) == 8
+
+
+def test_the_controller_asks_for_nothing_that_only_trials_need(
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm_of: SlurmOf,
+    tools: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tools(sbatch="cat $1 >&2; exit 1", srun="true", squeue="true", scontrol="true")
+    monkeypatch.setattr("launcher.controller.snapshot_code", lambda *_: folder.code / "0a1b")
+    of_trials = ("gpus_per_node", "gpus-per-task", "--gpus-per-socket", "cpus-per-gpu", "--mem_per_gpu", "mem-per-cpu")
+    options = ", ".join(f"{name}: 4" for name in of_trials)
+    settings = slurm_of(f"slurm.extra_sbatch={{{options}, comment: mine}}")
+    with pytest.raises(UsageError, match="comment=mine") as refused:
+        submit_controller(Sweep(folder, record_of([{"training.seed": 1}])), settings, load().controller)
+    assert not re.search("(gpus?|mem)-per|per-gpu", str(refused.value))
 
 
 def test_without_slurm_arrays_are_split_at_slurms_own_default(
