@@ -184,9 +184,9 @@ def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobSha
 
 def _executor(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, code: str = "SNAPSHOT") -> SlurmExecutor:
     """Make the allocation's executor: its nodes are shared with nobody, and one that fails does not end the others."""
-    own = {option.lstrip("-"): value for option, value in slurm.extra_sbatch.items()}
-    # mem=0 asks for all of a node's memory, which the steps then share out. The site's own options come between, so
-    # that they replace our signal but never this.
+    # mem=0 asks for all of a node's memory, which the steps then share out; sbatch refuses it beside memory by the CPU
+    # or GPU. The site's own options come between, so that they replace our signal but never this.
+    own = {option: value for option, value in slurm.extra_sbatch.items() if not option.startswith("mem-per-")}
     extra: dict[str, str | int | bool] = {"exclusive": True, "no-kill": True, "signal": "USR2@0", **own, "mem": "0"}
     outside = slurm.outside_container()
     settings = outside.model_copy(update={"time_limit_minutes": launcher.time_limit_minutes, "extra_sbatch": extra})

@@ -10,7 +10,7 @@ import pytest
 from conf.compose.settings import LauncherSpec
 from conf.errors import UsageError
 from conf.types.cluster_spec import ClusterSpec
-from launcher.allocation_sweep import submit_allocation
+from launcher.allocation_sweep import request, submit_allocation
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -29,6 +29,14 @@ def submit(folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf) -> Calla
     cluster: ClusterSpec = load([]).cluster
     launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
     return lambda: submit_allocation(Sweep(folder, record), slurm_of(), launcher, cluster).job_id
+
+
+def test_an_allocation_asks_for_all_memory_and_not_by_the_core_too(record_of: RecordOf, slurm_of: SlurmOf) -> None:
+    sweep = Sweep(SweepFolder("/shared/runs"), record_of([{"training.seed": 1}]))
+    settings = slurm_of("slurm.extra_sbatch={mem-per-cpu: 2G, mem_per_gpu: 2G}")
+    launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
+    text = request(sweep, settings, launcher, load([]).cluster).sbatch
+    assert [line for line in text.splitlines() if line.startswith("#SBATCH --mem")] == ["#SBATCH --mem=0"]
 
 
 def test_no_second_allocation_is_submitted_where_slurm_cannot_know_the_first(
