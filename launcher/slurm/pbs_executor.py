@@ -113,7 +113,8 @@ class PbsExecutor(Executor):
         words += ["-q", slurm.partition] if slurm.partition else []
         words += ["-A", slurm.account] if slurm.account else []
         for option, value in slurm.extra_sbatch.items():
-            words += [f"-{option}"] if value is True else [f"-{option}", str(value)]
+            if value is not False:
+                words += [f"-{option}"] if value is True else [f"-{option}", str(value)]
         return [*words, str(self.logs / f"{name}.sh")]
 
     def _script(self, name: str, shape: JobShape) -> str:

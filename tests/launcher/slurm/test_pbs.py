@@ -40,12 +40,14 @@ def executor(tmp_path: Path, slurm_of: SlurmOf) -> Callable[..., PbsExecutor]:
 
 def test_a_request_is_one_chunk_a_node_with_the_sites_own_resources(executor: Callable[..., PbsExecutor]) -> None:
     made = executor(
-        "slurm.pbs_resources=['filesystems=home:flare']", "slurm.cpus_per_task=8", "slurm.extra_sbatch.k=doe"
+        "slurm.pbs_resources=['filesystems=home:flare']",
+        "slurm.cpus_per_task=8",
+        "slurm.extra_sbatch={-k: doe, V: false, z: true}",
     )
     command, *script = made.text(SHAPE, 1).splitlines()
     request = "select=2:mpiprocs=4:ncpus=32:ngpus=4,place=scatter,walltime=00:30:00,filesystems=home:flare"
     assert f"-l {request} " in command
-    assert "-q prod -A lab -k doe" in command
+    assert "-q prod -A lab -k doe -z /" in command
     (started,) = [line for line in script if line.startswith("mpiexec")]
     assert started.startswith("mpiexec -n 8 -ppn 4 ")
 
