@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conf.compose.settings import LauncherSpec
 from conf.credentials import overrides_for_records
-from conf.errors import ConfigError, UsageError
+from conf.errors import ConfigError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
@@ -20,7 +20,7 @@ from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm.own_jobs import live_job
 from launcher.snapshot import snapshot_code
-from launcher.sweep import begin_sweep, slurm_rules, union_for
+from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from launcher.workplaces.queue import Elsewhere
 from launcher.workplaces.submission import logs_folder
@@ -89,12 +89,13 @@ def submit_allocation(
         command: what a person orders beside the points.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        UsageError: there is no sbatch, Slurm refuses, another process works on the folder, or an allocation carries
+            another sweep out than the command's.
         ConfigError: the folder cannot be written, or a trial would not fit into the allocation.
     """
     require_sbatch(slurm)
     if live := live_job(sweep.folder.allocation):
-        _require_same(sweep, rules or slurm_rules(slurm), live.job_id)
+        order_of_live_job(sweep, rules or slurm_rules(slurm), command, live.job_id)
         return SubmittedAllocation(live.job_id, False, None)
     shape = _shape(sweep, launcher, cluster)
     with lock_folder(sweep.folder):
@@ -154,12 +155,6 @@ def require_time(slurm: SlurmSpec, launcher: LauncherSpec) -> None:
             problem,
             f"Give the allocation at least {least:g} minutes, or trials less.",
         )
-
-
-def _require_same(sweep: Sweep, rules: Rules, job_id: str) -> None:
-    if Sweep.stored_in(sweep.folder).record != union_for(sweep, rules):
-        problem = f"Job {job_id} carries the sweep out as it was planned before"
-        raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")
 
 
 def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobShape:

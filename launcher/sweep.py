@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.compose.settings import UNLIMITED_BUDGET, ControllerSpec
+from conf.errors import UsageError
+from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
@@ -30,6 +33,7 @@ from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
 from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests, require_scheduler
+from sweeps.folder.history import History
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -133,16 +137,17 @@ def hand_over(
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        UsageError: there is no sbatch, Slurm refuses, another process works on the folder, or a job goes on with
+            another sweep than the command's.
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
     require_scheduler(slurm)
     if (live := live_job(sweep.folder.controller)) is not None:
-        if command.retry_failed:
-            retry_failed_trials(Sweep.stored_in(sweep.folder))
+        order_of_live_job(sweep, rules, command, live.job_id)
         return live.job_id
     with lock_folder(sweep.folder):
         if (live := live_job(sweep.folder.controller)) is not None:  # another command was faster
+            order_of_live_job(sweep, rules, command, live.job_id)
             return live.job_id
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)
@@ -200,11 +205,33 @@ def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: Sweep
     keep_provenance(sweep.folder, command.overrides)
     keep_private_overrides(sweep.folder, command.overrides)
     conductor.begin(command.overrides, on_slurm=on_slurm)
-    if command.remeasure:
-        remeasure_finished(conductor.sweep, lambda trial: trial.role == "asked" and rules.wants(trial))
-    if command.retry_failed:
-        retry_failed_trials(conductor.sweep, lambda trial: trial.selected)
+    _give_orders(conductor.sweep, rules, command)
     return conductor
+
+
+def order_of_live_job(sweep: Sweep, rules: Rules, command: SweepOrders, job_id: str) -> None:
+    """Give the orders of a command to the job that carries the sweep out: it reads them in the journal.
+
+    Raises:
+        UsageError: the command asks for other points than the job knows, or for another budget.
+    """
+    stored, begun = Sweep.stored_in(sweep.folder), History.kept_in(sweep.folder).begun
+    has_same_budget = begun is None or _budget_in(begun.overrides) == _budget_in(command.overrides)
+    if stored.record != union_for(sweep, rules) or not has_same_budget:
+        problem = f"Job {job_id} carries the sweep out as it was planned before"
+        raise UsageError(problem, "Let it end, or end it with `trisweep cancel`, and give the command again.")
+    _give_orders(stored, rules, command)
+
+
+def _give_orders(sweep: Sweep, rules: Rules, command: SweepOrders) -> None:
+    if command.remeasure:
+        remeasure_finished(sweep, lambda trial: trial.role == "asked" and rules.wants(trial))
+    if command.retry_failed:
+        retry_failed_trials(sweep, lambda trial: trial.selected)
+
+
+def _budget_in(overrides: Sequence[str]) -> tuple[str, ...]:
+    return Overrides.parse(overrides).of({"budget"}).texts
 
 
 def union_for(sweep: Sweep, rules: Rules) -> SweepRecord:

@@ -1,4 +1,4 @@
-"""A sweep in one allocation has one, also for a command on the login node of another cluster."""
+"""A sweep has one job that carries it out, which later commands order about; also where they ask another cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from conf.compose.settings import LauncherSpec
 from conf.errors import UsageError
 from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation_sweep import request, submit_allocation
+from launcher.control.orders import SweepOrders
+from launcher.sweep import hand_over, slurm_rules
+from sweeps.folder.journal import Asked, Begun, Journal, Retried
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.test_run_here import seeds
+from tests.results.conftest import finish, performance
+from train_core.measurement import Outcome
 
 JOB = {"job_name": "trisweep-test-allocation-1a2b", "cluster": "alps"}
 
@@ -69,3 +75,59 @@ def test_the_number_of_an_allocation_that_is_found_by_its_name_is_written_down(
     kept = read_submission(folder.allocation)
     assert kept is not None
     assert kept.job_id == "12"
+
+
+@pytest.fixture(params=["controller", "allocation"])
+def carry_out(
+    request: pytest.FixtureRequest,
+    folder: SweepFolder,
+    slurm_of: SlurmOf,
+    slurm_submission: Callable[..., Submission],
+    tools: Callable[..., None],
+) -> Callable[..., str | None]:
+    """Gives a command to the sweep that a controller, or an allocation, carries out: job 12."""
+    tools(
+        scontrol="echo 'ClusterName = alps'",
+        squeue=f"echo '12|RUNNING|N/A||{JOB['job_name']}|'",
+        srun="true",
+        sbatch="exit 1",
+    )
+    write_submission(getattr(folder, request.param), slurm_submission("12", **JOB))
+    slurm, settings = slurm_of(), load([])
+
+    def give(record: SweepRecord, command: SweepOrders) -> str | None:
+        sweep, rules = Sweep(folder, record), slurm_rules(slurm)
+        if request.param == "controller":
+            return hand_over(sweep, slurm, settings.controller, rules=rules, command=command)
+        launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
+        return submit_allocation(sweep, slurm, launcher, settings.cluster, rules=rules, command=command).job_id
+
+    return give
+
+
+def test_a_live_job_gets_the_orders_of_a_later_command(
+    carry_out: Callable[..., str | None], folder: SweepFolder, record_of: RecordOf
+) -> None:
+    record = record_of(seeds(2))
+    folder.write_record(record)
+    measured, failed = record.trials
+    finish(folder, measured, performance(100.0))
+    finish(folder, failed, (Outcome.FAILED, "it broke"))
+    assert carry_out(record, SweepOrders(retry_failed=True, remeasure=True)) == "12"
+    entries = Journal(folder.journal).read_new()
+    assert [entry.trial.trial_id for entry in entries if isinstance(entry, Asked)] == [f"{measured.trial_id}-r2"]
+    assert [entry.trial_id for entry in entries if isinstance(entry, Retried)] == [failed.trial_id]
+
+
+@pytest.mark.parametrize(("num_points", "budget"), [(2, ()), (1, ("budget.device_hours=2",))])
+def test_a_live_job_of_another_sweep_is_not_taken_for_that_of_the_command(
+    num_points: int,
+    budget: tuple[str, ...],
+    carry_out: Callable[..., str | None],
+    folder: SweepFolder,
+    record_of: RecordOf,
+) -> None:
+    folder.write_record(record_of(seeds(1)))
+    Journal(folder.journal).append(Begun(overrides=(), on_slurm=True))
+    with pytest.raises(UsageError, match="Job 12 carries the sweep out as it was planned before"):
+        carry_out(record_of(seeds(num_points)), SweepOrders(budget, retry_failed=True))
