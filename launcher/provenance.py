@@ -7,8 +7,8 @@ ends nothing: a sweep without a provenance is a sweep.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
+import json
 import os
 import platform
 import re
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic_core import to_json
 
 from conf.credentials import HIDDEN, hide_credentials, hide_variables, overrides_for_records, shown_tree
 from conf.folders import given_words
 from launcher.tools import ask
 from sweeps.trial import SweepFolder
 from train_core.process.git_sha import ROOT, git_sha
+from train_core.process.machine import this_user
 from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
 
@@ -58,7 +58,7 @@ DRIVER_COMMANDS = (
 
 def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
     """Write down, beside the sweep, from where the command was given; each command has a file of its own."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         place = folder.path / FOLDER
         now = time.time()
         content = {
@@ -66,29 +66,29 @@ def keep_provenance(folder: SweepFolder, overrides: Sequence[str]) -> None:
             "command": [Path(sys.argv[0]).name, *(hide_credentials(hide_variables(word)) for word in sys.argv[1:])],
             "overrides": list(overrides_for_records(overrides)),
             "config_words": given_words(),
-            "user": getpass.getuser(),
+            "user": this_user(),
             "git_sha": git_sha(),
             **_changes(place),
             **machine_facts(os.environ),
             "packages": _packages(),
         }
         stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now))
-        write_atomically(place / f"{stamp}-{os.getpid()}.json", to_json(content, indent=1).decode(), durable=False)
+        write_atomically(place / f"{stamp}-{os.getpid()}.json", _text_of(content), durable=False)
 
 
 def keep_configuration(folder: SweepFolder, composition: Composition) -> None:
     """Write the resolved configuration, without secrets, beside the sweep."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         text = yaml.safe_dump(shown_tree(composition.tree), sort_keys=False)
         write_atomically(folder.path / FOLDER / CONFIGURATION, hide_credentials(text), durable=False)
 
 
 def keep_job_provenance(folder: JobFolder) -> None:
     """Write down, in a trial's folder, where and with what its last attempt ran. One process of the job calls this."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         content = {"time_unix_seconds": time.time(), "code": str(ROOT), "git_sha": git_sha()}
         content |= machine_facts(os.environ) | {"devices": devices()}
-        write_atomically(folder.path / OF_TRIAL, to_json(content, indent=1).decode(), durable=False)
+        write_atomically(folder.path / OF_TRIAL, _text_of(content), durable=False)
 
 
 def machine_facts(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -146,8 +146,14 @@ def _changes(place: Path) -> dict[str, Any]:
 def _packages() -> dict[str, str]:
     """Versions by name, as the names of the folders say that installers leave: reading each one's file takes long."""
     folders = {path for entry in sys.path for path in Path(entry or ".").glob("*.dist-info")}
-    pairs = (path.stem.rsplit("-", 1) for path in folders)
-    return dict(sorted(((name, version) for name, version in pairs), key=lambda package: package[0].lower()))
+    # An installer that was interrupted may have left one without a version.
+    pairs = (path.stem.rpartition("-") for path in folders if "-" in path.stem)
+    return dict(sorted(((name, version) for name, _, version in pairs), key=lambda package: package[0].lower()))
+
+
+def _text_of(content: Mapping[str, object]) -> str:
+    """JSON, with a question mark for every byte of a variable or a word that is no UTF-8."""
+    return json.dumps(content, indent=1, ensure_ascii=False).encode(errors="replace").decode()
 
 
 def _lines(text: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,11 +37,12 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
     The exit code is 1 where something will not work.
     """
     from launcher.doctor.examination import Examination, examine
+    from train_core.process.machine import this_user
 
     if as_json:
         leave_stdout_to_json()
     examination = Examination.of(overrides_of(None, overrides), with_job=not no_job)
-    about = {"cluster": examination.cluster.name, "user": getpass.getuser(), "hostname": socket.gethostname()}
+    about = {"cluster": examination.cluster.name, "user": this_user(), "hostname": socket.gethostname()}
     console.print(f"Is {about['hostname']} ready for sweeps on {about['cluster']}? Numbers are measured now.")
     findings = list(_print_each(examine(examination, _tell)))
     counts = Counter(str(finding.status) for finding in findings)

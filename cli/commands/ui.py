@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import socket
@@ -50,8 +49,10 @@ def ui(overrides: OverrideTexts = None, port: Port = 5000) -> None:
 
 def print_way_in(port: int) -> None:
     """Print the way for a person signed in from another computer to a page that is served to this one alone."""
+    from train_core.process.machine import this_user
+
     if "SSH_CONNECTION" in os.environ or shutil.which("sbatch"):
-        user, host = getpass.getuser(), socket.gethostname()
+        user, host = this_user(), socket.gethostname()
         print_unwrapped("From your own computer, in another terminal, and then open the same address there:")
         print_unwrapped(f"  ssh -L {port}:127.0.0.1:{port} {user}@{host}")
     console.print("Ctrl-C ends it.")

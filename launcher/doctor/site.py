@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from dataclasses import dataclass
 
 from launcher.slurm.texts import pairs_of_lines, pairs_of_words
 from launcher.tools import ask
+from train_core.process.machine import this_user
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 ENFORCEABLE = ("associations", "limits", "qos")
@@ -78,7 +78,7 @@ def read_site() -> SlurmSite | None:
 
 
 def _associations(cluster: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    command = ("sacctmgr", "-nP", "show", "assoc", f"user={getpass.getuser()}", f"cluster={cluster}")
+    command = ("sacctmgr", "-nP", "show", "assoc", f"user={this_user()}", f"cluster={cluster}")
     rows = [line.split("|") for line in ask(*command, "format=account,partition,qos").stdout.splitlines()]
     return tuple((row[0], row[1], tuple(filter(None, row[2].split(",")))) for row in rows if len(row) == 3)
 

@@ -5,7 +5,6 @@ An array holds trials of one shape that avoid the same nodes, and no more of the
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -18,6 +17,7 @@ from launcher.slurm.cluster import this_cluster
 from launcher.tools import ask
 from sweeps.folder.submission import JobShape, shape_of
 from sweeps.trial import Trial
+from train_core.process.machine import this_user
 from train_core.process.stop import saves_when_stopped
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
@@ -120,7 +120,7 @@ def most_jobs(slurm: SlurmSpec) -> int | None:
     # Without AccountingStorageEnforce limits stand in the books, and nobody keeps to them.
     if not this_cluster().enforces_limits:
         return None
-    associations = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={getpass.getuser()}")
+    associations = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={this_user()}")
     # Where no account is named, any of the user's may be the one that Slurm takes.
     rows = [row for row in associations if slurm.account in (None, row[0])]
     limits = [limit for row in rows for limit in row[3:]]

@@ -6,12 +6,12 @@ next import completes it: the store takes every value of a metric once, however 
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.mlflow.run_content import SWEEP, LoggedMetric, RunContent
 from results.mlflow.stored_runs import ATTEMPT, DIGEST, KEY, LAST_STEP, LEFT, PARENT, SWEEP_ID, StoredRun
+from train_core.process.machine import this_user
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -101,7 +101,7 @@ class RunWriter:
                 return {run.data.tags[KEY]: _stored_run(run) for run in self._whole.values()}
 
     def _create(self, content: RunContent, parent_run_id: str | None) -> Any:
-        tags = self._tags(content, parent_run_id) | {"mlflow.user": getpass.getuser()}
+        tags = self._tags(content, parent_run_id) | {"mlflow.user": this_user()}
         return self.client.create_run(self.experiment_id, content.start_ms, tags, content.name)
 
     def _tags(self, content: RunContent, parent_run_id: str | None) -> dict[str, str]:

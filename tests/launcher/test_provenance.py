@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +78,27 @@ def test_each_command_leaves_what_it_was_given_from(tmp_path: Path, monkeypatch:
     assert kept["git_sha"]
     if kept["uncommitted_changes"]:
         assert (folder.path / "provenance" / kept["uncommitted_changes"]).exists()
+
+
+def test_an_odd_machine_is_written_down_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is no UTF-8, a user without a name, and a package of which an installer left half."""
+
+    def no_name(number: int) -> None:
+        raise KeyError(number)
+
+    (tmp_path / "half.dist-info").mkdir()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/lib\udcff")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", no_name)
+    monkeypatch.syspath_prepend(tmp_path)
+    keep_provenance(SweepFolder(tmp_path), [])
+    keep_job_provenance(TrialFolder(tmp_path))
+    (of_command,) = (tmp_path / "provenance").glob("*.json")
+    kept, of_trial = json.loads(of_command.read_text()), json.loads((tmp_path / "provenance.json").read_text())
+    assert kept["user"] == str(os.getuid())
+    assert "half" not in kept["packages"]
+    assert kept["environment"]["LD_LIBRARY_PATH"] == of_trial["environment"]["LD_LIBRARY_PATH"] == "/lib?"
 
 
 def test_the_configuration_is_kept_without_secrets(tmp_path: Path) -> None:
