@@ -91,7 +91,7 @@ def _open_lock(folder: Lockable) -> int:
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_atomically(probe, "x" * PROBE_BYTES)
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another command at the same instant removes what both have written
         # With O_CLOEXEC, a job that outlives this process does not inherit the lock and go on holding it.
         return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -101,8 +101,8 @@ def _open_lock(folder: Lockable) -> int:
 
 
 def _in_use_error(folder: Lockable) -> UsageError:
-    other = holder(folder)  # it may have ended just now
-    who = f"process {other.pid} on {other.hostname}" if other else "another process"
+    other = holder(folder)  # it may have ended just now, or not have written its id yet
+    who = f"process {other.pid} on {other.hostname}" if other and other.pid else "another process"
     return UsageError(
         f"{folder.path} is in use by {who}", "Wait for it to end, or end it with `trisweep cancel` or Ctrl-C there."
     )

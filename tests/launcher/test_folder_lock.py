@@ -6,10 +6,12 @@ import errno
 import fcntl
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
+from launcher import folder_lock
 from launcher.folder_lock import holder, lock_folder, wait_until_free
 from sweeps.folder.journal import Journal, Paused
 from sweeps.trial import SweepFolder
@@ -29,6 +31,26 @@ def test_a_file_system_without_locks_is_refused_with_its_remedy_and_asked_withou
     journal = Journal(folder.journal)
     journal.append(Paused())
     assert [type(entry) for entry in journal.read_new()] == [Paused]
+
+
+def test_two_commands_at_once_both_find_that_the_folder_can_be_written(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_beside_another(path: Path, text: str) -> None:
+        path.write_text(text)
+        path.unlink()  # the other command's, which has written the same file
+
+    monkeypatch.setattr(folder_lock, "write_atomically", write_beside_another)
+    with lock_folder(folder):
+        assert holder(folder) is not None
+
+
+def test_a_holder_that_has_not_written_its_id_yet_is_another_process(folder: SweepFolder) -> None:
+    folder.path.mkdir(parents=True)
+    with folder.lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="is in use by another process"), lock_folder(folder):
+            pass
 
 
 def test_whoever_waits_for_a_folder_goes_on_once_it_is_free_and_gives_up_in_time(folder: SweepFolder) -> None:
