@@ -74,15 +74,32 @@ def _peak_memory_gib() -> float:
 
 
 def run_program(words: list[str]) -> None:
-    """Run a script, or with `-m` a module, as Python would, with the callback in each of its Trainers."""
+    """Run a script, or with `-m` a module, as Python would, with the callback in each of its Trainers.
+
+    Raises:
+        SystemExit: the program left with it, perhaps well.
+    """
     callbacks: list[type[TrainerCallback]] = transformers.trainer.DEFAULT_CALLBACKS  # type: ignore[assignment]
     callbacks.append(StepLines)
+    try:
+        _run(words)
+    except SystemExit as left:
+        if left.code in (None, 0):
+            _print_end()
+        raise
+    _print_end()
+
+
+def _run(words: list[str]) -> None:
     if words[0] == "-m":
         sys.path[0], sys.argv = str(Path.cwd()), words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.path[0], sys.argv = str(Path(words[0]).resolve().parent), words
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _print_end() -> None:
     if os.environ.get("RANK", "0") == "0":
         print(END, flush=True)
 

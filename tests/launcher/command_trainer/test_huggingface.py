@@ -90,6 +90,28 @@ def test_other_ranks_print_their_memory_where_it_grows(
     assert capsys.readouterr().out.splitlines() == ["memory 0.500 GiB", "memory 0.750 GiB"]
 
 
+@pytest.mark.parametrize(
+    ("code", "ends_well"), [("", True), ("0", True), ("None", True), ("3", False), ("'no'", False)]
+)
+def test_a_script_that_leaves_by_itself_has_ended_where_it_says_so(
+    code: str,
+    ends_well: bool,
+    huggingface: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import sys\nsys.exit({code})\n")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setattr(import_module("transformers.trainer"), "DEFAULT_CALLBACKS", [])
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit):
+        huggingface.run_program([str(script)])
+    assert capsys.readouterr().out.splitlines() == ([huggingface.END] if ends_well else [])
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_script_finds_its_words_and_its_neighbours_and_the_first_rank_says_when_it_has_ended(
     rank: str,
