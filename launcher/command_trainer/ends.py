@@ -24,7 +24,10 @@ SPEAKER = re.compile(r"^\[(?:rank|default)(?P<rank>\d+)\]:\s?")
 
 TRACEBACK = "Traceback (most recent call last):"
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: .*|$)")
-OF_TORCHRUN = re.compile(r"^[EWI]\d{4} [\d:.]+ +\d+ .*(?:torch/distributed/|elastic/)|ChildFailedError")
+OF_TORCHRUN = re.compile(r"^[EWI]\d{4} [\d:.]+ +\d+ .*(?:torch/distributed/|elastic/)")
+OF_AN_END = re.compile(r"^E|(?:closing|death) signal")
+"""Of torchrun's lines, those about its workers' end. Some of its versions begin the log with a line about threads."""
+
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+)", re.DOTALL
 )
@@ -111,8 +114,9 @@ def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, s
     An exception is its rank, its last line and its traceback. The ranks' lines may stand between each other's.
     """
     own = [line for line in text.splitlines() if line.strip()]
-    cut = next((i for i, line in enumerate(own) if OF_TORCHRUN.search(line)), len(own))
-    own = own[:cut]  # what torchrun says of its workers' end repeats it at most
+    cut = next((i for i, line in enumerate(own) if _is_of_workers_end(line)), len(own))
+    # What torchrun says of its workers' end repeats it at most.
+    own = [line for line in own[:cut] if not OF_TORCHRUN.match(line)]
     by_speaker: dict[int | None, list[str]] = defaultdict(list)
     for line in own:
         speaker = SPEAKER.match(line)
@@ -120,6 +124,11 @@ def _lines_and_exception(text: str) -> tuple[list[str], tuple[int | None, str, s
     exceptions = [(rank, *raised) for rank, lines in by_speaker.items() for raised in _exceptions(lines)]
     culprits = [raised for raised in exceptions if not PEER_LOST.search(raised[1])]
     return own, next(iter([*culprits, *exceptions]), None)
+
+
+def _is_of_workers_end(line: str) -> bool:
+    is_of_torchrun = OF_TORCHRUN.match(line) is not None
+    return "ChildFailedError" in line or (is_of_torchrun and OF_AN_END.search(line) is not None)
 
 
 def _exceptions(lines: list[str]) -> list[tuple[str, str]]:

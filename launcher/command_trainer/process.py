@@ -109,4 +109,4 @@ def _refusal(start: Start, error: OSError | ValueError) -> str:
     if start.working_dir is not None and not Path(start.working_dir).is_dir():
         return f"trainer.working_dir = {start.working_dir!r} is no folder on {os.uname().nodename}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"trainer.command: {start.words[0]!r} cannot be started on {os.uname().nodename} ({reason})"
+    return f"{start.named_by}: {start.words[0]!r} cannot be started on {os.uname().nodename} ({reason})"

@@ -159,6 +159,8 @@ class ProgramRun:
         if not self._reads:
             return None
         self._read_to_the_end()
+        if self.book.error:
+            return error_line(self.book.error, self.logs[0])
         log = self.experiment.trainer.log
         if log.done is not None and not self.book.is_done:
             cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"

@@ -25,9 +25,14 @@ HUGGINGFACE_STARTER = Path(__file__).with_name("huggingface.py")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The command line and environment of one process; its output goes to `log`."""
+    """The command line and environment of one process; its output goes to `log`.
+
+    Attributes:
+        named_by: the key that gives the first of the words.
+    """
 
     words: tuple[str, ...]
+    named_by: str
     environment: dict[str, str]
     working_dir: str | None
     log: Path
@@ -49,6 +54,7 @@ def start_of(trial: TrialFolder, experiment: Experiment, seat: ProgramSeat, devi
         words = (*torchrun_words(python, seat.num_nodes, seat.ranks_per_node, call.words[0], _meeting(seat)), *words)
     return Start(
         words=(*trainer.prefix, *words),
+        named_by="trainer.prefix" if trainer.prefix else "trainer.command",
         environment=_environment(os.environ, call, experiment, seat, devices),
         working_dir=trainer.working_dir and str(Path(trainer.working_dir).expanduser()),
         log=trial.rank_log(seat.first_rank),

@@ -41,6 +41,17 @@ Root Cause (first observed failure):
   error_file: <N/A>
 ============================================================
 """
+BANNER = """\
+W1122 12:00:00.405000 1 site-packages/torch/distributed/run.py:793]
+W1122 12:00:00.405000 1 site-packages/torch/distributed/run.py:793] *****************************************
+W1122 12:00:00.405000 1 site-packages/torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable to be 1
+W1122 12:00:00.405000 1 site-packages/torch/distributed/run.py:793] *****************************************
+"""
+CLOSING = """\
+W1122 12:00:41.100000 1 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 9 closing signal SIGTERM
+Traceback (most recent call last):
+SystemExit: asked to end
+"""
 KILLED = """\
 step 1 loss 4.1 time 0.2 s
 E1122 12:00:41.154000 1234 torch/distributed/elastic/multiprocessing/api.py:880] failed (exitcode: -9) local_rank: 3
@@ -54,15 +65,25 @@ Root Cause (first observed failure):
 """
 
 
-def test_of_several_ranks_the_one_that_did_not_merely_lose_a_peer_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("banner", ["", BANNER], ids=["", "banner"])
+def test_of_several_ranks_the_one_that_did_not_merely_lose_a_peer_is_named(tmp_path: Path, banner: str) -> None:
     log = tmp_path / "log"
-    log.write_text(OF_TWO_RANKS)
+    log.write_text(banner + OF_TWO_RANKS)
     failure = failure_from_log(log, first_rank=0, exit_code=1, oom_kills=0)
     assert failure.outcome is Outcome.OUT_OF_MEMORY
     assert failure.blamed == 1
     assert failure.over_capacity_bytes == 1.5 * 2**30
     assert failure.cause.startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
     assert failure.traceback.splitlines()[2] == "    loss.backward()"
+
+
+@pytest.mark.parametrize("said", ["", "step 1 loss 4.1\n"])
+def test_torchruns_own_lines_are_not_the_programs_words(tmp_path: Path, said: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(BANNER + said + CLOSING + KILLED.partition("\n")[2])
+    failure = failure_from_log(log, first_rank=0, exit_code=1, oom_kills=0)
+    last = "; its last line: step 1 loss 4.1" if said else " and left no word"
+    assert (failure.cause, failure.blamed) == (f"the program was killed by SIGKILL{last}", 3)
 
 
 @pytest.mark.parametrize(("oom_kills", "outcome"), [(0, Outcome.FAILED), (1, Outcome.OUT_OF_MEMORY)])
@@ -148,6 +169,12 @@ def test_a_line_that_means_failure_counts_whatever_the_exit_code_is(make_trial: 
     assert (measurement.cause, measurement.failing_rank) == ("loss is NaN, giving up", 3)
 
 
+def test_a_last_line_without_an_end_means_failure_too(make_trial: MakeTrial) -> None:
+    program = STEPS + "import sys; sys.stdout.write('FATAL: loss is NaN')"
+    measurement = ended(make_trial, program, trainer__log__errors=["FATAL"])
+    assert (measurement.outcome, measurement.cause) == (Outcome.FAILED, "FATAL: loss is NaN")
+
+
 def test_a_program_that_never_says_that_it_is_done_has_failed(make_trial: MakeTrial) -> None:
     measurement = ended(make_trial, STEPS, trainer__log__done="all done")
     assert measurement.cause.endswith("no line of its log matches trainer.log.done = 'all done'")
@@ -156,6 +183,8 @@ def test_a_program_that_never_says_that_it_is_done_has_failed(make_trial: MakeTr
 def test_a_program_that_is_not_there_is_one_sentence(make_trial: MakeTrial, tmp_path: Path) -> None:
     measurement = ended(make_trial, "", trainer__command=["no-such-program"])
     assert measurement.cause.startswith("trainer.command: 'no-such-program' cannot be started on ")
+    measurement = ended(make_trial, "", trainer__prefix=["no-such-container", "exec"])
+    assert measurement.cause.startswith("trainer.prefix: 'no-such-container' cannot be started on ")
     measurement = ended(make_trial, "", trainer__working_dir=str(tmp_path / "nowhere"))
     assert measurement.cause.startswith("trainer.working_dir = ")
 
