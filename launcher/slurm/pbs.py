@@ -88,7 +88,8 @@ def states_in_pbs(
 
 def _jobs(text: str) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:
     """The jobs of `qstat -f` by name: number and fields. A number alone may since be another job's."""
-    for block in re.split(r"^Job Id:\s*", text, flags=re.MULTILINE)[1:]:
+    whole = text.replace("\n\t", "")  # PBS breaks a long value, in the middle of a word
+    for block in re.split(r"^Job Id:\s*", whole, flags=re.MULTILINE)[1:]:
         fields = dict(FIELD.findall(block))
         if "Job_Name" in fields:
             yield fields["Job_Name"], (block.split()[0], fields)

@@ -118,6 +118,15 @@ def test_a_running_job_has_its_nodes_and_one_of_another_name_is_not_ours(submitt
     assert standings([submitted])[0].is_unknown
 
 
+def test_a_value_that_qstat_breaks_is_read_whole(submitted: Submission, tools: Tools) -> None:
+    name = submitted.job_name or ""
+    shown = RUNNING.format(name=f"{name[:9]}\n\t{name[9:]}").replace("node2", "no\n\tde2")
+    tools(qstat=f"cat <<'END'\n{shown}END")
+    (job,) = standings([submitted])
+    assert job.state is not None
+    assert (job.state.name, job.state.nodes) == ("RUNNING", "node1,node2")
+
+
 def test_a_job_whose_submitter_died_is_known_by_its_name(submitted: Submission, tools: Tools) -> None:
     tools(qstat=f"cat <<'END'\n{RUNNING.format(name=submitted.job_name)}END")
     (job,) = standings([submitted.model_copy(update={"job_id": None})])
