@@ -78,15 +78,15 @@ class Room:
         """
         free = {node: self._free_devices(node) for node in self.devices if node not in closed}
         fitting = [node for node, numbers in free.items() if len(numbers) >= shape.devices_per_node]
-        chosen = sorted(fitting, key=lambda node: len(free[node]))[: shape.num_nodes]
-        if len(chosen) < shape.num_nodes:
-            return None
-        # The same numbers on every node, because one CUDA_VISIBLE_DEVICES holds for all tasks of a step.
-        common = sorted(set.intersection(*(set(free[node]) for node in chosen)))
-        if len(common) < shape.devices_per_node:
-            return None
-        nodes = tuple(node for node in self.devices if node in chosen)
-        return StepPlacement(nodes, tuple(common[: shape.devices_per_node]))
+        fullest_first = sorted(fitting, key=lambda node: len(free[node]))
+        for first in range(len(fitting) - shape.num_nodes + 1):
+            chosen = fullest_first[first : first + shape.num_nodes]
+            # The same numbers on every node, because one CUDA_VISIBLE_DEVICES holds for all tasks of a step.
+            common = sorted(set.intersection(*(set(free[node]) for node in chosen)))
+            if len(common) >= shape.devices_per_node:
+                nodes = tuple(node for node in self.devices if node in chosen)
+                return StepPlacement(nodes, tuple(common[: shape.devices_per_node]))
+        return None
 
     def take(self, trial_id: str, placement: StepPlacement) -> None:
         assert trial_id not in self.held

@@ -43,6 +43,15 @@ def test_a_trial_of_several_nodes_has_the_same_devices_on_each() -> None:
     assert started(both, candidate("wide", 2, 6)) == {"wide": StepPlacement(("node1", "node2"), (2, 3, 4, 5, 6, 7))}
 
 
+def test_a_trial_takes_emptier_nodes_where_the_fullest_have_no_devices_in_common() -> None:
+    four = room(4, devices=4)
+    four.take("a", StepPlacement(("node1",), (0, 1)))
+    four.take("b", StepPlacement(("node2",), (2, 3)))
+    assert four.place(shape(2, 2)) == StepPlacement(("node2", "node3"), (0, 1))
+    assert four.place(shape(2, 4)) == StepPlacement(("node3", "node4"), (0, 1, 2, 3))
+    assert four.place(shape(4, 2)) is None
+
+
 def test_the_fullest_node_that_has_room_comes_first() -> None:
     three = room(3)
     three.take("a", StepPlacement(("node3",), (0, 1, 2, 3)))
