@@ -21,6 +21,9 @@ STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)
 UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
 """In a node's state: Slurm, or whoever looks after the cluster, wants nothing more to start there."""
 
+INTERACTIVE_STEP = "4294967290"
+"""The step in which salloc starts its shell where the site has `LaunchParameters=use_interactive_step`."""
+
 
 class AllocatedNode(NamedTuple):
     """The part of one node that belongs to the allocation.
@@ -68,7 +71,7 @@ class SlurmAllocation:
 
 def is_inside(environment: Mapping[str, str]) -> bool:
     """True if this process runs in an allocation, and not in a step of it that srun started."""
-    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+    return "SLURM_JOB_ID" in environment and environment.get("SLURM_STEP_ID") in (None, INTERACTIVE_STEP)
 
 
 def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocation:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from conf.errors import UsageError
-from launcher.allocation.nodes import AllocatedNode, own_allocation
+from launcher.allocation.nodes import AllocatedNode, is_inside, own_allocation
 from launcher.slurm.query import SlurmSilent
 
 SHOWN = """JobId=7 JobName=trisweep-test-allocation-1a2b3c4d
@@ -68,6 +68,15 @@ def test_outside_of_any_allocation_it_says_so() -> None:
         own_allocation({})
     with pytest.raises(UsageError):
         own_allocation({**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"})
+
+
+@pytest.mark.parametrize(
+    ("step", "inside"), [({}, True), ({"SLURM_STEP_ID": "4294967290"}, True), ({"SLURM_STEP_ID": "0"}, False)]
+)
+def test_the_shell_of_salloc_is_inside_its_allocation_also_where_it_is_a_step(
+    step: dict[str, str], inside: bool
+) -> None:
+    assert is_inside(INSIDE | step) is inside
 
 
 def test_a_node_that_is_down_or_being_drained_is_not_counted(tools: Callable[..., None]) -> None:
