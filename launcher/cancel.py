@@ -28,7 +28,7 @@ IDS_PER_CALL = 500
 """A sweep may have thousands of jobs. So many ids at a time stay far below the longest command line."""
 
 SWEEP_END_SECONDS = 15
-"""Longer than a sweep takes to end its own jobs, which is at most twice `processes.CANCEL_SECONDS`."""
+"""Longer than a sweep takes to end its own jobs, which is at most twice `this_machine.jobs.CANCEL_SECONDS`."""
 
 
 def cancel_sweep(sweep: Sweep) -> int:
