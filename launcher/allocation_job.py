@@ -11,7 +11,7 @@ from typing import Self
 
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
-from launcher.allocation.nodes import own_allocation
+from launcher.allocation.nodes import SlurmAllocation, own_allocation
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.rules import PAUSED, Rules, SweepStep
@@ -60,7 +60,12 @@ class AllocationJob:
         files = SweepFolder(Path(folder).parent)
         sweep = Sweep(files, files.read_record())
         code = Path(__file__).parents[1]  # the snapshot that this job runs
-        room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.times)
+        try:
+            room = room_for(sweep, self.slurm, self.devices_per_node, lambda: code, self.job, self.times)
+        except SlurmSilent:
+            print("Slurm does not answer; it runs this allocation again later.", flush=True)
+            requeue()
+            return
         wait_until_free(sweep.folder, self.times.lock_seconds)
         if (other := holder(sweep.folder)) is not None:
             print(
@@ -113,8 +118,11 @@ def room_for(
     *,
     runs_setup: bool = False,
 ) -> AllocationRoom:
-    """The allocation that this process is in, as the place where the sweep's trials run."""
-    _wait_for_slurm()
+    """The allocation that this process is in, as the place where the sweep's trials run.
+
+    Raises:
+        SlurmSilent: Slurm does not answer for some minutes.
+    """
     return AllocationRoom(
         slurm=slurm,
         devices_per_node=devices_per_node,
@@ -122,22 +130,21 @@ def room_for(
         snapshot=snapshot,
         logs=logs_folder(sweep.folder),
         job=job,
+        allocation=_allocation_once_slurm_answers(),
         runs_setup=runs_setup,
         times=times,
     )
 
 
-def _wait_for_slurm() -> None:
+def _allocation_once_slurm_answers() -> SlurmAllocation:
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            own_allocation()
+            return own_allocation()
         except SlurmSilent:
             if time.monotonic() > until:
                 raise
             time.sleep(POLL_SECONDS)
-        else:
-            return
 
 
 class LogLines(ProgressDisplay):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conf.compose.settings import LauncherSpec
 from conf.credentials import overrides_for_records
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
@@ -19,6 +19,7 @@ from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
 from launcher.slurm.own_jobs import live_job
+from launcher.slurm.query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
@@ -125,13 +126,17 @@ def run_inside(
     """Carry the sweep out in the allocation that this process is in, until it has ended or the allocation does.
 
     Raises:
-        UsageError: another process works on the folder, or Slurm refuses.
+        UsageError: another process works on the folder, or Slurm refuses or does not answer.
         ConfigError: the folder cannot be written.
         KeyboardInterrupt: a signal came; the steps have been ended, and the same call continues.
     """
     with lock_folder(sweep.folder):
         code = sweep.folder.code.absolute()
-        room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
+        try:
+            room = room_for(sweep, slurm, cluster.devices_per_node, lambda: snapshot_code(code), job, runs_setup=True)
+        except SlurmSilent:
+            problem = "Slurm does not say what this allocation has"
+            raise UsageError(problem, "Give the same command again when squeue answers.") from None
         # In the foreground of a command everything that people are to read goes through its display.
         room.say = progress.say
         conductor = begin_sweep(sweep, room, rules or slurm_rules(slurm), command, on_slurm=True)

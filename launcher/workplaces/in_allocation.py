@@ -82,6 +82,7 @@ class AllocationRoom(Workplace):
         snapshot: makes the snapshot of the code that steps run, once it is needed.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
         job: what each task of a step calls with the trial folder.
+        allocation: as it stood when this process began to work in it.
         ask: asks Slurm how the allocation stands.
         say: takes a line for whoever follows the sweep; it goes to the job's log where this process is a job.
         num_ended: trials that ended by themselves here, well or not.
@@ -93,6 +94,7 @@ class AllocationRoom(Workplace):
     snapshot: Callable[[], Path]
     logs: Path
     job: SlurmJob
+    allocation: SlurmAllocation
     runs_setup: bool = False
     times: AllocationTimes = ORDINARY_TIMES
     ask: Callable[[], SlurmAllocation] = own_allocation
@@ -101,7 +103,6 @@ class AllocationRoom(Workplace):
     num_ended: int = 0
 
     def __post_init__(self) -> None:
-        self.allocation = self.ask()
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
         self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
