@@ -18,8 +18,8 @@ from launcher.tools import ask
 
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
 STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)
-UNFIT = re.compile(r"DOWN|DRAIN|FAIL|ERROR")
-"""In a node's state: Slurm, or whoever looks after the cluster, wants nothing more to start there."""
+DRAINING, LOST = re.compile(r"DRAIN"), re.compile(r"DOWN|FAIL|ERROR")
+"""In a node's state: nothing more is to start there; and what ran there does so no more, or not for long."""
 
 INTERACTIVE_STEP = "4294967290"
 """The step in which salloc starts its shell where the site has `LaunchParameters=use_interactive_step`."""
@@ -53,6 +53,7 @@ class SlurmAllocation:
         is_running: Slurm does not say that it ends, is suspended, or is started again.
         ends: when its time is over, by `time.monotonic`; infinite without a limit.
         seconds: how long it lasts in all.
+        draining: nodes of its own that are given nothing more, though what runs there runs on.
     """
 
     job_id: str
@@ -63,6 +64,7 @@ class SlurmAllocation:
     is_running: bool
     ends: float
     seconds: float
+    draining: frozenset[str] = frozenset()
 
     @property
     def remaining_seconds(self) -> float:
@@ -84,10 +86,11 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
     allocation = _parse_job(_job_text(environment["SLURM_JOB_ID"]), own_job_id(environment))
-    unfit = _unfit_nodes(allocation.nodes)
+    draining, lost = _unfit_nodes(allocation.nodes)
     return replace(
         allocation,
-        nodes=tuple(node for node in allocation.nodes if node.name not in unfit),
+        nodes=tuple(node for node in allocation.nodes if node.name not in draining | lost),
+        draining=draining,
         # As at its start, because Slurm no longer lists a node that has failed.
         num_nodes=int(environment.get("SLURM_JOB_NUM_NODES", len(allocation.nodes))),
     )
@@ -108,12 +111,14 @@ def _job_text(job_id: str) -> str:
     return _answer("scontrol", "show", "job", "--detail", job_id)
 
 
-def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> set[str]:
-    """Return the nodes that are given nothing more. Slurm counts a draining node among a job's to the job's end."""
+def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the nodes that drain, which Slurm counts among a job's to the job's end, and those that are lost."""
     if not nodes:
-        return set()
+        return frozenset(), frozenset()
     shown = _answer("scontrol", "show", "node", "--oneliner", ",".join(node.name for node in nodes))
-    return {match["node"] for match in STATE.finditer(shown) if UNFIT.search(match["state"])}
+    states = {match["node"]: match["state"] for match in STATE.finditer(shown)}
+    lost = frozenset(node for node, state in states.items() if LOST.search(state))
+    return frozenset(node for node, state in states.items() if DRAINING.search(state)) - lost, lost
 
 
 def _parse_job(shown: str, job_id: str) -> SlurmAllocation:

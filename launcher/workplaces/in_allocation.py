@@ -105,6 +105,7 @@ class AllocationRoom(Workplace):
     def __post_init__(self) -> None:
         self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
         self._room = Room(dict(self._slots))
+        self._draining = self.allocation.draining
         self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
         self._silent: dict[str, RunningStep] = {}  # ended, and not yet concluded on
         self._ended: dict[str, TrialReading] = {}
@@ -284,7 +285,8 @@ class AllocationRoom(Workplace):
         if due and self._lives_on():
             for name in due:
                 step = self._silent.pop(name)
-                lost = [node for node in step.placement.nodes if node not in self._room.devices]
+                remaining = self._room.devices.keys() | self._draining
+                lost = [node for node in step.placement.nodes if node not in remaining]
                 ended = step_end(silent[name], step.submission, step.exit_code, step.placement.nodes, lost)
                 silent[name].folder.write_verdict(ended)
 
@@ -315,6 +317,7 @@ class AllocationRoom(Workplace):
             now = self.ask()
         except (SlurmSilent, UsageError):
             return False
+        self._draining = now.draining
         remaining = {node.name for node in now.nodes}
         self._room.leave_out([node for node in self._room.devices if node not in remaining])
         return now.is_running

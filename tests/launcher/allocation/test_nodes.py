@@ -86,3 +86,4 @@ def test_a_node_that_is_down_or_being_drained_is_not_counted(tools: Callable[...
     tools(scontrol=f'if [ "$2" = node ]; then cat <<END\n{nodes}\nEND\nelse cat <<END\n{job}END\nfi')
     found = own_allocation(INSIDE)
     assert ([node.name for node in found.nodes], found.num_nodes) == (["node1"], 3)
+    assert found.draining == frozenset({"node2"})

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conf.errors import UsageError
 from launcher import allocation_job
+from launcher.allocation import step
+from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
+from launcher.allocation.packing import StepPlacement
 from launcher.allocation_job import AllocationJob
 from launcher.allocation_sweep import run_inside
+from launcher.executor import RUN_IN_SLURM
+from launcher.workplaces.in_allocation import AllocationRoom
+from sweeps.folder.submission import Submission, SurroundingJob, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent, SlurmOf
 from tests.launcher.test_run_here import seeds
+from train_core.measurement import Outcome
 
 
 def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_again(
@@ -38,3 +47,43 @@ def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_a
     folder.write_record(sweep.record)
     AllocationJob(slurm_of(), 1)(str(folder.allocation.path))
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "requeue 7"
+
+
+@pytest.mark.parametrize(("draining", "outcome"), [(("n1",), Outcome.OUT_OF_MEMORY), ((), Outcome.NODE_FAILED)])
+def test_a_step_on_a_node_that_drains_has_ended_as_it_says(
+    draining: tuple[str, ...],
+    outcome: Outcome,
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm_of: SlurmOf,
+    slurm_submission: Callable[..., Submission],
+    tools: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step, "SETTLING_SECONDS", {})
+    monkeypatch.setattr(step, "DEFAULT_SETTLING_SECONDS", 0.0)
+    tools(squeue="true")
+    nodes = (AllocatedNode("n1", 8, 0, 0),)
+    allocation = SlurmAllocation("12", "ours", 0, nodes, 1, True, float("inf"), float("inf"))
+    sweep = Sweep(folder, record_of(seeds(1)))
+    room = AllocationRoom(
+        slurm_of(),
+        8,
+        "x",
+        lambda: tmp_path,
+        tmp_path,
+        RUN_IN_SLURM,
+        allocation,
+        ask=lambda: replace(allocation, nodes=(), draining=frozenset(draining)),
+    )
+    room.read_trials(sweep)
+    (trial,) = sweep.record.trials
+    submission = slurm_submission("12.0", job_name="x-1", inside=SurroundingJob(job_id="12", job_name="ours"))
+    write_submission(sweep.prepare(trial), submission)
+    Path(submission.error_of(0)).write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0.\n")
+    srun = subprocess.Popen(["/bin/false"])
+    srun.wait()
+    room.running[trial.trial_id] = step.RunningStep(trial, submission, StepPlacement(("n1",), (0,)), srun, 0.0)
+    room.read_trials(sweep)
+    assert sweep.read()[0].outcome is outcome
