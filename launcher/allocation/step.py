@@ -16,12 +16,13 @@ from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
+from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import SlurmAllocation, running_steps
 from launcher.allocation.packing import Expectation, StepPlacement
 from launcher.executor import FolderWork
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task
+from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task, write_work
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
@@ -29,7 +30,6 @@ from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from sweeps.trial import Trial
 from train_core.process.git_sha import variables_of
-from train_core.whole_files import replacing
 
 OF_THE_JOB = (
     "SLURM_GPUS",
@@ -77,14 +77,17 @@ class StepExecutor:
         """Start a step in which every task calls the function with the folder; returns its submission and its srun.
 
         Raises:
-            UsageError: there is no srun here.
+            UsageError: there is no srun here, or others may write where the step finds what it is to do.
         """
         if not shutil.which("srun"):
             raise UsageError("There is no srun on the PATH", "Start the controller where Slurm's commands are.")
         submission = self._submission(work, shape)
         assert submission.job_name is not None
         self.logs.mkdir(parents=True, exist_ok=True)
-        task = self._write_task(submission.job_name, function, work)
+        # What a step unpickles from there can run any program, so that nobody else may write there.
+        require_own_folders(self.logs)
+        task = self.logs / f"{submission.job_name}.pkl"
+        write_work(task, function, [work])
         # Before the step starts, whose ranks look there whether they are the ones that are meant.
         write_submission(work.folder, submission)
         command = self.command(submission, placement, task)
@@ -152,14 +155,6 @@ class StepExecutor:
             # Whole nodes come with all of their devices, so that nobody else keeps the trials on a node apart.
             own[VISIBLE_DEVICES] = ",".join(map(str, placement.devices))
         return kept | own
-
-    def _write_task(self, job_name: str, function: SlurmJob, work: FolderWork) -> Path:
-        import cloudpickle
-
-        task = self.logs / f"{job_name}.pkl"
-        with replacing(task) as file:
-            cloudpickle.dump((function, [str(work.folder.path.absolute())]), file)
-        return task
 
     def _submission(self, work: FolderWork, shape: JobShape) -> Submission:
         job_name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"

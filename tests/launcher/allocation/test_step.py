@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
 from launcher.allocation.packing import StepPlacement
 from launcher.allocation.step import StepExecutor
+from launcher.executor import RUN_IN_SLURM, FolderWork
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob
 from tests.launcher.conftest import SlurmOf
+from train_core.trial_folder import TrialFolder
 
 NODES = (AllocatedNode("n1", 64, 512000, 8), AllocatedNode("n2", 64, 512000, 8))
 WITHOUT_GPUS = tuple(node._replace(gpus=0) for node in NODES)
@@ -94,3 +99,19 @@ def test_trials_on_cpus_take_no_device_of_an_allocation_that_has_some(slurm_of: 
         submission(1, 2, uses_gpus=False), StepPlacement(("n1",), (0, 1)), Path("a.pkl")
     )
     assert "--gres=none" in command
+
+
+def test_a_step_is_not_started_where_others_could_change_what_it_runs(
+    slurm_of: SlurmOf, tools: Callable[..., None], tmp_path: Path
+) -> None:
+    tools(srun="true", scontrol="exit 1")
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    logs.chmod(0o777)
+    work, shape = (
+        FolderWork(TrialFolder(tmp_path / "trial"), 1),
+        JobShape(num_nodes=1, tasks_per_node=2, uses_gpus=True),
+    )
+    with pytest.raises(UsageError, match=r"others may write .*logs"):
+        replace(executor(slurm_of()), logs=logs).start(RUN_IN_SLURM, work, shape, StepPlacement(("n1",), (0, 1)))
+    assert list(logs.iterdir()) == []
