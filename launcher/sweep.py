@@ -32,7 +32,7 @@ from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
-from launcher.workplaces.submission import ArrayRequest, SubmittedArray, requests, require_scheduler
+from launcher.workplaces.submission import SubmittedArray, require_scheduler
 from sweeps.folder.history import History
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
@@ -179,11 +179,6 @@ def submit(
     num_live = step.num_in_flight - len(step.started)
     num_kept = len(conductor.sweep.runnable) - step.num_in_flight - step.num_waiting
     return SubmissionSummary(tuple(queue.arrays), len(started), num_kept, num_live, hours, step)
-
-
-def dry_run(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
-    """Every array that a first `submit` would hand to sbatch, as text. Needs no Slurm and writes nothing."""
-    return requests(sweep, slurm, sweep.runnable)
 
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:

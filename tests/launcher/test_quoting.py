@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from conf.errors import ConfigError
-from launcher.sweep import dry_run
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.slurm.requested import requested
 
 PAYLOADS = {
     "semicolon": "x; touch PWNED",
@@ -47,7 +47,7 @@ def test_a_value_runs_nothing(key: str, payload: str, record_of: RecordOf, slurm
         settings = settings.model_copy(update={key.split()[0]: value})
     record = record_of([{"parallel.world_size": 8}], "cluster=frontier", "precision=bf16")
     try:
-        (request,) = dry_run(Sweep(SweepFolder(folder / "sweep"), record), settings)
+        (request,) = requested(Sweep(SweepFolder(folder / "sweep"), record), settings)
     except ConfigError as refusal:
         assert str(refusal).startswith(("slurm.", "output_dir"))  # noqa: PT017 (either end is right)
         return

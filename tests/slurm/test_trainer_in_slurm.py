@@ -108,10 +108,10 @@ def test_layouts_on_one_and_two_nodes_are_submitted_by_shape_and_train_to_the_sa
 
 
 def _text_equals_what_was_submitted(folder: SweepFolder, record: SweepRecord, slurm: SlurmSpec) -> None:
-    from launcher.sweep import dry_run
+    from tests.launcher.slurm.requested import requested
 
     snapshot = next(path.name for path in folder.code.iterdir())
-    for request in dry_run(Sweep(folder, record), slurm):
+    for request in requested(Sweep(folder, record), slurm):
         submission = read_submission(folder.trial(request.trials[0].trial_id))
         assert submission is not None
         assert submission.job_id is not None

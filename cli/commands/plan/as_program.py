@@ -129,7 +129,8 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
     fitting = [trial for trial in record.plan if trial.infeasible_reason is None]
     if not fitting:
         reasons = [trial.infeasible_reason for trial in record.plan if trial.infeasible_reason]
-        problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {reasons[0]}"
+        first = reasons[0].rstrip(".")
+        problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {first}"
         raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
     best = max(fitting, key=_predicted_rate)
     lost = len(record.plan) - len(fitting)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import typer
 
@@ -28,15 +27,16 @@ from launcher.command_trainer.flag_check import check_record
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.control.orders import SweepOrders, require_not_paused
 from launcher.provenance import keep_configuration
-from launcher.sweep import dry_run as requests_of
 from launcher.sweep import prepare_tokens, run_here
 from launcher.this_machine.capacity import this_machine
 from launcher.where import SweepPlace, choose_place
+from launcher.workplaces.submission import requests as requests_of
 from results.tensorboard import require_trackers
 from sweeps.later_command import Restriction, restriction_of
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder, SweepRecord, Trial
+from train_core.measurement import Outcome
 from train_core.process.git_sha import git_sha
 
 
@@ -58,9 +58,11 @@ def run_sweep(
     record, restriction = _record_and_part(place)
     if dry_run:
         part = restriction.record if restriction else record
-        show_allocation(place, part) if in_allocation else _show_what_would_run(place, part)
+        left = _left_to_run(place, part, remeasure=remeasure)
+        show_allocation(place, part) if in_allocation else _show_what_would_run(place, part, left)
         if as_json:
-            print_json("sweep", _would_run(place, part))
+            would_run = [trial.trial_id for trial in left]
+            print_json("sweep", {"sweep": part.name, "folder": str(place.folder.path), "would_run": would_run})
         return
     # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
     require_not_paused(place.folder, name)
@@ -113,10 +115,11 @@ def _state_at_the_end(folder: SweepFolder, *, as_json: bool) -> Iterator[None]:
         print_state("sweep", folder, would_run=None)
 
 
-def _would_run(place: SweepPlace, record: SweepRecord) -> dict[str, Any]:
-    """The answer of a dry run."""
-    chosen = [trial.trial_id for trial in record.trials if trial.selected]
-    return {"sweep": record.name, "folder": str(place.folder.path), "would_run": chosen}
+def _left_to_run(place: SweepPlace, record: SweepRecord, *, remeasure: bool) -> list[Trial]:
+    """The points that are to be measured, but for those that were in the folder already."""
+    readings = Sweep(place.folder, record).read()
+    chosen = [each for each in readings if each.trial.selected]
+    return [each.trial for each in chosen if remeasure or each.outcome is not Outcome.COMPLETED]
 
 
 def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None]:
@@ -129,19 +132,22 @@ def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None
     return record, restriction
 
 
-def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
-    """The points, and, for Slurm, each request with the text that sbatch would get."""
+def _show_what_would_run(place: SweepPlace, record: SweepRecord, left: Sequence[Trial]) -> None:
+    """The points, and, for Slurm, each request for those that are left with the text that sbatch would get."""
     print_plan(record, place.composition)
     print_space(place.composition, record)
-    chosen = [trial for trial in record.trials if trial.selected]
+    num_measured = sum(trial.selected for trial in record.trials) - len(left)
     _print_costs(place, record)
+    if num_measured:
+        verb = "is" if num_measured == 1 else "are"
+        console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
     if not place.on_slurm:
         print_left_out(record)
-        console.print(f"{count_of(len(chosen), 'trial')} would run on this machine:")
-        for trial in chosen:
+        console.print(f"{count_of(len(left), 'trial')} would run on this machine{':' if left else '.'}")
+        for trial in left:
             console.print(f"  {trial.trial_id}")
         return
-    requests = requests_of(Sweep(place.folder, record), place.settings.slurm)
+    requests = requests_of(Sweep(place.folder, record), place.settings.slurm, left)
     hours = sum(request.device_hours for request in requests)
     for request in requests:
         each = hours_at_most(place, request.device_hours / len(request.trials))
@@ -150,7 +156,7 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord) -> None:
             console.print(f"  [{index}] {trial.trial_id}")
         print_verbatim(request.sbatch)
     print_left_out(record)
-    trials, arrays = count_of(len(chosen), "trial"), count_of(len(requests), "job array")
+    trials, arrays = count_of(len(left), "trial"), count_of(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
     if place.composition.overrides.value_of("cluster") is None:
         here = " What this machine would measure is shown by --here --dry-run."

@@ -63,6 +63,7 @@ def test_what_is_there_is_kept(home: Path, trisweep: Command) -> None:
     ("arguments", "words"),
     [
         (("--name", "../x"), "--name = '../x': is not a plain name"),
+        (("--name", "1e3"), "--name = '1e3': is a number"),
         (("--partition", "gpu"), "--partition = 'gpu': is no partition that Slurm knows"),
         (("file",), "cannot be written"),
         (("file/below",), "cannot be written"),

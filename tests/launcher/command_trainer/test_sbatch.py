@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from launcher.slurm.resources import device_hours
-from launcher.sweep import dry_run
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.slurm.requested import requested
 
 GPU = ["cluster=frontier", "cluster.num_nodes=4", "precision=bf16", "batch.global_batch_size=16"]
 PROGRAM = ["trainer=command", "trainer.command=[train.py]"]
@@ -24,7 +24,7 @@ def test_a_program_that_starts_its_ranks_itself_gets_one_task_with_all_of_the_no
 ) -> None:
     slurm = slurm_of("slurm=frontier", "slurm.account=ABC123", "slurm.max_array_size=100")
     record = record_of([{"parallel.world_size": 16}], *GPU, *PROGRAM, f"trainer.start={start}")
-    (request,) = dry_run(Sweep(FOLDER, record), slurm)
+    (request,) = requested(Sweep(FOLDER, record), slurm)
     lines = request.sbatch.splitlines()
     assert {"#SBATCH --nodes=2", f"#SBATCH --ntasks-per-node={tasks}", "#SBATCH --gpus-per-node=8"} <= set(lines)
     assert f"#SBATCH --cpus-per-task={cores}" in lines

@@ -12,12 +12,12 @@ from conf.errors import ConfigError
 from conf.types.sites import SlurmComponent
 from launcher.allocation_sweep import request
 from launcher.slurm.silent_jobs import first_ranks
-from launcher.sweep import dry_run
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.slurm.requested import requested
 
 GOLDEN = Path(__file__).parent / "golden" / "mixed.txt"
 FOLDER = SweepFolder("/shared/my runs/175b-site")
@@ -39,7 +39,7 @@ def test_the_text_of_a_heterogeneous_job_is_pinned_and_each_trial_has_one(
         "+slurm.extra_sbatch.mem=0",
         "+slurm.components.dgx-h100={partition: h100, gpu_type: h100, cpus_per_task: 4, extra_sbatch: {mem: 9G}}",
     )
-    first, second = dry_run(Sweep(FOLDER, mixed_record), settings)
+    first, second = requested(Sweep(FOLDER, mixed_record), settings)
     assert first.sbatch == second.sbatch
     assert (str(first.shape), first.device_hours) == ("1 x 8 + 2 x 8", 12)
     text = first.sbatch.replace(sys.executable, "/venv/bin/python")
@@ -53,7 +53,7 @@ def test_whole_nodes_are_charged_where_that_component_takes_them_whole(
     mixed_record: SweepRecord, slurm_of: SlurmOf
 ) -> None:
     whole = slurm_of("slurm.gpu_request=none", "slurm.time_limit_minutes=60")
-    assert [request.device_hours for request in dry_run(Sweep(FOLDER, mixed_record), whole)] == [24, 24]
+    assert [request.device_hours for request in requested(Sweep(FOLDER, mixed_record), whole)] == [24, 24]
 
 
 @pytest.mark.parametrize("payload", ["x; touch PWNED", "$(touch PWNED)", "`touch PWNED`", "'; touch PWNED; '"])
@@ -63,7 +63,7 @@ def test_no_value_runs_anything_in_the_jobs_shell(
     component = SlurmComponent(partition=payload, gpu_type=payload, extra_sbatch={"comment": payload})
     values = {"srun_args": (payload,), "environment": {"A": payload}, "components": {"dgx-h100": component}}
     folder = SweepFolder(f"/shared/{payload}")
-    (shown, _) = dry_run(Sweep(folder, mixed_record), slurm_of().model_copy(update=values))
+    (shown, _) = requested(Sweep(folder, mixed_record), slurm_of().model_copy(update=values))
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     srun.write_text("#!/bin/sh\necho srun was called; exit 3\n")
@@ -81,7 +81,7 @@ def test_no_value_runs_anything_in_the_jobs_shell(
 def test_a_line_break_in_a_components_value_is_refused(mixed_record: SweepRecord, slurm_of: SlurmOf) -> None:
     broken = {"components": {"dgx-h100": SlurmComponent(partition="h100\n#SBATCH --account=other")}}
     with pytest.raises(ConfigError, match="holds a control character"):
-        dry_run(Sweep(FOLDER, mixed_record), slurm_of().model_copy(update=broken))
+        requested(Sweep(FOLDER, mixed_record), slurm_of().model_copy(update=broken))
 
 
 def test_an_allocation_has_nodes_of_one_type_and_takes_no_mixed_trial(

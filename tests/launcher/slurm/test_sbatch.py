@@ -14,13 +14,14 @@ from conf.types.schema import Value
 from launcher.controller import submit_controller
 from launcher.slurm.resources import by_shape, device_hours, devices_charged, max_array_size, split
 from launcher.slurm.sbatch import python_command
-from launcher.sweep import dry_run, submit
+from launcher.sweep import submit
 from sweeps.folder.submission import shape_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import load
 from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
+from tests.launcher.slurm.requested import requested
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDER = SweepFolder("/shared/runs/175b-site")
@@ -53,7 +54,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_for_sbatch_is_pinned(case: str, record_of: RecordOf, slurm_of: SlurmOf) -> None:
     settings = slurm_of(*CASES[case], "slurm.max_array_size=100")
-    shown = dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
+    shown = requested(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
     text = "\n".join(f"===== {r.shape}, {r.device_hours:g} device-hours\n{r.sbatch}" for r in shown)
     text = text.replace(sys.executable, "/venv/bin/python")
     path = GOLDEN / f"{case}.txt"
@@ -87,7 +88,7 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = SweepFolder(tmp_path / "sweep")
-    (one,) = dry_run(Sweep(folder, record_of(LAYOUTS[:1], *GPU)), slurm_of())
+    (one,) = requested(Sweep(folder, record_of(LAYOUTS[:1], *GPU)), slurm_of())
     assert "#SBATCH --gpus-per-node=8" in one.sbatch
     assert not folder.path.exists()
 
@@ -103,14 +104,14 @@ def test_submitting_without_sbatch_is_one_message_and_nothing_is_written(
 
 
 def test_ranks_on_a_cpu_cluster_ask_for_no_gpu(record_of: RecordOf, slurm_of: SlurmOf) -> None:
-    (one,) = dry_run(Sweep(FOLDER, record_of([{"training.seed": 1}])), slurm_of("slurm.max_array_size=5"))
+    (one,) = requested(Sweep(FOLDER, record_of([{"training.seed": 1}])), slurm_of("slurm.max_array_size=5"))
     assert "gpu" not in one.sbatch.replace("gpus_", "")
 
 
 def test_an_option_that_follows_from_the_trial_is_not_free(record_of: RecordOf, slurm_of: SlurmOf) -> None:
     settings = slurm_of("+slurm.extra_sbatch.nodes=3", "slurm.max_array_size=5")
     with pytest.raises(ConfigError, match=r"slurm\.extra_sbatch\.nodes = 3"):
-        dry_run(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
+        requested(Sweep(FOLDER, record_of(LAYOUTS, *GPU)), settings)
 
 
 @pytest.mark.parametrize("name", ["exclusive", "--exclusive"])
@@ -182,11 +183,11 @@ def test_no_value_writes_a_line_of_its_own_into_the_script(
 ) -> None:
     settings = slurm_of("slurm.max_array_size=5").model_copy(update={field: value})
     with pytest.raises(ConfigError, match=said):
-        dry_run(Sweep(FOLDER, record_of(LAYOUTS[:1], *GPU)), settings)
+        requested(Sweep(FOLDER, record_of(LAYOUTS[:1], *GPU)), settings)
 
 
 @pytest.mark.parametrize("name", ["runs-%j", "runs\nrm"])
 def test_a_folder_whose_name_slurm_would_rewrite_is_refused(name: str, record_of: RecordOf, slurm_of: SlurmOf) -> None:
     sweep = Sweep(SweepFolder(f"/shared/{name}/175b-site"), record_of(LAYOUTS[:1], *GPU))
     with pytest.raises(ConfigError, match=r"output_dir = .*Choose another with output_dir=PATH"):
-        dry_run(sweep, slurm_of("slurm.max_array_size=5"))
+        requested(sweep, slurm_of("slurm.max_array_size=5"))

@@ -104,3 +104,10 @@ def test_a_finished_sweep_is_not_run_again(finished: Path, trisweep: Command) ->
     assert "started" not in done.stdout
     assert "1 run written" in done.stdout  # the sweep's own, whose report lists this command too
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/measurement.json")} == before
+
+
+def test_a_dry_run_leaves_out_what_is_measured(finished: Path, trisweep: Command) -> None:
+    again = trisweep("sweep", *SMOKE, "--here", "--dry-run", cwd=finished)
+    assert re.search(r"\d trials are measured already; --remeasure does so again\.\n0 trials would run", again.stdout)
+    anew = trisweep("sweep", *SMOKE, "--here", "--remeasure", "--dry-run", "--json", cwd=finished)
+    assert len(json.loads(anew.stdout)["would_run"]) > 1

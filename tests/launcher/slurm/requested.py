@@ -1,0 +1,11 @@
+"""What a first submission of a whole sweep would hand to sbatch."""
+
+from __future__ import annotations
+
+from conf.types.sites import SlurmSpec
+from launcher.workplaces.submission import ArrayRequest, requests
+from sweeps.sweep import Sweep
+
+
+def requested(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
+    return requests(sweep, slurm, sweep.runnable)
