@@ -149,15 +149,22 @@ def _number_of(space: AxisSpace, dimension: Dimension, values: Point, known: Poi
     """The number of the row, or the value of the range, that gives these values; None where there is none."""
     if dimension.axis is not None:
         (value,) = values.values()
-        return float(value) if isinstance(value, int | float) and dimension.axis.holds(value) else None
+        return float(value) if isinstance(value, int | float) and _leads_to(dimension.axis, value) else None
     rows = enumerate(dimension.rows or ())
     return next((number for number, row in rows if space.resolve(dimension, row, known) == values), None)
+
+
+def _leads_to(axis: SweepAxis, value: int | float) -> bool:
+    """True if a draw can be this value: a range of steps or of whole numbers holds others between them."""
+    is_continuous = not axis.is_whole and axis.step is None
+    return axis.holds(value) and (is_continuous or _round(value, axis) == value)
 
 
 def _round(value: float, axis: SweepAxis) -> int | float:
     low, high, step = ends(axis)
     if axis.is_whole:
-        return int(min(max(round(value), low), high))
+        whole = round(value) if step is None else low + round((value - low) / step) * step
+        return int(min(max(whole, low), high))
     if step is not None:
         return float(f"{low + round((value - low) / step) * step:.12g}")
     return min(max(float(f"{value:.{DRAWN_DIGITS}g}"), float(low)), float(high))

@@ -1,0 +1,41 @@
+"""What was tried is told to a search as the choices that lead there, and only where choices do."""
+
+from __future__ import annotations
+
+import pytest
+from optuna.trial import create_trial
+
+from conf.compose.load import validate
+from conf.types.schema import Value
+from conf.types.sweep_spec import PointSet
+from sweeps.points.axes import spaces_of
+from sweeps.search.axes.draws import choices_of
+from sweeps.search.axes.tpe import distributions, quiet
+
+TREE = {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "is_choice"),
+    [
+        ({"low": 4, "high": 64, "step": 12}, 16, True),
+        ({"low": 4, "high": 64, "step": 12}, 8, False),
+        ({"low": 4, "high": 63, "step": 12}, 63, False),
+        ({"low": 4, "high": 64}, 8, True),
+        ({"low": 4, "high": 64}, 8.5, False),
+        ({"low": 4, "high": 64, "log": True}, 8.5, False),
+        ({"low": 0.1, "high": 0.7, "step": 0.2}, 0.7, True),
+        ({"low": 0.25, "high": 1.1, "step": 0.5}, 1.0, False),
+        ({"low": 1e-5, "high": 1e-1, "log": True}, 1.23456e-3, True),
+    ],
+)
+def test_a_tried_value_between_the_steps_of_a_range_is_none_of_its_choices(
+    axis: dict[str, Value], value: Value, is_choice: bool
+) -> None:
+    spaces = spaces_of(validate(PointSet, {"axes": {"a": axis}, "points": [], "baseline": {}}), TREE, {})
+    choices = choices_of(spaces, {"a": value})
+    assert (choices is not None) == is_choice
+    if choices is not None:
+        with quiet():
+            known = distributions(spaces)
+            create_trial(value=1.0, params=choices, distributions={name: known[name] for name in choices})
