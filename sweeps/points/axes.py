@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,13 +64,13 @@ class AxisSpace:
 
     @classmethod
     def of(cls, block: AxisBlock, tree: Tree, pinned: Mapping[str, Value]) -> AxisSpace:
-        """The space of one block of a sweep's axes, without those that are pinned.
+        """The space of one block of a sweep's axes, without the values that what is pinned leaves out.
 
         Raises:
             ConfigError: an expression names an unknown key, or axes wait for each other in a circle.
         """
         axes = [_dimension(key, axis, pinned) for key, axis in block.axes.items()]
-        zipped = [Dimension(tuple(group), tuple(zip(*group.values(), strict=True))) for group in block.zip]
+        zipped = [Dimension(tuple(group), _rows_with(group, pinned)) for group in block.zip]
         constraints = tuple(parse_expression(text) for text in block.constraints)
         space = cls(tuple(_in_order_of_need([*axes, *zipped])), constraints, tree)
         space._require_known_names()
@@ -180,6 +180,15 @@ def _dimension(key: str, axis: SweepAxis, pinned: Mapping[str, Value]) -> Dimens
     )
 
 
+def _rows_with(group: Mapping[str, Sequence[Value]], pinned: Mapping[str, Value]) -> tuple[Row, ...]:
+    """The rows of keys that go side by side which have the pinned values, as far as these are not computed."""
+    return tuple(
+        row
+        for row in zip(*group.values(), strict=True)
+        if all(value == pinned.get(key, value) or expression_in(value) for key, value in zip(group, row, strict=True))
+    )
+
+
 def _in_order_of_need(dimensions: list[Dimension]) -> Iterator[Dimension]:
     """The dimensions, each as early as what it needs allows."""
     waiting = list(dimensions)
@@ -247,12 +256,13 @@ MOST_POINTS = 10_000
 
 
 def spaces_of(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[AxisSpace]:
-    """The blocks of axes, each over this configuration.
+    """The blocks of axes, each over this configuration; without those that have no point with what is pinned.
 
     Args:
         pinned: what the user overrode; such an axis has this one value.
     """
-    return [AxisSpace.of(block, tree, pinned) for block in point_set.blocks]
+    spaces = [AxisSpace.of(block, tree, pinned) for block in point_set.blocks]
+    return [space for space in spaces if all(dimension.rows != () for dimension in space.dimensions)]
 
 
 def expand(point_set: PointSet, tree: Tree, pinned: Mapping[str, Value]) -> list[Point]:

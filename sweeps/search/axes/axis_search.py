@@ -192,11 +192,19 @@ def search_of_axes(part: SweepPart, max_trials: int) -> AxisSearch:
     spaces = spaces_of(part.points, part.tree, part.pinned)
     plan = part.composition.settings.search
     if not spaces and not part.points.points:
-        remedy = "Give the sweep `axes`, or use search=grid or search=planner."
-        raise ConfigError("search.kind", plan.kind, "has no axes to draw from", remedy)
+        raise _without_axes(part)
     _require_valid_values(part.tree, spaces)
     listed = stated_points(part.points, part.tree, part.pinned)
     return AxisSearch(part.tree, spaces, listed, plan, max_trials)
+
+
+def _without_axes(part: SweepPart) -> ConfigError:
+    if part.points.blocks:
+        given = [f"{key}={value}" for key, value in part.pinned.items() if key in part.points.varied_keys]
+        remedy = "Drop an override, or give values that a row of sweep.zip has side by side."
+        return ConfigError("sweep.zip", ", ".join(given), "leaves no row to draw from", remedy)
+    remedy = "Give the sweep `axes`, or use search=grid or search=planner."
+    return ConfigError("search.kind", part.composition.settings.search.kind, "has no axes to draw from", remedy)
 
 
 def listed_with_seeds(part: SweepPart, max_trials: int) -> AxisSearch:

@@ -115,6 +115,8 @@ def test_constraints_bind_the_grid_and_not_what_the_file_lists() -> None:
 def test_a_pinned_key_of_a_zipped_group_keeps_the_rows_that_have_it() -> None:
     points = expand(PointSet(zip=({"a.x": (1, 2), "a.y": (3, 4)},), points=(), baseline={}), TREE, pinned={"a.x": 2})
     assert points == [{}, {"a.x": 2, "a.y": 4}]
+    computed = PointSet(zip=({"a.x": (1, "=b + 2"), "a.y": (3, 4)},), points=(), baseline={})
+    assert expand(computed, TREE, pinned={"a.x": 2}) == [{}, {"a.x": 2, "a.y": 4}]
 
 
 def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> None:

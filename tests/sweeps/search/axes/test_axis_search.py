@@ -92,6 +92,16 @@ def test_what_the_user_pins_stays_as_it_is() -> None:
     assert batches == {32}
 
 
+ZIP = "+sweep.zip=[{training.weight_decay:[0.1,0.2,0.3,0.2],training.clip_gradient_norm:[1.0,2.0,3.0,4.0]}]"
+
+
+def test_a_pinned_key_of_axes_side_by_side_leaves_the_rows_that_have_it() -> None:
+    sweep = LossSweep(*BASE, ZIP, "search=random", "training.weight_decay=0.2")
+    answer = sweep.search.ask(sweep.first(), 5)
+    points = {tuple(proposal.point.values()) for proposal in answer.proposals}
+    assert points == {(0.2, 2.0), (0.2, 4.0)}
+
+
 def test_trials_train_for_the_tokens_that_the_search_gives_whatever_their_batch() -> None:
     readings, _ = LossSweep(*LOSS, "search=random").searched(12)
     for reading in readings:
@@ -187,6 +197,10 @@ def test_a_grid_without_seeds_needs_no_search() -> None:
     ("overrides", "message"),
     [
         (("search=random", "sweep.points=[]"), r"search\.kind = 'random': has no axes to draw from"),
+        (
+            ("search=random", "sweep.points=[]", ZIP, "training.weight_decay=0.7"),
+            r"sweep\.zip = 'training\.weight_decay=0\.7': leaves no row to draw from",
+        ),
         (("search=random", "+sweep.axes={batch.micro_batch_size:[two]}"), r"batch\.micro_batch_size = 'two'"),
         (("search=random", "+sweep.axes={training.seed:{low:-9,high:1}}"), r"training\.seed = -9"),
         (("search=random", "+sweep.axes={batch.micro_size:[2]}"), r"sweep\.axes = 'batch\.micro_size': is not a key"),
