@@ -187,7 +187,10 @@ def _widening_links(links: Iterable[LinkSpec]) -> list[LinkSpec]:
 def with_network_of(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     """The cluster with the network between nodes that the row states, shared by the devices of a node."""
     ports = PORTS.fullmatch(text_of(row, "network_gbits_per_node"))
-    gigabits = int(ports[1]) * float(ports[2]) if ports else number_of(row, "network_gbits_per_node")
+    gigabits = int(ports[1]) * int(ports[2]) if ports else number_of(row, "network_gbits_per_node")
+    if gigabits == 0:
+        problem, remedy = "is not above zero", "Correct the cell, or leave it empty."
+        raise ConfigError("network_gbits_per_node", text_of(row, "network_gbits_per_node"), problem, remedy)
     if gigabits is None or len(cluster.links) < 2:
         return cluster
     widest = cluster.links[-1].model_copy(

@@ -144,6 +144,9 @@ def _recompute_of(row: Row) -> dict[str, object]:
     # Two words of a remark change what the first word means: `selective (every 2nd layer)`, `norm and activation`.
     every = match_in(row, r"every (\d+)(?:st|nd|rd|th)? layer", ("recompute",))
     if every:
+        if not int(every.group(1)):
+            remedy = "Write `every 2nd layer`, with a count from 1, or none."
+            raise ConfigError("recompute", text_of(row, "recompute"), "counts layers by no number", remedy)
         return {"recompute": "full", "recompute_every": int(every.group(1))}
     _require_modelled(row)
     if match_in(row, POINTWISE_MODULES, ("recompute",)):
@@ -181,7 +184,8 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
 
 def _local_batch_of(row: Row) -> int | None:
     """Sequences of one replica in a step, which torchtitan's tables state in place of a micro-batch."""
-    return index_of(row, "local_batch") if not text_of(row, "micro_batch") else None
+    is_told = bool(text_of(row, "local_batch")) and not text_of(row, "micro_batch")
+    return integer_of(row, "local_batch") if is_told else None
 
 
 def _usual_micro_batch(local: int | None, stages: int) -> int | None:

@@ -86,7 +86,7 @@ def _attention_of(row: Row) -> tuple[LatentAttentionSpec | None, int | None]:
     if text_of(row, "mla").lower() in ("", "no", "none"):
         return None, integer_of(row, "head_dim") if text_of(row, "head_dim") else None
     sizes = match_in(row, LATENT_ATTENTION, ("mla",))
-    if sizes is None:
+    if sizes is None or not all(int(size) for size in sizes.groups()[1:] if size):
         remedy = "Write 128+64 / v 128, q_lora 1536, kv_lora 512, or no."
         raise ConfigError("mla", text_of(row, "mla"), "is no latent attention that can be read", remedy)
     plain, rotary, value, key_value_rank = (int(sizes.group(number)) for number in (1, 2, 3, 5))

@@ -134,7 +134,7 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
     Args:
         given: the trainer of rows that name none; None decides by what the row says.
     """
-    usual = given or text_of(row, "usual_implementation") or _usual(row, zero_stage)
+    usual = given or choice_of(row, "usual_implementation", SPELLINGS, default=_usual(row, zero_stage))
     is_named = given is not None or bool(text_of(row, "implementation"))
     chosen = IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)]
     if text_of(row, "flash_attention") or (not is_named and _is_flash(row)):

@@ -34,6 +34,7 @@ def trainer_as_said(row: dict[str, str], zero_stage: int, given: str | None) -> 
         ({"series": "lumi ddp", "precision": "bf16", "flash_attention": "yes"}, 0, "fsdp"),
         ({"implementation": "NeMo 2.0"}, 0, "megatron-core"),
         ({"implementation": "FSDP2"}, 3, "fsdp"),
+        ({"usual_implementation": "FSDP2"}, 3, "fsdp"),
     ],
 )
 def test_the_trainer_is_named_or_known_or_usual(cells: dict[str, str], zero_stage: int, name: str) -> None:
