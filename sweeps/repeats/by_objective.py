@@ -147,10 +147,10 @@ def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> Trial
 
 def best_first(record: SweepRecord, readings: Sequence[TrialReading]) -> list[TrialReading]:
     """The points that were measured, each by its first trial, in the order of what the sweep seeks."""
-    if not record.seeks_rate:
-        return [point.reading for point in sought_points(record, readings)]
+    by_rate = record.seeks_rate
+    best = ranking_of(readings) if by_rate else [point.reading for point in sought_points(record, readings)]
     first = {each.trial.mark: each for each in reversed(readings) if not each.trial.repeat}
-    return [first.get(each.trial.mark, each) for each in ranking_of(readings)]
+    return [first.get(each.trial.mark, each) for each in best]
 
 
 def best_measured(

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from conf.types.sweep_spec import Objective
 from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_first
 from sweeps.repeats.interval import RepeatInterval, with_own_steps
 from sweeps.repeats.points import measured_points, places, rivals_of
 from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances, ranking_of
 from sweeps.repeats.rounds import far_from_prediction
 from sweeps.search.searcher import Answer
+from tests.conftest import BuildRecord
 from tests.results.conftest import performance, trial
 from tests.steps import STEP
 from tests.sweeps.repeats.test_rounds import Measured, asked, proposed, reading, run
@@ -154,3 +157,14 @@ def test_a_repeat_that_was_cancelled_is_neither_done_nor_replaced_by_another() -
     assert proposed(asked([*first, *many], most=2)) == [(2, 1)]
     failed = run(4, repeat=1, outcome=Outcome.FAILED)
     assert proposed(asked([*first, failed, run(2, 99.0, 1)], most=2)) == []
+
+
+@pytest.mark.parametrize("objective", ["throughput", "step_time"])
+def test_the_best_points_are_named_by_their_first_run_also_where_that_was_disturbed(
+    objective: Objective, build_record: BuildRecord
+) -> None:
+    readings = [stepped(2, at(1.0, TWO)), stepped(4, at(1.5)), stepped(2, at(1.0), 1)]
+    record = build_record([{}], []).model_copy(
+        update={"objective": (objective,), "trials": tuple(each.trial for each in readings)}
+    )
+    assert [each.trial.trial_id for each in best_first(record, readings)] == ["mb2-r1", "mb4-r1"]
