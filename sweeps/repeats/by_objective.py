@@ -1,18 +1,20 @@
 """The points of a sweep that seeks something else than the highest rate, ranked by what it seeks.
 
-Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts. The spread between runs
-is pooled over all points, as it is for the seconds of a step (`sweeps.repeats.interval`): as a share of each point's
-mean, because a loss that is higher also spreads wider. Points that diverged say nothing of the others' spread.
+Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts; those that another
+version of the trainer measured are another point. The spread between runs is pooled over all points, as it is for the
+seconds of a step (`sweeps.repeats.interval`): as a share of each point's mean, because a loss that is higher also
+spreads wider. Points that diverged say nothing of the others' spread.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
 from sweeps.points.objectives import cost, front, measured_value
 from sweeps.reading import TrialReading
@@ -37,7 +39,7 @@ class SoughtPoint:
     """One point, with what its runs measured.
 
     Attributes:
-        name: its label without the seed.
+        name: its label without the seed, where that is enough.
         values: the mean over its runs, for each objective.
         half_width: of the 95 % interval of the first value; None where no point has two runs, or where it diverged.
         on_front: no other point beats it in all objectives.
@@ -113,8 +115,27 @@ def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dic
             # Where nothing varies but the seed, every trial is a run of the one point.
             name = record.labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.experiment.label
             groups.setdefault(name, []).append(reading)
-    runs = {name: _measured_runs(record, counted_runs(group, disturbed)) for name, group in groups.items()}
+    points = dict(named for name, group in groups.items() for named in _told_apart(name, group))
+    runs = {name: _measured_runs(record, counted_runs(point, disturbed)) for name, point in points.items()}
     return {name: found for name, found in runs.items() if found}
+
+
+def _told_apart(name: str, alike: Sequence[TrialReading]) -> Iterator[tuple[str, list[TrialReading]]]:
+    """The points among trials whose labels differ in the seed alone: experiments and trainers may differ in more.
+
+    Where the seeds alone told two experiments apart, each is called by the whole label of its first run.
+    """
+    has_seeds = len({reading.trial.mark for reading in alike}) > 1
+    points: dict[tuple[str, str], list[TrialReading]] = {}
+    for reading in alike:
+        mark = _with_seed_zero(reading.planned).fingerprint if has_seeds else reading.trial.mark
+        points.setdefault((mark, reading.code), []).append(reading)
+    for runs in points.values():
+        yield (name if len(points) == 1 else runs[0].label), runs
+
+
+def _with_seed_zero(experiment: Experiment) -> Experiment:
+    return experiment.model_copy(update={"training": experiment.training.model_copy(update={"seed": 0})})
 
 
 def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Run]:

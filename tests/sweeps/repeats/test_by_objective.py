@@ -72,6 +72,19 @@ def test_a_step_that_was_skipped_does_not_spoil_the_loss_of_a_training(sweep: Sw
     assert (best.name, best.values[0], best.diverged) == ("lr=0.01", 3.0, False)
 
 
+def test_experiments_that_their_seeds_alone_tell_apart_are_two_points(
+    tmp_path: Path, build_record: BuildRecord
+) -> None:
+    decays = [(seed, 0.1) for seed in (1234, 1235)] + [(seed, 0.3) for seed in (2000, 2001)]
+    each = [build_record([{SEED: seed}], [f"training.weight_decay={decay}"]).trials[0] for seed, decay in decays]
+    record = build_record([{}], []).model_copy(update={"objective": ("loss",), "trials": tuple(each)})
+    folder = SweepFolder(tmp_path / "decays")
+    for trial, loss in zip(record.trials, (5.0, 5.2, 4.0, 4.2), strict=True):
+        finish(folder, trial, performance(100.0, losses=(loss,), final_loss=loss))
+    points = sought_points(record, Sweep(folder, record).read())
+    assert [(point.name, len(point.runs)) for point in points] == [("seed=2000", 2), ("seed=1234", 2)]
+
+
 def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) -> None:
     readings = sweep.read()
     best = best_reading(sweep.record, readings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sweeps.repeats.by_objective import sought_points
 from sweeps.repeats.points import measured_points
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -24,6 +25,12 @@ def test_what_another_version_of_the_code_measured_is_another_point(tmp_path: Pa
         by = ENVIRONMENT.model_copy(update={"trainer_code": code})
         started = measured.started + trial.repeat
         files.write_measurement(measured.model_copy(update={"environment": by, "started": started}))
-    points = measured_points(Sweep(folder, record).read())
+    readings = Sweep(folder, record).read()
+    points = measured_points(readings)
     assert [len(point.runs) for point in points] == [1, 1]
     assert [point.label for point in points] == ["tp1-pp1-dp1-mb1-gb8", "tp1-pp1-dp1-mb1-gb8 (code 0ld0)"]
+    sought = sought_points(record.model_copy(update={"objective": ("step_time",)}), readings)
+    assert [(point.name, len(point.runs)) for point in sought] == [
+        ("tp1-pp1-dp1-mb1-gb8", 1),
+        ("tp1-pp1-dp1-mb1-gb8 (code 0ld0)", 1),
+    ]
