@@ -387,8 +387,9 @@ class TrialReading(Reading):
 
     @cached_property
     def timed_seconds(self) -> tuple[float, ...]:
-        """The seconds of every timed step that is on record; empty if nothing was measured."""
-        return tuple(step.step_seconds for step in self.steps if not step.warmup) if self.performance else ()
+        """The seconds of every step on record that counts: neither a warm-up step nor one that was traced."""
+        traced = self.experiment.profile.trace_steps if self.experiment else ()
+        return tuple(step.step_seconds for step in self.steps if not step.warmup and step.step not in traced)
 
     @cached_property
     def _stored_measurement(self) -> Measurement | None:

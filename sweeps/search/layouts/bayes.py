@@ -18,7 +18,7 @@ from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.lessons import lessons
 from sweeps.search.layouts.memory_fit import MemoryFit
-from sweeps.search.layouts.observed import Observed, Observer, timed_seconds
+from sweeps.search.layouts.observed import Observed, Observer
 from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
 from sweeps.search.layouts.priced import join_plans, seconds_to_cost
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
@@ -176,7 +176,7 @@ def _judge(observed: Observed, number: int, best_log_seconds: float) -> Pruning 
         best_log_seconds: logarithm of the seconds with which this trial would be as good as the best.
     """
     reading = observed.readings[number]
-    steps = timed_seconds(reading)
+    steps = reading.timed_seconds
     # Everything else is stated against the baseline, and a trial at its last step saves nothing.
     if reading.trial.is_baseline or len(steps) < FEWEST_STEPS or reading.steps[-1].step >= reading.steps[-1].num_steps:
         return None

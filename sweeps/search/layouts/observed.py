@@ -86,12 +86,6 @@ class Observed:
         return MemorySeen.of(self.priced.plans, exact, bounds)
 
 
-def timed_seconds(reading: TrialReading) -> list[float]:
-    """The steps that count, of a trial that has not ended or was ended early."""
-    traced = reading.experiment.profile.trace_steps if reading.experiment else ()
-    return [step.step_seconds for step in reading.steps if not step.warmup and step.step not in traced]
-
-
 def _lacked_bytes(reading: TrialReading) -> float:
     """Bytes by which the request that failed exceeded the free memory; 0 where they are not known."""
     ended = reading.measurement or reading.failure
@@ -146,7 +140,7 @@ def _measured_seconds(reading: TrialReading) -> tuple[float, float]:
     """Seconds of a step and the share by which they may be off; NaN where nothing was measured."""
     if reading.performance is not None:
         return reading.performance.step_seconds, NOISE
-    if reading.outcome in (Outcome.RUNNING, Outcome.PRUNED) and (steps := timed_seconds(reading)):
+    if reading.outcome in (Outcome.RUNNING, Outcome.PRUNED) and (steps := reading.timed_seconds):
         return median(steps), NOISE_OF_FEW_STEPS
     return nan, NOISE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -47,7 +47,8 @@ def with_steps(of: TrialReading, seconds: Sequence[float], **changes: Any) -> Tr
         "num_timed_steps": len(seconds),
     }
     known = performance(256 / median(seconds), **spread, **changes)
-    steps = tuple(STEP.model_copy(update={"step_seconds": each}) for each in seconds)
+    numbered = enumerate(seconds, start=2)
+    steps = tuple(STEP.model_copy(update={"step": number, "step_seconds": each}) for number, each in numbered)
     warmup = STEP.model_copy(update={"step_seconds": 60.0, "warmup": True})
     return Stepped(
         folder=of.folder,
@@ -168,3 +169,11 @@ def test_the_best_points_are_named_by_their_first_run_also_where_that_was_distur
         update={"objective": (objective,), "trials": tuple(each.trial for each in readings)}
     )
     assert [each.trial.trial_id for each in best_first(record, readings)] == ["mb2-r1", "mb4-r1"]
+
+
+def test_traced_steps_are_slower_and_disturb_no_run() -> None:
+    untraced = stepped(2, (*QUIET, *at(2.3, (1.0, 1.01, 0.99)), *QUIET))
+    traced = untraced.planned.profile.model_copy(update={"trace_steps": (9, 10, 11)})  # the first step is a warm-up
+    experiment = untraced.planned.model_copy(update={"profile": traced})
+    assert list(disturbances([untraced]).values()) == [TWO_SPEEDS]
+    assert disturbances([replace(untraced, experiment=experiment)]) == {}
