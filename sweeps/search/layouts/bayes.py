@@ -44,7 +44,7 @@ class Bayes(Search):
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         observed = self._observer.observe(trials)
-        left = self.max_trials - sum(reading.trial.role == "asked" for reading in trials)
+        left = self.max_trials - sum(reading.trial.selected for reading in trials)
         if left <= 0:
             ending = f"sweep.max_trials = {self.max_trials} trials were asked for"
             return Answer(finished="" if _any_in_flight(trials) else ending)

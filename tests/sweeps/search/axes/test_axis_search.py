@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.replay.reading import NOWHERE
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
+from sweeps.reading import TrialReading
 from sweeps.search.axes.axis_search import AxisSearch
 from sweeps.search.searcher import Listed
 from tests.sweeps.search.loss_sweep import AXES, BASE, LOSS, LossSweep, bowl, points_of
+from train_core.measurement import Outcome
 
 SMALL = "+sweep.axes={batch.micro_batch_size:[1,2,4],parallel.recompute:[none,full],parallel.world_size:[1,3]}"
 
@@ -187,6 +190,16 @@ def test_a_grid_with_seeds_asks_for_those_of_the_better_half_alone() -> None:
     readings, answer = sweep.searched(50, at_once=4)
     assert len(readings) == 5 + 3
     assert answer.finished == "every listed point was tried"
+
+
+def test_points_that_cannot_exist_are_none_of_the_trials_that_a_sweep_may_have() -> None:
+    axes = "+sweep.axes={parallel.world_size:[1,2,3,5]}"
+    sweep = LossSweep(*BASE, axes, "search.objective=loss", "search.num_seeds=2", "sweep.max_trials=3")
+    planned = (TrialReading(folder=NOWHERE, experiment=None, trial=trial) for trial in sweep.record.trials)
+    impossible = [each for each in planned if not each.trial.selected]
+    assert [each.outcome for each in impossible] == [Outcome.INFEASIBLE] * 2
+    answer = sweep.search.ask([*sweep.first(), *impossible], 5)
+    assert [proposal.point["training.seed"] for proposal in answer.proposals] == [1235]
 
 
 def test_a_grid_without_seeds_needs_no_search() -> None:
