@@ -15,6 +15,7 @@ from statistics import median
 from typing import Literal
 
 from sweeps.reading import TrialReading
+from sweeps.search.axes.seen_points import PointKey, point_key, without_seed
 from sweeps.search.searcher import Pruning
 from train_core.measurement import Outcome, StepMetrics
 
@@ -84,17 +85,26 @@ class Curve:
 
 
 def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
-    """The running trials that are not worth their further steps."""
+    """The running trials that are not worth their further steps.
+
+    A further seed of a point is never among them: the mean over those that happened to do well would say nothing.
+    """
     if pruner == "none":
         return []
     curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each))]
-    running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING]
+    measured = {_key(each) for each in trials if each.outcome is Outcome.COMPLETED}
+    judged = {each.trial.trial_id for each in trials if _key(each) not in measured}
+    running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING and curve.trial_id in judged]
     if pruner == "halving":
         found = [(curve, why_not_promoted(curve, [other for _, other in curves])) for curve in running]
     else:
         ended = [curve for outcome, curve in curves if outcome is Outcome.COMPLETED]
         found = [(curve, why_below_median(curve, ended)) for curve in running]
     return [Pruning(curve.trial_id, why) for curve, why in found if why]
+
+
+def _key(reading: TrialReading) -> PointKey:
+    return point_key(without_seed(reading.trial.point))
 
 
 def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.replay.reading import NOWHERE
 from conf.types.schema import Value
+from sweeps.search.axes.seen_points import with_seed
 from sweeps.search.axes.step_pruning import DIVERGED, LAST_PART, Curve, prunings, why_below_median, why_not_promoted
 from sweeps.search.searcher import Proposal
 from tests.sweeps.search.loss_sweep import LOSS, CurveReading, LossSweep
@@ -138,9 +139,9 @@ def test_running_trials_of_other_batch_sizes_are_compared_after_as_many_tokens(p
     every = ("training.evaluate_every=1",) if held_out else ()
     sweep = LossSweep(*LOSS, "search=random", f"search.pruner={pruner}", *every)
 
-    def reading(batch: int, loss: float, since: float, share: float = 1.0) -> CurveReading:
+    def reading(batch: int, loss: float, since: float, share: float = 1.0, number: int = 0) -> CurveReading:
         point: dict[str, Value] = {"training.learning_rate": loss / 1000, "batch.global_batch_size": batch}
-        trial = sweep.trial(Proposal(point, ""))
+        trial = sweep.trial(Proposal(with_seed(point, number, sweep.composition.tree), ""))
         assert trial.experiment is not None
         return CurveReading(
             folder=NOWHERE,
@@ -157,4 +158,8 @@ def test_running_trials_of_other_batch_sizes_are_compared_after_as_many_tokens(p
     (pruned,) = sweep.search.prune([*ended, poor, good])
     assert pruned.trial_id == poor.trial.trial_id
     assert "its loss 3 after" in pruned.because
+    seed = reading(16, 3.0, 1000.0, share=0.5, number=1)
+    assert [each.trial_id for each in sweep.search.prune([*ended, seed, good])] == [seed.trial.trial_id]
+    # Of a point that was measured every seed counts, not only those that happened to do well.
+    assert sweep.search.prune([*ended, reading(16, 3.0, 0.0), seed, good]) == []
     assert prunings("none", [*ended, poor, good]) == []
