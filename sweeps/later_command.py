@@ -164,6 +164,20 @@ def _stages_of(points: Sequence[Trial], others: Sequence[Trial]) -> Iterator[Tri
             yield trial.model_copy(update={"role": "kept", "selected": False})
 
 
+CHOOSES_NOTHING = frozenset({"search.max_rounds", "search.max_concurrent_trials", "search.min_gain"})
+"""What decides how far a search goes, and not which points it takes."""
+
+
+def _choosing(by: str) -> dict[str, str | None]:
+    """What decides the points of a command, in whatever order it was typed.
+
+    Args:
+        by: its overrides as a trial keeps them. A value with blanks comes in pieces, the same ones each time.
+    """
+    overrides = Overrides.parse(by.split()).entries
+    return {override.key: override.value for override in overrides if override.key not in CHOOSES_NOTHING}
+
+
 class _Roles:
     """Gives trials that the new command has not planned their role in it.
 
@@ -172,11 +186,13 @@ class _Roles:
     """
 
     def __init__(self, planned: set[str], draft: Draft | None, by: str, asks_later: bool) -> None:
-        self._planned, self._draft, self._by, self._asks_later = planned, draft, by, asks_later
+        self._planned, self._draft, self._asks_later = planned, draft, asks_later
+        self._choosing = _choosing(by)
 
     def with_role(self, trial: Trial) -> Trial:
         is_planned, point = trial.mark in self._planned, self._point_of(trial)
-        goes_on = trial.asked_by == self._by and (is_planned or (self._asks_later and point is not None))
+        is_same_command = _choosing(trial.asked_by) == self._choosing
+        goes_on = is_same_command and (is_planned or (self._asks_later and point is not None))
         if goes_on:
             return trial.model_copy(update={"role": "asked", "selected": trial.infeasible_reason is None})
         if is_planned or point is not None:

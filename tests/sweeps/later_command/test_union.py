@@ -114,8 +114,11 @@ def test_a_search_goes_on_with_what_the_same_command_asked_for_before(folder: Sw
     Journal(folder.journal).append(Asked(trial=by_search))
     assert command(folder, *words)[by_search.trial_id].role == "asked"
     assert command(folder, "search=planner")[by_search.trial_id].role != "asked"
-    again = command(folder, *words)[by_search.trial_id]
-    assert (again.role, again.selected) == ("asked", True)
+    goes_further = ("search.max_rounds=5", "search.max_concurrent_trials=8", "search.min_gain=0.1", *reversed(words))
+    for same in (words, goes_further):
+        again = command(folder, *same)[by_search.trial_id]
+        assert (again.role, again.selected) == ("asked", True)
+    assert command(folder, *words, "search.seed=3")[by_search.trial_id].role == "observed"
 
 
 def test_the_same_command_again_changes_nothing_in_the_record(folder: SweepFolder) -> None:
