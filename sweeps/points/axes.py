@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,20 +92,26 @@ class AxisSpace:
             if dimension.rows is None:
                 raise _without_number(dimension)
 
-    def grid(self) -> Iterator[Point]:
-        """Every point that the constraints allow, the first axis varying slowest; of no continuous range."""
-        yield from (point for point in self._from({}, 0) if self.allows(point))
+    def grid(self, leave_out: tuple[type[ConfigError], ...] = ()) -> Iterator[Point]:
+        """Every point that the constraints allow, the first axis varying slowest; of no continuous range.
 
-    def _from(self, point: Point, depth: int) -> Iterator[Point]:
+        Args:
+            leave_out: errors for which a point is left out instead of ending the grid, such as a division by zero.
+        """
+        yield from self._from({}, 0, leave_out)
+
+    def _from(self, point: Point, depth: int, leave_out: tuple[type[ConfigError], ...]) -> Iterator[Point]:
         if depth == len(self.dimensions):
-            yield point
+            if self.allows(point):
+                yield point
             return
         dimension = self.dimensions[depth]
         if not self.exists(dimension, point):
-            yield from self._from(point, depth + 1)
+            yield from self._from(point, depth + 1, leave_out)
             return
         for row in dimension.rows or ():
-            yield from self._from(point | self.resolve(dimension, row, point), depth + 1)
+            with suppress(*leave_out):
+                yield from self._from(point | self.resolve(dimension, row, point), depth + 1, leave_out)
 
     def exists(self, dimension: Dimension, point: Point) -> bool:
         """True if the condition of a dimension holds at a point that has all that it needs."""

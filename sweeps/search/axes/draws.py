@@ -88,20 +88,25 @@ def ends(axis: SweepAxis) -> tuple[float, float, float | None]:
 
 
 def draw_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
-    """One point; None where it breaks a constraint."""
-    space = spaces[chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0]
-    number = next(number for number, each in enumerate(spaces) if each is space)
-    point: Point = {}
-    for dimension in space.dimensions:
-        if space.exists(dimension, point):
-            point |= space.resolve(dimension, _row(dimension, chooser, number), point)
-    return point if space.allows(point) else None
+    """One point; None where it breaks a constraint, or where a value that follows from others cannot be computed."""
+    number = chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0
+    space, point = spaces[number], Point()
+    try:
+        for dimension in space.dimensions:
+            if space.exists(dimension, point):
+                point |= space.resolve(dimension, _row(dimension, chooser, number), point)
+        return point if space.allows(point) else None
+    except ConfigError:
+        return None
 
 
 def choices_of(spaces: Sequence[AxisSpace], point: Mapping[str, Value]) -> Choices | None:
     """The choices that lead to a point, in the first block that has it; None where none has."""
     for number, space in enumerate(spaces):
-        found = _choices_in(space, point, number)
+        try:
+            found = _choices_in(space, point, number)
+        except ConfigError:  # no draw leads to a point at which a value cannot be computed
+            found = None
         if found is not None:
             return {BLOCK: number, **found} if len(spaces) > 1 else found
     return None
@@ -171,9 +176,9 @@ def _round(value: float, axis: SweepAxis) -> int | float:
 
 
 def grid_points(spaces: Sequence[AxisSpace]) -> Iterator[Point]:
-    """Every point of the blocks, one after another; of continuous ranges there is none."""
+    """Every point of the blocks that can be computed, one after another; of continuous ranges there is none."""
     for space in spaces:
-        yield from space.grid()
+        yield from space.grid(leave_out=(ConfigError,))
 
 
 NUM_DRAWN = 200

@@ -73,6 +73,18 @@ def test_the_search_ends_when_nothing_was_gained_for_long_and_says_so() -> None:
     assert len(readings) == 11
 
 
+def test_points_at_which_a_value_cannot_be_computed_are_left_out_by_draws_and_by_what_they_leave_over() -> None:
+    axes = "+sweep.axes={training.learning_rate_warmup_steps:{low:0,high:2},training.min_learning_rate:" + (
+        "'=0.00001 / training.learning_rate_warmup_steps'}"
+    )
+    listed = "sweep.points=[{training.learning_rate_warmup_steps:0}]"
+    for kind in ("random", "bayes"):
+        readings, answer = LossSweep(*BASE, axes, listed, f"search={kind}").searched(9)
+        drawn = [reading.trial.point.get("training.learning_rate_warmup_steps") for reading in readings]
+        assert (drawn[:2], sorted(map(str, drawn[2:]))) == ([None, 0], ["1", "2"])
+        assert answer.finished == "every point that can run was tried"
+
+
 def test_points_in_flight_are_not_asked_again_and_the_search_waits_for_them() -> None:
     sweep = LossSweep(*BASE, SMALL, "search=random")
     asked = sweep.search.ask(sweep.first(), 5)

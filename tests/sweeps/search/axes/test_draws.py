@@ -39,3 +39,10 @@ def test_a_tried_value_between_the_steps_of_a_range_is_none_of_its_choices(
         with quiet():
             known = distributions(spaces)
             create_trial(value=1.0, params=choices, distributions={name: known[name] for name in choices})
+
+
+def test_a_tried_point_at_which_a_value_cannot_be_computed_is_no_choice() -> None:
+    axes = {"a": [0, 1], "b": "=1 / a"}
+    spaces = spaces_of(validate(PointSet, {"axes": axes, "points": [], "baseline": {}}), TREE, {})
+    assert choices_of(spaces, {"a": 1, "b": 1.0}) == {"0:a": 1}
+    assert choices_of(spaces, {"a": 0, "b": 1.0}) is None
