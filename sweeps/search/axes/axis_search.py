@@ -8,6 +8,7 @@ not worth the others."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -227,7 +228,7 @@ FEWEST_POINTS = 4
 
 
 def further_seeds(seen: Sequence[SeenPoint], num_seeds: int, tree: Tree, *, is_last: bool) -> list[Proposal]:
-    """The next seed of each point that deserves it, best point first.
+    """The next seed of each point that deserves it, best point first; what diverged deserves none.
 
     Args:
         is_last: no further points will come, so that few ended ones are measure enough.
@@ -235,7 +236,7 @@ def further_seeds(seen: Sequence[SeenPoint], num_seeds: int, tree: Tree, *, is_l
     ended = [each for each in seen if each.costs is not None]
     if num_seeds == 1 or (len(ended) < FEWEST_POINTS and not is_last):
         return []
-    better = _better_half(ended)
+    better = [each for each in _better_half(ended) if all(map(math.isfinite, each.costs or ()))]
     waiting = [each for each in better if len(each.readings) < num_seeds and not each.is_in_flight]
     return [
         Proposal(

@@ -204,6 +204,18 @@ def test_a_grid_with_seeds_asks_for_those_of_the_better_half_alone() -> None:
     assert answer.finished == "every listed point was tried"
 
 
+def test_what_diverged_gets_no_further_seed_though_others_diverged_too() -> None:
+    axes = "+sweep.axes={training.learning_rate:[1e-5,1e-4,1e-3,1e-2]}"
+
+    def diverging(experiment: Experiment) -> float:
+        return bowl(experiment) if experiment.training.learning_rate == 1e-4 else float("nan")
+
+    sweep = LossSweep(*BASE, axes, "search.objective=loss", "search.num_seeds=2", loss=diverging)
+    readings, _ = sweep.searched(50, at_once=4)
+    seeds = [reading.trial.point for reading in readings if "training.seed" in reading.trial.point]
+    assert seeds == [{"training.learning_rate": 1e-4, "training.seed": 1235}]
+
+
 def test_points_that_cannot_exist_are_none_of_the_trials_that_a_sweep_may_have() -> None:
     axes = "+sweep.axes={parallel.world_size:[1,2,3,5]}"
     sweep = LossSweep(*BASE, axes, "search.objective=loss", "search.num_seeds=2", "sweep.max_trials=3")
