@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, exp, log, pi, sqrt
+from math import exp, log, pi, sqrt
 from statistics import fmean, median
 
 from conf.units import count_of
@@ -100,11 +100,13 @@ def with_own_steps(interval: RepeatInterval, seconds: Sequence[float]) -> Repeat
 
 def _num_aside(num_steps: int) -> int:
     """Count the steps to leave out at either end for an interval of their median with 95 % confidence."""
-    outside, aside = 0.0, 0
+    # Each binomial coefficient follows from the one before, in logarithms, because those of many steps are huge.
+    outside, aside, log_share = 0.0, 0, -num_steps * log(2)
     while True:
-        outside += 2 * comb(num_steps, aside) / 2**num_steps
+        outside += 2 * exp(log_share)
         if outside > 1 - CONFIDENCE:
             return max(0, aside - 1)
+        log_share += log((num_steps - aside) / (aside + 1))
         aside += 1
 
 

@@ -128,6 +128,9 @@ def test_an_interval_is_no_narrower_than_that_of_its_own_steps() -> None:
     # Of twenty, five lie outside at either end: 1 - 2 P(X <= 5) = 0.959 of a binomial with p = 1/2.
     many = with_own_steps(narrow, [float(step) for step in range(1, 21)])
     assert (many.low, many.high) == (0.99, 15.0)
+    # So many that exact binomial coefficients took minutes; 10,000 - 1.96 sqrt(20,000) / 2 - 1 / 2 = 9,860.9.
+    long = with_own_steps(narrow, [float(step) for step in range(1, 20_001)])
+    assert (long.low, long.high) == (0.99, 20_000.0 - 9_860)
 
 
 def test_a_point_that_is_far_later_than_the_others_is_measured_twice_and_no_more() -> None:
