@@ -39,7 +39,9 @@ def reading_called(readings: Sequence[AnyReading], name: str) -> AnyReading:
         raise UsageError(f"{len(found)} trials have {name} in their names", f"Give more of one of these: {several}.")
     names = [reading.name for reading in readings if reading.outcome is not None]
     near = difflib.get_close_matches(name, names, n=MOST_NAMED, cutoff=NEAR) or names
-    raise UsageError(f"No trial has {name} in its name", f"Give more of one of these: {listed(near, MOST_NAMED)}.")
+    nothing = "There is none to choose from; `trisweep status` shows how the sweep stands."
+    remedy = f"Give more of one of these: {listed(near, MOST_NAMED)}." if near else nothing
+    raise UsageError(f"No trial has {name} in its name", remedy)
 
 
 def most_interesting(readings: Sequence[AnyReading], *, to_follow: bool) -> AnyReading:

@@ -27,6 +27,8 @@ def test_a_trial_is_known_by_enough_of_its_name(tmp_path: Path, build_record: Bu
         reading_called(readings, "tp2")
     with pytest.raises(UsageError, match=f"No trial has tp3-pp1 in its name. Give more of .*{first.name}"):
         reading_called(readings, "tp3-pp1")
+    with pytest.raises(UsageError, match=r"No trial has tp1 in its name\. There is none to choose from"):
+        reading_called([], "tp1")
 
 
 def test_the_beginning_of_a_name_counts_more_than_what_another_holds(tmp_path: Path, build_record: BuildRecord) -> None:
