@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from conf.compose.load import Composition, compose
 from conf.compose.tree import value_at
@@ -52,8 +53,12 @@ class Restriction:
 
     def holds(self, trial: Trial) -> bool:
         """True if a trial belongs to the part; a further measurement does if its point does."""
-        marks = {each.experiment.fingerprint for each in self.record.trials if each.experiment and each.selected}
-        return trial.experiment is not None and trial.experiment.fingerprint in marks
+        return trial.experiment is not None and trial.experiment.fingerprint in self._marks
+
+    @cached_property
+    def _marks(self) -> set[str]:
+        """The fingerprints of the part's points."""
+        return {each.experiment.fingerprint for each in self.record.trials if each.experiment and each.selected}
 
     def complete_record(self) -> SweepRecord:
         """The whole sweep's record, in which the points of the part are to be measured, also beyond `max_trials`."""
