@@ -116,7 +116,8 @@ class AxisSearch:
         if not self.plan.min_gain or len(self.plan.objective) > 1 or len(costs) <= patience:
             return ""
         before, after = min(costs[:-patience]), min(costs)
-        if before - after >= self.plan.min_gain * abs(before):
+        # Of a best of 0 every share is 0, and only what is better still is a gain.
+        if before - after > 0 and before - after >= self.plan.min_gain * abs(before):
             return ""
         share = f"{self.plan.min_gain:.2%} (search.min_gain)"
         return f"none of the last {patience} points bettered the best by {share}"

@@ -66,8 +66,9 @@ def test_what_was_measured_leads_to_better_points_than_chance() -> None:
     assert found["bayes"] < found["random"]
 
 
-def test_the_search_ends_when_nothing_was_gained_for_long_and_says_so() -> None:
-    sweep = LossSweep(*LOSS, "search=bayes", "search.min_gain=0.2", loss=lambda experiment: 2.0)
+@pytest.mark.parametrize("best", [2.0, 0.0])
+def test_the_search_ends_when_nothing_was_gained_for_long_and_says_so(best: float) -> None:
+    sweep = LossSweep(*LOSS, "search=bayes", "search.min_gain=0.2", loss=lambda experiment: best)
     readings, answer = sweep.searched(60)
     assert answer.finished == "none of the last 10 points bettered the best by 20.00% (search.min_gain)"
     assert len(readings) == 11
