@@ -96,8 +96,9 @@ def _sizes(asked: Composition, points: PointSet, *, of_stand_in: bool) -> list[i
     """
     if DEVICES in asked.overrides.pinned_keys():
         return []
-    axes = [block.axes[DEVICES] for block in points.blocks if DEVICES in block.axes]
-    values = [value for axis in axes for value in axis.values or ()]
+    alone = [block.axes[DEVICES].grid_values or () for block in points.blocks if DEVICES in block.axes]
+    with_others = [group[DEVICES] for block in points.blocks for group in block.zip if DEVICES in group]
+    values = [value for listed in (*alone, *with_others) for value in listed]
     if of_stand_in and not values:
         values = [value_at(asked.tree, DEVICES), *(value for key, value in points.listed_values() if key == DEVICES)]
     return sorted({value for value in values if isinstance(value, int)})

@@ -14,7 +14,7 @@ from sweeps.points.plan import plan_sweep
 from sweeps.search.choice import SEARCHES, search_for
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import priced_experiment
-from tests.composed import load
+from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate
 
 
@@ -33,6 +33,23 @@ def test_a_plan_is_weighed_at_the_costs_of_the_trainer_that_runs_it() -> None:
     experiment = load(["sweep=smoke", "trainer.costs_of=megatron-core"]).experiment()
     predicted = estimate(experiment, IMPLEMENTATIONS["megatron-core"]).step_seconds
     assert list(priced_experiment(experiment).step_seconds) == pytest.approx([predicted], rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "axis",
+    [
+        "axes={parallel.world_size:{low:2,high:4,step:2}}",
+        "zip=[{parallel.world_size:[2,4],parallel.tensor_parallel_size:[1,2]}]",
+    ],
+)
+def test_every_number_of_devices_on_an_axis_is_searched_however_the_axis_is_written(axis: str) -> None:
+    asked = composed(["sweep=smoke", "search=bayes", "parallel.recompute=none", f"+sweep.{axis}"])
+    search = search_for(asked, plan_sweep(asked, proxy=False, git_sha=""))
+    assert isinstance(search, Bayes)
+    plans = search.candidates.prices.plans
+    sizes = plans.tensor_parallel_size * plans.pipeline_parallel_size * plans.data_parallel_size
+    assert set(sizes.tolist()) == {2, 4}
 
 
 def test_every_search_of_the_package_has_its_entry_and_no_other_has_one() -> None:
