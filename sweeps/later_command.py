@@ -70,8 +70,13 @@ class Restriction:
 
     def part(self, sweep: Sweep) -> Sweep:
         """The sweep as if it had no other points, with a name of its own for its report."""
-        part = _identities(self.record.trials)
-        trials = [trial for trial in sweep.record.trials if trial.identity in part or self.holds(trial)]
+        part, trials = _identities(self.record.trials), list[Trial]()
+        kept = {trial.trial_id for trial in sweep.record.trials if trial.identity in part or self.holds(trial)}
+        for trial in sweep.record.trials:
+            # A later stage comes after the trial that it follows, and belongs to the same part.
+            if trial.trial_id in kept or (trial.stage and trial.after in kept):
+                kept.add(trial.trial_id)
+                trials.append(trial)
         named = tuple(f"{key}={value_text(value)}" for key, value in self.values.items())
         changed = {"plan": self.record.plan, "trials": tuple(trials), "overrides": (*sweep.record.overrides, *named)}
         record = sweep.record.model_copy(update=changed)

@@ -8,7 +8,7 @@ import pytest
 
 from sweeps.later_command import restriction_of
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 
 
@@ -48,3 +48,19 @@ def test_points_beyond_max_trials_are_measured_where_they_are_asked_for() -> Non
     whole = part.whole_record
     assert [trial.selected for trial in whole.trials] == [True, False, False, False]
     assert [trial.selected for trial in part.complete_record().trials] == [True, True, False, False]
+
+
+def test_a_part_has_the_later_stages_of_its_trials(tmp_path: Path) -> None:
+    part = restriction_of(composed(["sweep=strong-175b", "parallel.world_size=256"]), proxy=False)
+    assert part is not None
+    record = part.complete_record()
+    points = [each.model_copy(update={"trial_id": f"point-{number}"}) for number, each in enumerate(record.trials)]
+    stages = [
+        Trial(trial_id=f"{stage}-{number}", point={}, stage=stage, after=f"{after}-{number}")
+        for after, stage in (("point", "infer"), ("infer", "evaluate"))
+        for number in range(len(points))
+    ]
+    whole = record.model_copy(update={"trials": (*points, *stages)})
+    shown = part.part(Sweep(SweepFolder(tmp_path), whole)).record.trials
+    (own,) = [each.trial_id.removeprefix("point-") for each in points if part.holds(each)]
+    assert [each.trial_id for each in shown] == [f"{name}-{own}" for name in ("point", "infer", "evaluate")]
