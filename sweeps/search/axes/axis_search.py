@@ -34,7 +34,7 @@ from sweeps.search.axes.seen_points import (
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
 from sweeps.search.searcher import Answer, Proposal, Pruning
-from train_core.measurement import LIVE
+from train_core.measurement import LIVE, Outcome
 
 MOST_DRAWS = 300
 """Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""
@@ -156,7 +156,7 @@ class AxisSearch:
         """Yield sources of draws, how many in a row may be of no use, and what to say of points drawn there."""
         # The number of trials makes a new seed for each question, and the same trials lead to the same points.
         seeds = np.random.SeedSequence([self.plan.seed, len(trials)])
-        num_ended = sum(each.costs is not None for each in seen)
+        num_ended = sum(each.costs is not None or each.ended_as(Outcome.PRUNED) for each in seen)
         if self.plan.kind != "random" and num_ended >= NUM_RANDOM:
             learned = TpeDraws(self.spaces, seen, len(self.plan.objective), int(seeds.generate_state(1)[0]))
             yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"

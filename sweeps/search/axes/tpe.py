@@ -1,7 +1,8 @@
 """Choices by Optuna's tree-structured Parzen estimator, from a study that is built anew of what the trials say.
 
 Nothing is kept between two questions: finished points are told with their values, those in flight as running, which
-Optuna takes for bad ones until they end (constant liar), and points out of memory as complete but not feasible.
+Optuna takes for bad ones until they end (constant liar), points that were ended early with the worst value, and points
+out of memory as complete but not feasible.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ def _known_trials(spaces: Sequence[AxisSpace], seen: Sequence[SeenPoint]) -> Ite
         elif each.ended_as(Outcome.OUT_OF_MEMORY) and worst:
             # A constraint above 0 is violated: the sampler then prefers points that keep it, whatever their cost.
             values, over = worst, 1.0
+        elif each.ended_as(Outcome.PRUNED) and worst:
+            values, over = worst, -1.0  # of a training that was worse than others until then
         else:
             continue
         yield create_trial(values=values, params=params, distributions=of_params, constraints={MEMORY: over})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.replay.reading import NOWHERE
+from benchmarks.replay.reading import NOWHERE, ReplayedReading
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from sweeps.reading import TrialReading
@@ -64,6 +66,21 @@ def test_what_was_measured_leads_to_better_points_than_chance() -> None:
         losses = sorted(bowl(reading.experiment) for reading in later if reading.experiment)
         found[kind] = losses[len(losses) // 2]
     assert found["bayes"] < found["random"]
+
+
+def test_what_was_ended_early_has_shown_something_too() -> None:
+    sweep = LossSweep(*LOSS, "search=bayes", "search.pruner=median", "search.min_gain=0")
+    readings, _ = sweep.searched(8)
+    early = [each for each in readings if bowl(each.planned) > 4]
+    assert early
+    pruned = [
+        replace(each, left=each.left.model_copy(update={"outcome": Outcome.PRUNED, "performance": None}))
+        if each in early and isinstance(each, ReplayedReading) and each.left
+        else each
+        for each in readings
+    ]
+    (proposal,) = sweep.search.ask(pruned, 1).proposals
+    assert proposal.because == "chosen by what 8 points have shown"
 
 
 @pytest.mark.parametrize("best", [2.0, 0.0])
