@@ -67,8 +67,6 @@ REMARKS = (
     Remark("mla", "{0}", r"\bmla \d+ ?\+ ?\d+ ?/ ?v \d+(?:, ?q_lora \d+)?, ?kv_lora \d+"),
     Remark("mla", "128+64 / v 128, kv_lora 512", r"deepseek[-_ ]?v2[-_ ]?lite|moonlight", ("model",)),
     Remark("mla", "128+64 / v 128, q_lora 1536, kv_lora 512", r"deepseek[-_ ]?(?:v[23]|r1)|kimi[-_ ]?k2", ("model",)),
-    # config.json of openai/gpt-oss-20b and -120b: `sliding_window`, and `layer_types`, of which every second is full.
-    Remark("attention_window", "128, full every 2", r"gpt[-_ ]?oss", ("model",)),
     # Rows of JUPITER say bf16, the type of the weights, and that their peak is that of fp8. Their rate is 1.33 times
     # that of the runs which the same page compares with fp8, so they are taken to be fp8's, which is an inference.
     Remark("matmul_precision", "fp8", r"\bpeak column\b[^;]*\bfp8\b"),

@@ -59,7 +59,7 @@ UNREAD_MODELS = (
     ),
     (r"\bq?lora\b|\bpeft\b", "weights that are not trained"),
     (r"maverick", "experts in every other layer alone"),
-    (r"gpt-?oss", "sinks in its attention, and biases and a capped activation in its experts"),
+    (r"gpt[-_ ]?oss", "sinks in its attention, and biases and a capped activation in its experts"),
     (r"gemma[- ]?[23]", "attention within a window in a part of its layers, and scores that are capped or normed"),
     (r"\b(?:bert|t5|vit|whisper|llava|vlm|vl)\b", "parts that are no decoder of text"),
 )

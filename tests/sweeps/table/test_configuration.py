@@ -247,6 +247,8 @@ def test_what_changes_no_price_is_no_reason_against_one(cells: dict[str, str]) -
         ({"sequence_parallel": "maybe"}, "sequence_parallel = 'maybe': is not known here. Known: yes"),
         ({"model": "Mixtral 8x7B"}, "model = 'Mixtral 8x7B': has experts, and the row does not say how many"),
         ({"model": "Qwen3-30B-A3B"}, "model = 'Qwen3-30B-A3B': has experts, and the row does not say how many"),
+        ({"model": "gpt_oss_20b"}, "model = 'gpt_oss_20b': has sinks in its attention"),
+        ({"model": "GPT OSS 20B"}, "model = 'GPT OSS 20B': has sinks in its attention"),
         ({"model": "gemma3-27b"}, "model = 'gemma3-27b': has attention within a window"),
         ({"model": "T5-11B"}, "model = 'T5-11B': has parts that are no decoder of text"),
         ({"notes": "with MTP"}, "notes = 'mtp': adds layers that are not modelled"),
