@@ -27,8 +27,8 @@ from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics
 
 LAST_PART = 10
-"""Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, because that of a single
-batch says little."""
+"""Where the held-out loss is not evaluated, the loss is the mean over this part of the steps, at the end as on the way,
+because that of a single batch says little."""
 UNITS: Mapping[str, str] = {
     "throughput": "FLOP/s per device",
     "loss": "nats per token",

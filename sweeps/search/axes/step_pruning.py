@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from sweeps.points.objectives import LAST_PART
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import PointKey, point_key, without_seed
 from sweeps.search.searcher import Pruning
@@ -28,8 +29,6 @@ FEWEST_ENDED = 5
 """The median of fewer trials that ended is no measure."""
 FIRST_JUDGED = 0.1
 """The share of its tokens before which no trial is held against the median."""
-LAST_PART = 10
-"""Training losses are averaged over this part of all steps, because that of a single batch says little."""
 DIVERGED = "its loss is not finite any more"
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.replay.reading import NOWHERE
 from conf.types.schema import Value
+from sweeps.points.objectives import LAST_PART
 from sweeps.search.axes.seen_points import with_seed
-from sweeps.search.axes.step_pruning import DIVERGED, LAST_PART, Curve, prunings, why_below_median, why_not_promoted
+from sweeps.search.axes.step_pruning import DIVERGED, Curve, prunings, why_below_median, why_not_promoted
 from sweeps.search.searcher import Proposal
 from tests.sweeps.search.loss_sweep import LOSS, CurveReading, LossSweep
 
