@@ -40,10 +40,13 @@ def chain_of(point: TrialReading, readings: Mapping[str, Sequence[TrialReading]]
     """
     found, waiting = dict[str, TrialReading](), [point.name]
     while waiting:
+        following = dict[str, TrialReading]()
         for each in readings.get(waiting.pop(), ()):
-            if each.trial.role != "kept" or each.trial.stage not in found:
-                found[each.trial.stage] = each
-                waiting.append(each.name)
+            if each.trial.role != "kept" or each.trial.stage not in following:
+                following[each.trial.stage] = each
+        # What followed a stage that was changed since says nothing of the trial that took its place.
+        found |= following
+        waiting += [each.name for each in following.values()]
     return found
 
 

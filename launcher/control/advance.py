@@ -184,8 +184,12 @@ class Conductor:
             if known is None or known.role != "asked":
                 asked |= {each.trial_id: each for each in _set_aside(trials.values(), trial)} | {trial.trial_id: trial}
                 trials[trial.identity] = trial
+        if not asked:
+            return list(readings)
         self._write(*(Asked(trial=trial) for trial in asked.values()))
-        return [*(each for each in readings if each.name not in asked), *map(self.sweep.read_trial, asked.values())]
+        joined = [*(each for each in readings if each.name not in asked), *map(self.sweep.read_trial, asked.values())]
+        # A stage that takes the place of another has no figures yet, and those of the other count no longer.
+        return with_figures(joined, self.rules.stages.specs)
 
     def _write_down_pruned(self, readings: Sequence[TrialReading]) -> None:
         """Write down which running trials the search gives up."""

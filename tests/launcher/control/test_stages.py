@@ -182,3 +182,10 @@ def test_a_search_for_a_figure_waits_for_the_evaluation_of_each_trial(folder: Sw
     carried_out(sweep, replace(stages, search=search, draft=draft, max_trials=9), job)
     assert search.known[-1] == [(-1.0,), (-2.0,), (-4.0,)]
     assert all(cost is not None for known in search.known for cost in known)
+
+    def other_job(path: str, devices: tuple[int, ...], time_limit_seconds: float | None) -> None:
+        measured(path, 100.0, skill=7.0)
+
+    changed, again = rules({"score": score.model_copy(update={"command": ("score", "better")})}), Watching()
+    carried_out(Sweep.stored_in(folder), replace(changed, search=again, draft=draft, max_trials=9), other_job)
+    assert again.known == [[(-7.0,)] * 3]  # and never what the stage measured before it was changed
