@@ -39,7 +39,7 @@ def init(
     from launcher.doctor.site import read_site
 
     require_name("--name", name)
-    if name is not None and not isinstance(OmegaConf.create(f"name: {name}")["name"], str):
+    if name is not None and not isinstance(OmegaConf.select(OmegaConf.create(f"name: {name}"), "name"), str):
         problem = "is a number or another value where a file of settings has it, and no name"
         raise ConfigError("--name", name, problem, f"Choose another, such as cluster-{name}.")
     folder = at_home(folder, "folder")
