@@ -41,6 +41,9 @@ UNKNOWN_JOB = (153, 35)
 15001 and 15139."""
 
 FIELD = re.compile(r"^\s+(\w+) = (.*)$", re.MULTILINE)
+WRAPPED = re.compile(r"\n\t(?![\w.]+ = )")
+"""PBS breaks a long value, in the middle of a word, and goes on behind a tab. Slurm's own qstat has one before each
+field."""
 
 
 def ended_file(logs: Path, name: str) -> Path:
@@ -88,7 +91,7 @@ def states_in_pbs(
 
 def _jobs(text: str) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:
     """The jobs of `qstat -f` by name: number and fields. A number alone may since be another job's."""
-    whole = text.replace("\n\t", "")  # PBS breaks a long value, in the middle of a word
+    whole = WRAPPED.sub("", text)
     for block in re.split(r"^Job Id:\s*", whole, flags=re.MULTILINE)[1:]:
         fields = dict(FIELD.findall(block))
         if "Job_Name" in fields:
