@@ -19,7 +19,7 @@ from calibrate.cluster_file import (
 )
 from calibrate.measured_changes import machine_of, measured_changes, unmeasured_notes
 from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
-from conf.compose.load import load_cluster, require_name
+from conf.compose.load import load_cluster, require_name_of_file
 from conf.compose.settings import Settings
 from conf.errors import UsageError
 from conf.folders import options
@@ -119,7 +119,7 @@ def named_cluster(overrides: Overrides) -> str:
 
 def name_to_write(name: str, output: str | None) -> str:
     """The name of the cluster whose file is written."""
-    require_name("--output", output)
+    require_name_of_file("--output", output)
     return output or name
 
 

@@ -239,6 +239,14 @@ def require_name(option: str, text: str | None) -> None:
         raise ConfigError(option, text, "is not a plain name", remedy)
 
 
+def require_name_of_file(option: str, text: str | None) -> None:
+    """Raises ConfigError where the text cannot name a file of settings either, which has its name as a value."""
+    require_name(option, text)
+    if text is not None and not isinstance(OmegaConf.select(OmegaConf.create(f"name: {text}"), "name"), str):
+        problem = "is a number or another value where a file of settings has it, and no name"
+        raise ConfigError(option, text, problem, f"Choose another, such as my-{text}.")
+
+
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
     # A name that an override states is meant, and no slip.

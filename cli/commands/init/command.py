@@ -31,17 +31,12 @@ def init(
 
     Slurm is asked for partitions, devices and limits where it answers. Files that are there already are left alone.
     """
-    from omegaconf import OmegaConf
-
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
-    from conf.compose.load import load_cluster, require_name
+    from conf.compose.load import load_cluster, require_name_of_file
     from launcher.doctor.site import read_site
 
-    require_name("--name", name)
-    if name is not None and not isinstance(OmegaConf.select(OmegaConf.create(f"name: {name}"), "name"), str):
-        problem = "is a number or another value where a file of settings has it, and no name"
-        raise ConfigError("--name", name, problem, f"Choose another, such as cluster-{name}.")
+    require_name_of_file("--name", name)
     folder = at_home(folder, "folder")
     if partition is not None and partition not in (names := partitions()):
         remedy = f"Use one of {', '.join(names)}." if names else "Leave it out, or run this where Slurm answers."
