@@ -210,6 +210,8 @@ def test_after_the_loss_of_a_node_every_trial_ends_elsewhere(
     wait_until(folder, record, lambda states: sum(map(has_begun, states)) == 3)
     lost = nodes_of(job_id)[1]  # the first runs the controller
     subprocess.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"], check=True)
+    # On a busy machine the trial there would else be let go, and complete, before Slurm has ended it.
+    wait_until(folder, record, lambda states: any(each.outcome is Outcome.NODE_FAILED for each in states))
     ended = wait_until(folder, record, let_all_go, 100)
     assert {each.outcome for each in ended} == {Outcome.COMPLETED}
     attempts = [each.submission.attempt for each in ended if each.submission]
