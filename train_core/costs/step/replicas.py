@@ -63,10 +63,9 @@ class PricedReplicas:
         seconds = self._ring_across_groups.all_reduce_seconds(shard)
         if setting.model.experts is None:
             return seconds
-        replicas = expert_replicas(setting, plans)
-        members, sent = within_group(setting, replicas), np.asarray(experts * bytes_each)
-        apart = expert_stride(setting, plans) * members
-        return seconds + ring_of(setting, -(-replicas // members), apart).all_reduce_seconds(sent / members)
+        members = within_group(setting, expert_replicas(setting, plans))
+        sent = np.asarray(experts * bytes_each) / members
+        return seconds + self._expert_ring_across_groups.all_reduce_seconds(sent)
 
     @cached_property
     def _ring(self) -> PricedRing:
@@ -86,6 +85,12 @@ class PricedReplicas:
     @cached_property
     def _ring_across_groups(self) -> PricedRing:
         return ring_of(self.setting, *same_shard_group(self.setting, self.plans))
+
+    @cached_property
+    def _expert_ring_across_groups(self) -> PricedRing:
+        setting, replicas = self.setting, expert_replicas(self.setting, self.plans)
+        members = within_group(setting, replicas)
+        return ring_of(setting, -(-replicas // members), expert_stride(setting, self.plans) * members)
 
 
 def num_shards(setting: Setting, plans: Plans) -> Integers:
