@@ -18,7 +18,7 @@ from benchmarks.published_rows import PUBLISHED
 from calibrate.refit_cluster import MeasuredRun
 from results.score import RowComparison, comparison
 from sweeps.table.cells import Row, match_in, text_of
-from sweeps.table.file import FIRST_LINE, read_table
+from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
 PUBLISHED_2 = PUBLISHED.with_name("published_2.csv")
@@ -100,9 +100,9 @@ def published_rows(paths: Sequence[Path] = (PUBLISHED, PUBLISHED_2)) -> dict[str
     found = {}
     for path in filter(Path.exists, paths):
         records = read_table(path).records
-        for line, row in enumerate(price(records), start=FIRST_LINE):
+        for row in price(records):
             if text_of(row.record.row, "confirmed").lower() != "no":
-                found[f"{path.name}:{line}"] = row
+                found[f"{path.name}:{row.record.line}"] = row
     return found
 
 

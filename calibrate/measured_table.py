@@ -10,7 +10,7 @@ from calibrate.refit_cluster import FinishedTrial
 from conf.errors import ConfigError, UsageError
 from conf.units import count_of
 from results.score import comparison
-from sweeps.table.file import FIRST_LINE, read_table
+from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
 MOST_APART = 10
@@ -59,7 +59,8 @@ def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
 def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:
     """The rows that can be used, each with its cluster, and why others cannot."""
     usable, refused = [], []
-    for line, row in enumerate(rows, start=FIRST_LINE):
+    for row in rows:
+        line = row.record.line
         try:
             compared = comparison(row)
         except ConfigError as error:

@@ -68,9 +68,7 @@ class AllocationJob:
             return
         wait_until_free(sweep.folder, self.times.lock_seconds)
         if (other := holder(sweep.folder)) is not None:
-            print(
-                f"Process {other.pid} on {other.hostname} works on the sweep; Slurm runs this allocation again later."
-            )
+            print(f"The sweep is worked on by {other}; Slurm runs this allocation again later.")
             requeue()
             return
         with lock_folder(sweep.folder):

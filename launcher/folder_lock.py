@@ -40,6 +40,10 @@ class Holder(NamedTuple):
     def is_here(self) -> bool:
         return self.hostname == socket.gethostname()
 
+    def __str__(self) -> str:
+        # A process that holds the lock since a moment may not have written its id yet.
+        return f"process {self.pid} on {self.hostname}" if self.pid else "another process"
+
 
 @contextlib.contextmanager
 def lock_folder(folder: Lockable) -> Iterator[None]:
@@ -101,8 +105,7 @@ def _open_lock(folder: Lockable) -> int:
 
 
 def _in_use_error(folder: Lockable) -> UsageError:
-    other = holder(folder)  # it may have ended just now, or not have written its id yet
-    who = f"process {other.pid} on {other.hostname}" if other and other.pid else "another process"
+    who = holder(folder) or "another process"  # it may have ended just now
     return UsageError(
         f"{folder.path} is in use by {who}", "Wait for it to end, or end it with `trisweep cancel` or Ctrl-C there."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +81,7 @@ def report(
         leave_stdout_to_json()
     record = folder.read_record()
     restriction = restriction_of(composition, proxy=record.mode == "proxy")
-    _say_what_changes_nothing(record, composition, restriction)
+    _say_what_changes_nothing(_without_effect(record, composition, restriction))
     if live:
         _serve_live(folder, restriction, port)
         return
@@ -90,15 +91,19 @@ def report(
         print_json("report", content)
 
 
-def _say_what_changes_nothing(record: SweepRecord, composition: Composition, restriction: Restriction | None) -> None:
-    """Name on stderr the overrides that a report cannot follow: what was measured stays what it is."""
+def _without_effect(record: SweepRecord, composition: Composition, restriction: Restriction | None) -> list[str]:
+    """The overrides that a report cannot follow: what was measured stays what it is."""
     from sweeps.points.plan import JOB_GROUPS
 
     others = composition.overrides.without(JOB_GROUPS | {"cluster"})
     given = [override for override in others if override.text not in record.overrides]
     followed = restriction.values if restriction else {}
-    if without := [override.text for override in given if override.key not in followed]:
-        words = hide_credentials(", ".join(without))
+    return [override.text for override in given if override.key not in followed]
+
+
+def _say_what_changes_nothing(texts: Sequence[str]) -> None:
+    if texts:
+        words = hide_credentials(", ".join(texts))
         complaints.print(f"{words}: changes nothing, as a report is of what was measured.")
 
 
@@ -206,7 +211,10 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
 
     if as_json:
         leave_stdout_to_json()
-    sweeps = [Sweep.stored_in(started_sweep(name, overrides)[0]) for name in (first, second)]
+    given = [started_sweep(name, overrides) for name in (first, second)]
+    sweeps = [Sweep.stored_in(folder) for folder, _ in given]
+    unfollowed = (_without_effect(sweep.record, asked, None) for sweep, (_, asked) in zip(sweeps, given, strict=True))
+    _say_what_changes_nothing(list(dict.fromkeys(chain.from_iterable(unfollowed))))
     before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
     paths, both = write_comparison(before, after, out), compare_sweeps(before.results, after.results)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(both)}")

@@ -16,6 +16,7 @@ from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
 
+NO_FAILURES = (None, *LIVE, Outcome.COMPLETED, Outcome.INFEASIBLE, Outcome.PRUNED)
 BEST = ("TFLOPS", "MFU_pct", "step_s", "tok_per_s", "mem_GiB")
 
 
@@ -64,13 +65,13 @@ def _parent(
 def _counts(results: Sequence[TrialReading]) -> dict[str, float]:
     """The same keys at every moment, since MLflow cannot take one back."""
     outcomes = [result.outcome for result in results]
-    failed = [outcome for outcome in outcomes if outcome and outcome.is_final]
     return {
         "trials/measured": sum(result.performance is not None for result in results),
         "trials/pending": outcomes.count(Outcome.PENDING),
         "trials/running": outcomes.count(Outcome.RUNNING),
         "trials/infeasible": outcomes.count(Outcome.INFEASIBLE),
-        "trials/failed": len([each for each in failed if each not in (Outcome.COMPLETED, Outcome.INFEASIBLE)]),
+        "trials/pruned": outcomes.count(Outcome.PRUNED),
+        "trials/failed": sum(outcome not in NO_FAILURES for outcome in outcomes),
         "trials/left_out": outcomes.count(None),
     }
 

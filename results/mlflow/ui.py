@@ -55,7 +55,7 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
     """Serve until Ctrl-C; `on_ready` gets the links once the page answers. A tracking server has its own UI: return.
 
     Raises:
-        UsageError: there is no store yet, the port is taken, or the UI does not start.
+        UsageError: there is no store yet, the port is taken, or the UI does not start or ends by itself.
     """
     if tracking.kind == "server":
         on_ready(links_in(connect(tracking, output_dir), tracking_uri(tracking, output_dir), tracking.experiment))
@@ -71,6 +71,8 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
             here = TrackingSpec(kind="server", uri=address, experiment=tracking.experiment)
             on_ready(links_in(connect(here, output_dir), address, tracking.experiment))
             process.wait()
+            log.seek(0)
+            raise UsageError(f"The MLflow UI ended by itself: {_last_error(log.read())}", "Start it again.")
         except KeyboardInterrupt:
             pass
         finally:

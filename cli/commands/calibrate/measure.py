@@ -10,7 +10,7 @@ import typer
 
 from calibrate.calibration import Calibration, choose_calibration, draft_of_rates, measure
 from calibrate.cluster_file import path_to_write
-from cli.commands.calibrate.output import changes_document, in_three_digits, plain_table, print_changes, write_file
+from cli.commands.calibrate.output import changes_document, figure_text, plain_table, print_changes, write_file
 from cli.output.console import console, print_unwrapped
 from conf.errors import EXIT_INTERRUPTED
 from conf.overrides import Overrides
@@ -89,7 +89,7 @@ def _products_table(rates: DeviceRates) -> Table:
     rows = []
     for product in dict.fromkeys(rate.product for rate in rates.products):
         shape = f"{product.rows} x {product.depth} x {product.columns}"
-        rows.append((shape, *(in_three_digits(by_shape[product, dtype]) for dtype in rates.plan.dtypes)))
+        rows.append((shape, *(figure_text(by_shape[product, dtype]) for dtype in rates.plan.dtypes)))
     title = "Matrix products, measured: TFLOPS of one rank, all ranks at once"
     return plain_table(title, ("shape", *rates.plan.dtypes), rows)
 
@@ -100,6 +100,6 @@ def _links_table(rates: DeviceRates) -> Table:
     for link in dict.fromkeys(timed.link for timed in rates.link_times):
         for pattern, fit in fit_patterns([timed for timed in rates.link_times if timed.link == link]).items():
             figures = (fit.bandwidth_bytes_per_second / GIGA, 1e6 * fit.latency_seconds, 100 * fit.error)
-            rows.append((link, pattern.replace("_", "-"), *map(in_three_digits, figures)))
+            rows.append((link, pattern.replace("_", "-"), *map(figure_text, figures)))
     columns = ("link", "pattern", "GB/s", "microseconds", "error %")
     return plain_table("Links, measured: fit of each pattern alone", columns, rows)

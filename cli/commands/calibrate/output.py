@@ -19,9 +19,9 @@ def print_changes(new: Draft, how: str) -> None:
     for change in new.changes:
         if isinstance(change.after, float | int):
             within = change.lowest is not None and change.highest is not None
-            span = f"{in_three_digits(change.lowest)} to {in_three_digits(change.highest)}" if within else ""
+            span = f"{figure_text(change.lowest)} to {figure_text(change.highest)}" if within else ""
             name = dotted_key(change.path, new.cluster).removeprefix("cluster.")
-            rows.append((name, in_three_digits(change.before), in_three_digits(change.after), span))
+            rows.append((name, figure_text(change.before), figure_text(change.after), span))
     console.print(plain_table(f"cluster/{new.output}.yaml", ("value", "was", how, "range"), rows))
     for note in new.notes:
         console.print(f"{note}.")
@@ -65,7 +65,7 @@ def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     return Table(tuple(columns), tuple(tuple(map(text, row)) for row in rows), numeric, title=title)
 
 
-def in_three_digits(value: float | None) -> str:
+def figure_text(value: float | None) -> str:
     """Three significant digits, and all of a count; nothing for None."""
     if isinstance(value, int):
         return f"{value:,}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibrate.refit_cluster import FinishedTrial, telling_runs
-from cli.commands.calibrate.output import in_three_digits
+from cli.commands.calibrate.output import figure_text
 from cli.output.console import console, shown_path
 from conf.compose.load import Composition
 from conf.errors import UsageError
@@ -55,7 +55,7 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
     Args:
         sweep: the words by which a command names it, with its overrides.
     """
-    rows = tuple((breakable(found.label), text(in_three_digits(found.step_seconds))) for _, found in chosen)
+    rows = tuple((breakable(found.label), text(figure_text(found.step_seconds))) for _, found in chosen)
     columns = ("layout", "predicted s")
     console.print(Table(columns, rows, frozenset({"predicted s"}), title="Measure these first"))
     console.print(

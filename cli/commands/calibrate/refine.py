@@ -16,7 +16,7 @@ from calibrate.measured_changes import source_after
 from calibrate.measured_sweep import measured_sweep
 from calibrate.measured_table import measured_table
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
-from cli.commands.calibrate.output import changes_document, in_three_digits, print_changes, write_file
+from cli.commands.calibrate.output import changes_document, figure_text, print_changes, write_file
 from cli.output.console import console
 from conf.compose.load import Composition, load_cluster
 from conf.types.cluster_spec import ClusterSpec
@@ -175,6 +175,6 @@ def _trials_table(fit: Refit) -> Table:
         mark = "" if refitted.trial.counts else " (shares devices: not fitted to)"
         figures = (refitted.trial.step_seconds, refitted.before, refitted.after, refitted.left_out)
         name = breakable(refitted.trial.label + mark, after="- ")
-        rows.append((name, *(text(in_three_digits(figure)) for figure in figures)))
+        rows.append((name, *(text(figure_text(figure)) for figure in figures)))
     title = "Seconds of a step, predicted before and after the fit"
     return Table(columns, tuple(rows), frozenset(columns[1:]), title=title)

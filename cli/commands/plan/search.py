@@ -36,6 +36,7 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     if options.mixed is not None:
         _run_mixed(composition, options)
         return
+    _require_plans_alone(options)
     wanted = request_of(composition, options)
     training = training_of(wanted, options)
     try:
@@ -59,6 +60,18 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
         knobs=searched_values(wanted.spaces[-1]) if options.exhaustive_knobs else None,
     )
     print_answer(answer, options.chosen_format)
+
+
+def _require_plans_alone(options: SearchOptions) -> None:
+    """Refuse what a CSV of plans has no place for.
+
+    Raises:
+        UsageError: an explanation or a curve was asked for, and CSV too.
+    """
+    given = [option for option, value in (("--explain", options.explain), ("--scaling", options.scaling)) if value]
+    if options.chosen_format == "csv" and given:
+        problem = "--format csv prints a line for each plan, and nothing else"
+        raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --format json.")
 
 
 def _waiting(num_spaces: int) -> AbstractContextManager[object]:

@@ -70,14 +70,11 @@ def print_answer(answer: SearchOutput, output_format: str) -> None:
 
 
 def print_explanations(explanations: Sequence[Explanation], output_format: str) -> None:
-    """Print explanations alone, where a search found no plan.
-
-    CSV has a line for each plan that was found, and so none for them.
-    """
+    """Print explanations alone, where a search found no plan."""
     if explanations and output_format == "json":
         found = {"explanations": [explanation_document(each) for each in explanations]}
         print_json("search", found)
-    elif output_format == "table":
+    else:
         _print_explanations(explanations)
 
 

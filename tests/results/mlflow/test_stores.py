@@ -163,6 +163,15 @@ def test_the_parent_has_the_best_figures_the_legend_and_the_report(write_sweep: 
     assert import_sweep(sweep, SQLITE, output_dir).updated == 1, "the report is part of what the parent holds"
 
 
+def test_a_trial_that_was_ended_early_is_counted_apart_from_those_that_failed(
+    write_sweep: WriteSweep, output_dir: Path
+) -> None:
+    how = HOW | {"weak": (Outcome.PRUNED, "clearly slower"), "strong": (Outcome.FAILED, "ValueError")}
+    import_sweep(write_sweep(TRIALS, how), SQLITE, output_dir)
+    metrics = runs_in(output_dir)["sweep"].data.metrics
+    assert (metrics["trials/measured"], metrics["trials/pruned"], metrics["trials/failed"]) == (1, 1, 1)
+
+
 def test_a_view_shows_the_trials_and_lets_charts_begin_with_what_differs(
     write_sweep: WriteSweep, output_dir: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from conf.errors import UsageError
 from results.mlflow import server_guard
-from results.mlflow.store import database_path
+from results.mlflow.store import connect, database_path
 from results.mlflow.ui import serve_ui
 from tests.results.conftest import SQLITE
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port
@@ -79,3 +79,17 @@ def test_a_store_that_cannot_be_opened_is_said_at_once(tmp_path: Path) -> None:
     database_path(tmp_path).write_text("this is no database")
     with pytest.raises(UsageError, match=r"mlflow\.db cannot be opened \(file is not a database\).*trisweep reindex"):
         serve_ui(SQLITE, tmp_path, free_port(), lambda link: None)
+
+
+@pytest.mark.thorough  # than test_ui_in_a_browser
+@pytest.mark.slow
+def test_a_server_that_ends_by_itself_is_said(tmp_path: Path) -> None:
+    connect(SQLITE, tmp_path)  # makes the store
+
+    def end_the_server(_: object) -> None:
+        guards = (each for each in psutil.Process().children() if server_guard.__file__ in each.cmdline())
+        for process in next(guards).children(recursive=True):
+            process.kill()
+
+    with pytest.raises(UsageError, match=r"The MLflow UI ended by itself: .*Start it again"):
+        serve_ui(SQLITE, tmp_path, free_port(), end_the_server)

@@ -288,6 +288,7 @@ def test_what_is_proposed_is_of_the_cluster_that_was_named(own: Path, tmp_path: 
         (TABLE.replace("iter_time_s", "seconds"), (), "No row of ours.csv holds a measured step that can be priced"),
         (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
         (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
+        ("\n" + TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 3: iter_time_s = 'thirty'"),
         (TABLE, ("--from-results", "smoke"), "--from-results and --from-csv were given"),
         (TABLE, ("cluster=selene", "clustr=frontier"), "clustr=frontier was given beside --from-csv, but the rows"),
         (TABLE, ("--nodes", "7", "--here"), "--nodes and --here were given, but --from-csv measures nothing"),

@@ -306,6 +306,8 @@ def test_one_job_over_two_types(plan: Plan) -> None:
         ([*GPT_22B, "--mixed", f"selene:16,dgx-h100:{'9' * 4401}"], "is not a list of clusters and devices"),
         ([*GPT_22B, "--tokens", "9" * 400], "must be a number from 1 to 1e+18"),
         ([*GPT_22B, "--tokens", "300X"], "--tokens = '300X': must be a number from 1 to 1e+18"),
+        ([*GPT_22B, "--explain", "best", "--format", "csv"], "nothing else. Leave out --explain, or take"),
+        ([*GPT_22B, "--scaling", "weak", "--format", "csv"], "nothing else. Leave out --scaling, or take"),
         ([*GPT_22B, "--explain", "worst"], "--explain = 'worst': names no plan"),
         ([*GPT_22B, "cluster.links=[]"], "cluster.links = []: must have 1 or more entries"),
         ([*GPT_22B, "--steps", "9" * 400], "must be a number from 1 to 1e+18"),
