@@ -76,6 +76,7 @@ class Rerun:
         """Lines for a shell that do the same by hand."""
         source, target = self.trial.folder.trial, self.folder.path
         yield f"mkdir -p {shlex.quote(str(target))}"
+        yield from (shlex.join(["ln", "-s", str(earlier), f"{target.parent}/"]) for earlier in self._earlier())
         yield f"cp {shlex.quote(str(source))} {shlex.quote(str(target))}/"
         yield from (f"module load {shlex.quote(name)}" for name in self.modules)
         yield from (f"export {name}={shlex.quote(value)}" for name, value in self.variables.items())
@@ -115,7 +116,15 @@ class Rerun:
     def _prepare(self) -> None:
         # A fresh folder: mkdir fails where somebody else has taken the name meanwhile.
         self.folder.path.mkdir(parents=True)
+        for earlier in self._earlier():
+            (self.folder.path.parent / earlier.name).symlink_to(earlier)
         self.folder.write_trial(json.loads(self.trial.folder.trial.read_bytes()))
+
+    def _earlier(self) -> list[Path]:
+        """The folders of the stages before this one, which a stage finds beside its own."""
+        assert self.trial.experiment is not None
+        stage, beside = self.trial.experiment.stage, self.trial.folder.path.absolute().parent
+        return [beside / trial_id for trial_id in stage.follows.values()] if stage else []
 
     def _run_here(self, tell: Callable[[Reading], None]) -> Reading:
         assert self.trial.experiment is not None
@@ -162,10 +171,12 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
     if trial.is_in_slurm and slurm is None:
         raise UsageError(f"{trial.name} was a job of Slurm's", "Run this on its login node, or see --print.")
     kept = _provenance_of(trial.folder)
+    folder = _free_folder(sweep.folder.path.parent / RERUNS, trial.name)
     return Rerun(
         trial=trial,
         code=_code_of(sweep, trial, kept),
-        folder=_free_folder(sweep.folder.path.parent / RERUNS, trial.name),
+        # That of a stage lies deeper, because the folders before it are beside it.
+        folder=TrialFolder(folder / trial.name if trial.experiment.stage else folder),
         variables={k: v for k, v in kept.get("environment", {}).items() if not k.startswith(UNWANTED)},
         modules=tuple(kept.get("modules", ())),
         slurm=slurm if trial.is_in_slurm else None,
@@ -202,8 +213,8 @@ def _commit_of(snapshot: Path) -> str:
         return ""
 
 
-def _free_folder(reruns: Path, name: str) -> TrialFolder:
+def _free_folder(reruns: Path, name: str) -> Path:
     number = 1
     while os.path.lexists(reruns / f"{name}-{number}"):
         number += 1
-    return TrialFolder((reruns / f"{name}-{number}").absolute())
+    return (reruns / f"{name}-{number}").absolute()

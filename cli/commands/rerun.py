@@ -43,6 +43,7 @@ def rerun(
     from launcher.rerun import plan_rerun
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
+    from train_core.measurement import Outcome
 
     folder, composition = started_sweep(name, overrides)
     sweep = Sweep.stored_in(folder)
@@ -60,7 +61,7 @@ def rerun(
     console.print(f"Folder: {shown_path(planned.folder.path)}. Both were measured; neither replaces the other.")
     if as_json:
         print_json("rerun", document)
-    if again.performance is None:
+    if again.outcome is not Outcome.COMPLETED:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -99,11 +100,7 @@ def _run(planned: Rerun) -> Reading:
 
 
 def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]:
-    numbers = {}
-    for name, _, _ in COMPARED:
-        first, second = _value(before, name), _value(again, name)
-        ratio = second / first if first and second is not None else None
-        numbers[name] = {"measured_before": first, "measured_again": second, "ratio": ratio}
+    names = dict.fromkeys([*before.metrics, *again.metrics])
     return {
         "trial_id": before.name,
         "folder": str(planned.folder.path),
@@ -112,8 +109,14 @@ def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]
         "outcome_again": again.outcome and again.outcome.value,
         "cause_again": again.cause,
         "same_losses": _losses(before) == _losses(again) if _losses(before) and _losses(again) else None,
-        "numbers": numbers,
+        "numbers": {name: _compared(_value(before, name), _value(again, name)) for name, _, _ in COMPARED},
+        "metrics": {name: _compared(before.metrics.get(name), again.metrics.get(name)) for name in names},
     }
+
+
+def _compared(first: float | None, second: float | None) -> dict[str, float | None]:
+    ratio = second / first if first and second is not None else None
+    return {"measured_before": first, "measured_again": second, "ratio": ratio}
 
 
 def _value(reading: Reading, name: str) -> float | None:
@@ -131,9 +134,12 @@ def _table(document: dict[str, Any]) -> Table:
     for heading in ("", "before", "again", "again / before"):
         table.add_column(heading, justify="left" if not heading else "right")
     table.add_row("outcome", document["outcome_before"] or "", document["outcome_again"] or "", "")
-    for name, heading, unit in COMPARED:
-        numbers = document["numbers"][name]
+    rows = [(heading, unit, document["numbers"][name]) for name, heading, unit in COMPARED]
+    rows += [(name, 1.0, numbers) for name, numbers in document["metrics"].items()]
+    for heading, unit, numbers in rows:
         cells = [numbers["measured_before"], numbers["measured_again"]]
+        if cells == [None, None]:
+            continue
         entries = ["" if value is None else f"{value / unit:.4g}" for value in cells]
         table.add_row(heading, *entries, "" if numbers["ratio"] is None else f"{numbers['ratio']:.3f}")
     same = {True: "every loss is the same", False: "losses differ", None: ""}[document["same_losses"]]

@@ -15,6 +15,7 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome
+from train_core.trial_folder import TrialFolder
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "stages.md"
 TRISWEEP = str(Path(sys.executable).with_name("trisweep"))
@@ -88,6 +89,14 @@ def test_the_pages_chains_run_and_the_report_and_mlflow_show_them(tmp_path: Path
     assert sorted(stages.values()) == ["evaluate"] * 2 + ["inference"] * 3
     assert {stages.get(parents[run]) for run, stage in stages.items() if stage == "evaluate"} == {"inference"}
     assert set(rmse) == {run for run, stage in stages.items() if stage == "evaluate"}
+
+    evaluated = read_stages(tmp_path)["evaluate", 0.3]
+    command = [TRISWEEP, "rerun", "my-sweep-chain", evaluated.name, "--config-dir", "config"]
+    once_more = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert once_more.returncode == 0, once_more.stdout + once_more.stderr
+    assert re.search(r"\n *rmse +0\.0768 +0\.0768 +1\.000 *\n", once_more.stdout), once_more.stdout
+    (folder,) = (tmp_path / "runs" / "rerun").glob(f"*/{evaluated.name}")
+    assert TrialFolder(folder).read_measurement().metrics == evaluated.metrics
 
     (tmp_path / "inference.py").write_text((tmp_path / "inference.py").read_text().replace("> 1", "> 1e9"))
     again = sweep_example(tmp_path, "--here", "--retry-failed")
