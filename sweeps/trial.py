@@ -292,7 +292,7 @@ class SweepFolder:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"{self.record} cannot be read ({_where(error)})",
-                "Run the sweep again: it writes this file anew, and results stay.",
+                "Run the sweep again: it writes this file anew, with its own points; no measurement is lost.",
             ) from None
 
 

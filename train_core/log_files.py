@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +15,22 @@ MOST_LINES = 40
 
 CHUNK_BYTES = 2**20
 
+CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Colours and cursor movements of terminals (ECMA-48, control sequences), and other characters that nobody can see."""
+
+
+def without_controls(text: str) -> str:
+    """The text as it may stand in another terminal, a table or a page: lines and tabs stay."""
+    return CONTROLS.sub("", text)
+
 
 def tail(log: Path) -> str:
-    """The end of a log; nothing where there is none."""
+    """The end of a log, without colours; nothing where there is none."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            return without_controls(file.read().decode(errors="replace"))
     except OSError:
         return ""
 

@@ -17,7 +17,7 @@ from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
 from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import oom_kill_count
-from train_core.log_files import GrowingFile, last_lines
+from train_core.log_files import GrowingFile, last_lines, without_controls
 from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure
 from train_core.trial_folder import TrialFolder
 
@@ -27,9 +27,6 @@ DONE_SECONDS = 30.0
 
 LAST_LINES_SECONDS = 15.0
 """So long the last lines of another node may take to appear on a network file system."""
-
-ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""Colours and cursor movements of terminals (ECMA-48, control sequences)."""
 
 LINE_END = re.compile(r"\r\n|\n|\r")  # progress bars rewrite their line after a carriage return
 
@@ -204,9 +201,9 @@ class LogTail:
     def lines(self) -> list[str]:
         """The lines that were completed since the last call, without colours."""
         *whole, self._rest = LINE_END.split(self._rest + "".join(self._file.news()))
-        return [ESCAPES.sub("", line) for line in whole]
+        return [without_controls(line) for line in whole]
 
     def last_words(self) -> list[str]:
         """Return what follows the last line's end: to be asked for when nobody writes any more."""
         rest, self._rest = self._rest, ""
-        return [ESCAPES.sub("", rest)] if rest else []
+        return [without_controls(rest)] if rest else []

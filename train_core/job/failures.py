@@ -19,7 +19,7 @@ from train_core.job.faults import (
     fault_of_signal,
     over_capacity_bytes,
 )
-from train_core.log_files import last_lines
+from train_core.log_files import last_lines, without_controls
 from train_core.measurement import Fault, Measurement, Outcome, RankFailure
 from train_core.process.machine import this_node
 from train_core.process.stop import Stopped
@@ -72,14 +72,14 @@ def _print(error: BaseException) -> None:
 def failure_of(rank: int, error: BaseException) -> RankFailure:
     """A rank's account of the exception that ends it."""
     # A cause is one line of a table. Errors of our own are written for people, and need no type before them.
-    message = " ".join(str(error).split("\n", 1)[0].split())
+    message = " ".join(without_controls(str(error)).split("\n", 1)[0].split())
     cause = message if isinstance(error, TrisweepError) else f"{type(error).__name__}: {message}"
     fault = fault_of(error)
     return RankFailure(
         rank=rank,
         outcome=Outcome.OUT_OF_MEMORY if fault is Fault.MEMORY else Outcome.FAILED,
         cause=cause,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=without_controls("".join(traceback.format_exception(error))),
         time=time.time(),
         # Where all ranks end together, such as by a loss that is not finite, the error knows whose fault it is.
         blamed=getattr(error, "blamed", rank),

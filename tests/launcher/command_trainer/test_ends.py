@@ -118,6 +118,11 @@ def test_memory_that_runs_out_is_no_failure(make_trial: MakeTrial) -> None:
     assert ended(make_trial, STEPS + "raise MemoryError").outcome is Outcome.OUT_OF_MEMORY
 
 
+def test_colours_of_a_programs_exception_are_left_out(make_trial: MakeTrial) -> None:
+    found = ended(make_trial, "raise ValueError('boom at \\x1b[31mlr\\x1b[0m')")
+    assert (found.cause, "\x1b" in (found.traceback or "")) == ("ValueError: boom at lr", False)
+
+
 def test_an_exit_without_an_exception_is_told_with_the_last_line(make_trial: MakeTrial) -> None:
     measurement = ended(make_trial, "print('usage: program'); raise SystemExit(3)")
     assert measurement.cause == "the program exited with code 3; its last line: usage: program"
