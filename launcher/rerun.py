@@ -57,8 +57,7 @@ class Rerun:
 
     @property
     def shape(self) -> JobShape:
-        assert self.trial.experiment is not None
-        return shape_of(self.trial.experiment)
+        return shape_of(self.trial.planned)
 
     def run(self, tell: Callable[[Reading], None]) -> Reading:
         """Run it, and return how it stands at its end.
@@ -100,9 +99,8 @@ class Rerun:
             yield f"{shlex.join([*args, *srun_args(settings, self.shape)])} {program}"
 
     def _program_of_a_rank(self) -> str:
-        assert self.trial.experiment is not None
         folder = f"Path({str(self.folder.path)!r})"
-        if self.trial.experiment.trainer.is_own:
+        if self.trial.planned.trainer.is_own:
             return f"from pathlib import Path; from train_core.job.trial import run_trial_as_rank as run; run({folder})"
         imports = (
             "from launcher.command_trainer.job import run_as_task as run; from train_core.trial_folder import Attempt"
@@ -127,9 +125,8 @@ class Rerun:
         return [beside / trial_id for trial_id in stage.follows.values()] if stage else []
 
     def _run_here(self, tell: Callable[[Reading], None]) -> Reading:
-        assert self.trial.experiment is not None
         has_gpus = this_machine().num_devices > 0
-        devices = tuple(range(self.trial.experiment.parallel.world_size)) if has_gpus else ()
+        devices = tuple(range(self.trial.planned.parallel.world_size)) if has_gpus else ()
         executor = LocalExecutor(self.code, devices, time_limit_seconds=None)
         executor.submit(RUN_ON_THIS_MACHINE, [FolderWork(self.folder, attempt=1)], self.shape)
         assert executor.process is not None

@@ -58,14 +58,11 @@ def best_of(sweep: Sweep) -> Best:
         problem = f"No point of {sweep.folder.path} can run" if not able else lacking
         raise UsageError(problem, f"See why with `trisweep status {record.name}`.")
     best = min(able, key=lambda trial: _predicted_cost(objective, trial))
-    assert best.estimate is not None
-    return Best(best, False, best.estimate.model_flops_per_second_per_device)
+    return Best(best, False, best.predicted.model_flops_per_second_per_device)
 
 
 def _predicted_cost(objective: Objective, trial: Trial) -> float:
-    assert trial.experiment is not None
-    assert trial.estimate is not None
-    value = predicted_value(objective, trial.experiment, trial.estimate)
+    value = predicted_value(objective, trial.planned, trial.predicted)
     return math.inf if value is None else cost(objective, value)
 
 
@@ -98,8 +95,7 @@ def long_run(sweep: SweepFolder, overrides: Overrides, name: str | None) -> Long
     if folder.trial.exists():
         return _continue_training(folder, request)
     best = best_of(Sweep.stored_in(sweep))
-    assert best.trial.experiment is not None
-    return LongRun(folder, _experiment(best.trial.experiment, request), best.trial.trial_id, best)
+    return LongRun(folder, _experiment(best.trial.planned, request), best.trial.trial_id, best)
 
 
 def write_long_run(run: LongRun, sweep: str, overrides: Overrides) -> None:

@@ -90,8 +90,7 @@ def allocation_end(reading: Reading, submission: Submission, state: SlurmJobStat
 
     The ranks' own words count, except those of ranks that lost their peers, as all of them do at such an end.
     """
-    assert reading.experiment is not None
-    fingerprint, failure = reading.experiment.fingerprint, first_cause(reading.folder.read_failures())
+    fingerprint, failure = reading.planned.fingerprint, first_cause(reading.folder.read_failures())
     if failure is not None and not lost_a_peer(failure):
         return failed_measurement(fingerprint, failure, submission.submitted)
     name = state.name if state else ""

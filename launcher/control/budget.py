@@ -71,9 +71,8 @@ class Budget:
 
     def num_devices(self, trial: Trial) -> int:
         """Devices that the trial keeps from others."""
-        assert trial.experiment is not None
         # A site may charge whole nodes; on this machine nobody else is kept from anything.
-        return devices_charged(trial.experiment, self.slurm) if self.slurm else trial.experiment.parallel.world_size
+        return devices_charged(trial.planned, self.slurm) if self.slurm else trial.planned.parallel.world_size
 
     def most_seconds(self, trial: Trial) -> float:
         return predicted_seconds(trial) if self.limit_seconds is None else self.limit_seconds
@@ -120,8 +119,7 @@ class Budget:
         Raises:
             ConfigError: money is limited, and the cluster's devices have no price.
         """
-        assert trial.experiment is not None
-        experiment, limits = trial.experiment, self.limits
+        experiment, limits = trial.planned, self.limits
         bounds: list[BudgetLimit] = []
         if limits.device_hours is not None:
             bounds.append(_limit("device_hours", limits.device_hours, 1.0))
@@ -142,10 +140,9 @@ def predicted_seconds(trial: Trial) -> float:
 
     A program that makes no steps is charged once it ends.
     """
-    assert trial.experiment is not None
     if trial.estimate is None:
         return 0.0
-    return trial.experiment.training.num_steps * trial.estimate.step_seconds
+    return trial.planned.training.num_steps * trial.estimate.step_seconds
 
 
 def _limit(key: str, value: float, per_device_hour: float) -> BudgetLimit:

@@ -31,8 +31,7 @@ def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
     """Trials grouped by shape, the smallest jobs first. Within a group they keep their order."""
     groups: dict[JobShape, list[Trial]] = {}
     for trial in trials:
-        assert trial.experiment is not None
-        groups.setdefault(shape_of(trial.experiment), []).append(trial)
+        groups.setdefault(shape_of(trial.planned), []).append(trial)
     return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].devices_per_node)))
 
 
@@ -98,9 +97,8 @@ def _arrays_of_shape(
 ) -> list[JobArray]:
     groups: dict[tuple[tuple[str, ...], bool], list[Trial]] = {}
     for trial in trials:
-        assert trial.experiment is not None
         # Both are options of a whole array, so that trials which differ in one of them are arrays apart.
-        kind = avoided.get(trial.trial_id, ()), saves_when_stopped(trial.experiment)
+        kind = avoided.get(trial.trial_id, ()), saves_when_stopped(trial.planned)
         groups.setdefault(kind, []).append(trial)
     return [JobArray(shape, *kind, few) for kind, few in groups.items()]
 

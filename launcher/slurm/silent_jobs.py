@@ -95,9 +95,8 @@ def is_settled(state: SlurmJobState) -> bool:
 
 def verdict(reading: Reading, submission: Submission, state: SlurmJobState | None) -> Measurement:
     """The measurement of a trial whose job has ended in `state`, or is unknown to Slurm (None), and left none."""
-    assert reading.experiment is not None
-    failure = why_ended(reading.folder, submission, state, reading.experiment.parallel.world_size)
-    measurement = failed_measurement(reading.experiment.fingerprint, failure, submission.submitted)
+    failure = why_ended(reading.folder, submission, state, reading.planned.parallel.world_size)
+    measurement = failed_measurement(reading.planned.fingerprint, failure, submission.submitted)
     # The nodes of the rank to blame say more than those of the whole job.
     suspects = measurement.nodes or node_names(state.nodes if state else "")
     ended = state.ended if state and state.ended else time.time()

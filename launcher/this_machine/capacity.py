@@ -93,10 +93,9 @@ class Ledger:
 
     def take(self, trial: Trial) -> Share | None:
         """The trial's share, or None while others hold what it needs."""
-        assert trial.experiment is not None
-        ranks = trial.experiment.parallel.world_size
+        ranks = trial.planned.parallel.world_size
         cores = min(ranks, self.machine.num_cores)
-        memory = memory_needed(trial.experiment, trial.estimate, self.machine)
+        memory = memory_needed(trial.planned, trial.estimate, self.machine)
         free = self.free_devices()
         if self.machine.num_devices and len(free) < ranks:
             return None

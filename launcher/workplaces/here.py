@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from conf.plan.experiment import Experiment
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
 from launcher.state import look_here
@@ -84,7 +83,7 @@ class ThisMachine(Workplace):
                 self._forget(reading.name)
             self._still.pop(reading.name, None)
             started = reading.submission.submitted if reading.submission else time.time()
-            ended = without_numbers(_experiment(reading.trial).fingerprint, outcome, cause, started)
+            ended = without_numbers(reading.planned.fingerprint, outcome, cause, started)
             # It may have ended by itself before the signal came, and then its own result stays.
             if reading.folder.read_measurement() is None or reading.outcome is Outcome.CANCELLED:
                 reading.folder.write_measurement(ended)
@@ -116,7 +115,7 @@ class ThisMachine(Workplace):
         folder = sweep.folder_of(trial)
         if trial.trial_id in self.running or not is_running_here(folder, read_submission(folder)):
             return
-        memory = memory_needed(_experiment(trial), trial.estimate, self.machine)
+        memory = memory_needed(trial.planned, trial.estimate, self.machine)
         devices = tuple(range(self.machine.num_devices))
         self.ledger.shares[trial.trial_id] = Share(self.machine.num_cores, memory, devices)
         self.running[trial.trial_id] = (trial, None)
@@ -124,7 +123,7 @@ class ThisMachine(Workplace):
     def _starts(self, sweep: Sweep, trial: Trial) -> bool:
         if trial.trial_id in self.running:  # its last attempt has left a measurement, and is just ending
             return False
-        if reason := why_impossible(_experiment(trial), trial.estimate, self.machine):
+        if reason := why_impossible(trial.planned, trial.estimate, self.machine):
             self._refuse(sweep, trial, reason)
             return False
         share = self.ledger.take(trial)
@@ -134,16 +133,14 @@ class ThisMachine(Workplace):
         attempt = sweep.read_trial(trial).next_attempt
         work = FolderWork(sweep.prepare(trial), attempt)
         executor = LocalExecutor(self.code, share.devices, self.time_limit_seconds)
-        executor.submit(self.job, [work], shape_of(_experiment(trial)))
+        executor.submit(self.job, [work], shape_of(trial.planned))
         self.running[trial.trial_id] = (trial, executor.process)
         return True
 
     def _refuse(self, sweep: Sweep, trial: Trial, reason: str) -> None:
         folder = sweep.folder_of(trial)
         folder.path.mkdir(parents=True, exist_ok=True)
-        folder.write_measurement(
-            without_numbers(_experiment(trial).fingerprint, Outcome.INFEASIBLE, reason, time.time())
-        )
+        folder.write_measurement(without_numbers(trial.planned.fingerprint, Outcome.INFEASIBLE, reason, time.time()))
         self._still.pop(trial.trial_id, None)
 
     def _has_ended(self, trial_id: str) -> bool:
@@ -185,11 +182,6 @@ def _death_measurement(trial: Trial, submission: Submission, time_limit_seconds:
     limit = time_limit_seconds + 60 * EXTRA_MINUTES if time_limit_seconds else float("inf")
     if time.time() - submission.submitted >= limit:
         cause = "did not stop at its time limit and was killed"
-        return without_numbers(_experiment(trial).fingerprint, Outcome.TIMED_OUT, cause, submission.submitted, words)
+        return without_numbers(trial.planned.fingerprint, Outcome.TIMED_OUT, cause, submission.submitted, words)
     cause = "the job's supervisor ended without writing a measurement (killed, or it could not start)"
-    return without_numbers(_experiment(trial).fingerprint, Outcome.FAILED, cause, submission.submitted, words)
-
-
-def _experiment(trial: Trial) -> Experiment:
-    assert trial.experiment is not None
-    return trial.experiment
+    return without_numbers(trial.planned.fingerprint, Outcome.FAILED, cause, submission.submitted, words)

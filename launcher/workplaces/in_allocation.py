@@ -169,9 +169,8 @@ class AllocationRoom(Workplace):
             self._forget(each.name)
             self._silent.pop(each.name, None)
             self._ended.pop(each.name, None)
-            assert each.experiment is not None
             started = each.submission.submitted if each.submission else time.time()
-            each.folder.write_verdict(without_numbers(each.experiment.fingerprint, outcome, cause, started))
+            each.folder.write_verdict(without_numbers(each.planned.fingerprint, outcome, cause, started))
 
     def room(self) -> int | None:
         return 0 if self.is_closing else self._room.num_free
@@ -198,8 +197,7 @@ class AllocationRoom(Workplace):
         return reading.name in self.running or reading.name in self._silent
 
     def _candidate(self, reading: TrialReading, expected: Expectation) -> WaitingTrial:
-        assert reading.experiment is not None
-        return WaitingTrial(reading.name, shape_of(reading.experiment), expected.seconds(reading.trial))
+        return WaitingTrial(reading.name, shape_of(reading.planned), expected.seconds(reading.trial))
 
     def _can_end(self, candidate: WaitingTrial) -> bool:
         """True if the trial ends before the allocation. One that is too long for any is tried in a new one."""
@@ -211,20 +209,18 @@ class AllocationRoom(Workplace):
 
     def _is_refused(self, reading: TrialReading) -> bool:
         """Write down that the allocation is too small for a trial, also where none of its nodes has failed."""
-        assert reading.experiment is not None
-        shape, most = shape_of(reading.experiment), max(self._slots.values(), default=0)
+        shape, most = shape_of(reading.planned), max(self._slots.values(), default=0)
         if not shape.parts and shape.num_nodes <= self.allocation.num_nodes and shape.devices_per_node <= most:
             return False
         reason = f"needs {shape} (nodes x devices), and the allocation has {self.allocation.num_nodes} x {most}"
         reading.folder.path.mkdir(parents=True, exist_ok=True)
-        ended = without_numbers(reading.experiment.fingerprint, Outcome.INFEASIBLE, reason, time.time())
+        ended = without_numbers(reading.planned.fingerprint, Outcome.INFEASIBLE, reason, time.time())
         reading.folder.write_measurement(ended)
         return True
 
     def _begin(self, sweep: Sweep, reading: TrialReading, placement: StepPlacement) -> None:
-        assert reading.experiment is not None
         attempt = reading.next_attempt  # counted before `prepare` forgets what earlier attempts left
-        work, shape = FolderWork(sweep.prepare(reading.trial), attempt), shape_of(reading.experiment)
+        work, shape = FolderWork(sweep.prepare(reading.trial), attempt), shape_of(reading.planned)
         submission, process = self.executor.start(self.job, work, shape, placement)
         self.running[reading.name] = RunningStep(reading.trial, submission, placement, process, time.monotonic())
         self._ended.pop(reading.name, None)

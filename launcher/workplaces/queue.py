@@ -71,9 +71,8 @@ class SlurmQueue(Workplace):
             # It may have ended by itself meanwhile, and then its own result stays.
             if measurement is not None and measurement.outcome is not Outcome.CANCELLED:
                 continue
-            assert reading.experiment is not None
             started = reading.submission.submitted if reading.submission else time.time()
-            reading.folder.write_measurement(without_numbers(reading.experiment.fingerprint, outcome, cause, started))
+            reading.folder.write_measurement(without_numbers(reading.planned.fingerprint, outcome, cause, started))
 
 
 class Elsewhere(SlurmQueue):

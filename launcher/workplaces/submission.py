@@ -142,5 +142,4 @@ def _avoided_nodes(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, 
 
 
 def _spare(reading: TrialReading) -> int:
-    assert reading.experiment is not None
-    return min(block.cluster.num_nodes - block.num_nodes for block in reading.experiment.blocks)
+    return min(block.cluster.num_nodes - block.num_nodes for block in reading.planned.blocks)
