@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
@@ -150,17 +148,6 @@ class LogLines(ProgressDisplay):
 
     def __init__(self) -> None:
         self._seen: dict[str, Outcome | None] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
 
     def show(self, states: Sequence[TrialReading]) -> None:
         for each in states:

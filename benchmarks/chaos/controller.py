@@ -7,13 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from benchmarks.chaos.cluster import Cluster
 from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
+from launcher.control.workplace import ProgressDisplay
 from launcher.folder_lock import lock_folder
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import SlurmQueue
@@ -25,21 +24,10 @@ SLOTS = 4
 """Trials that are queued or running at once, so that a sweep takes many steps."""
 
 
-class Silent:
+class Silent(ProgressDisplay):
     """A progress that shows nothing."""
 
     def show(self, states: Sequence[TrialReading]) -> None:
-        return None
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         return None
 
 

@@ -65,20 +65,12 @@ class LiveProgress:
         return Group(state_table(rows, width), *lines, *_footer(states, left_out, self._hint))
 
 
-class PlainProgress:
+class PlainProgress(ProgressDisplay):
     """A line when a trial starts and one when it ends, without control codes; for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._seen: dict[str, Outcome | None] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def show(self, states: Sequence[Reading]) -> None:
         """Tell what has changed. The first call only remembers what had ended before the sweep went on."""
@@ -89,20 +81,17 @@ class PlainProgress:
             if state.outcome is not earlier:
                 self._tell(state, states)
 
-    def say(self, text: str) -> None:
-        self._line(text)
-
     def _tell(self, state: Reading, states: Sequence[Reading]) -> None:
         if state.outcome is Outcome.RUNNING:
-            self._line(f"started   {state.title}")
+            self.say(f"started   {state.title}")
         elif state.outcome is not None and state.outcome.is_final:
             took = (
                 f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
             )
             summary = f"{share_ended(states)}{_about_left(states)}"
-            self._line(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
+            self.say(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
 
-    def _line(self, text: str) -> None:
+    def say(self, text: str) -> None:
         # Titles may hold brackets and colons, which rich would take for markup and emoji; logs are not wrapped.
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 

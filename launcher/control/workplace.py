@@ -46,15 +46,21 @@ class Workplace(Protocol):
 
 
 class ProgressDisplay(Protocol):
-    """A display of a running sweep: a context, entered when trials start and left when all have ended."""
+    """A display of a running sweep: a context, entered when trials start and left when all have ended.
+
+    As it stands here it prints what is said, and has nothing to begin or to end.
+    """
 
     def show(self, readings: Sequence[TrialReading]) -> None: ...
 
     def say(self, text: str) -> None:
         """Show a line that is no state of a trial, such as what went wrong and is tried again."""
+        print(text, flush=True)
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        return None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conf.types.sites import SlurmSpec
+from launcher.control.workplace import ProgressDisplay
 from sweeps.folder.submission import JobShape, Submission
 from sweeps.trial import SweepFolder
 from tests.composed import load
@@ -20,18 +21,12 @@ SlurmOf = Callable[..., SlurmSpec]
 """`slurm_of("override", ...)`: the settings for Slurm."""
 
 
-class Silent:
+class Silent(ProgressDisplay):
     """Keeps what it is shown."""
 
     def __init__(self) -> None:
         self.shown: list[Any] = []
         self.lines: list[str] = []
-
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
 
     def show(self, states: Sequence[Any]) -> None:
         self.shown.append(list(states))

@@ -38,7 +38,7 @@ class PlainWatch(PlainProgress):
         counts = outcome_counts(states)
         if counts != self._last or time.monotonic() - self._told >= REPEAT_SECONDS:
             self._last, self._told = counts, time.monotonic()
-            self._line(f"{time.strftime('%H:%M:%S')}  {counts}")
+            self.say(f"{time.strftime('%H:%M:%S')}  {counts}")
 
 
 def watch(folder: SweepFolder, name: str, console: Console) -> None:
