@@ -16,7 +16,6 @@ from launcher.doctor.finding import CheckResult, Findings
 from launcher.this_machine.capacity import this_machine
 from launcher.tools import ask
 
-LEAST_PYTHON = (3, 11)
 TORCH_SECONDS = 60
 """Importing torch from a busy network file system can take most of a minute."""
 
@@ -35,7 +34,7 @@ def machine_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> I
         output_dir: where sweeps are written; it is made if it is not there.
         with_job: a job will find out whether the nodes see that folder.
     """
-    yield _python()
+    yield MACHINE.ok("Python", f"{platform.python_version()} at {sys.executable}")
     yield _torch(with_slurm=with_slurm)
     if not with_slurm:
         yield _devices()
@@ -52,13 +51,6 @@ def folder_findings(output_dir: Path, *, with_slurm: bool, with_job: bool) -> It
         yield _locks(output_dir)
         if with_slurm:
             yield _file_system(output_dir, with_job=with_job)
-
-
-def _python() -> CheckResult:
-    version = platform.python_version()
-    if sys.version_info < LEAST_PYTHON:
-        return MACHINE.problem("Python", f"{version} at {sys.executable}", "Use 3.11 or newer: make PYTHON=python3.12")
-    return MACHINE.ok("Python", f"{version} at {sys.executable}")
 
 
 def _torch(*, with_slurm: bool) -> CheckResult:
