@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 
 from conf.errors import UsageError
-from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import SlurmAllocation, running_steps
 from launcher.allocation.packing import Expectation, StepPlacement
@@ -83,9 +82,6 @@ class StepExecutor:
             raise UsageError("There is no srun on the PATH", "Start the controller where Slurm's commands are.")
         submission = self._submission(work, shape)
         assert submission.job_name is not None
-        self.logs.mkdir(parents=True, exist_ok=True)
-        # What a step unpickles from there can run any program, so that nobody else may write there.
-        require_own_folders(self.logs)
         task = self.logs / f"{submission.job_name}.pkl"
         write_work(task, function, [work])
         # Before the step starts, whose ranks look there whether they are the ones that are meant.

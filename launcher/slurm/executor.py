@@ -119,9 +119,6 @@ class SlurmExecutor(Executor):
         require_plain_path(self.logs)
         # They are on disk before sbatch is called, so that a submitter that dies leaves no job that nobody knows.
         intents = self._intents(job_name, work, shape)
-        self.logs.mkdir(parents=True, exist_ok=True)
-        # What a job unpickles from there can run any program, so that nobody else may write there.
-        require_own_folders(self.logs)
         write_work(self._pickle(job_name), function, work)
         heterogeneous = self._hetjob(job_name, shape) if shape.parts else None
         for (folder, _), intent in zip(work, intents, strict=True):
@@ -203,9 +200,15 @@ class SlurmExecutor(Executor):
 
 
 def write_work(path: Path, function: SlurmJob, work: Sequence[FolderWork]) -> None:
-    """Write the file that tells a job's tasks which function to call, with which folders."""
+    """Write the file that tells a job's tasks which function to call, with which folders.
+
+    Raises:
+        UsageError: others may write there; what a job unpickles can run any program.
+    """
     import cloudpickle
 
+    path.parent.mkdir(parents=True, exist_ok=True)
+    require_own_folders(path.parent)
     with replacing(path) as file:
         cloudpickle.dump((function, [str(folder.path.absolute()) for folder, _ in work]), file)
     read_own(path)  # what the job would refuse is refused here

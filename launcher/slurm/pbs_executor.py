@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from conf.private_files import require_own_folders
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PBS_JOB, Executor, FolderWork
@@ -66,9 +65,6 @@ class PbsExecutor(Executor):
         name = f"{self.name}-{secrets.token_hex(TOKEN_BYTES)}"
         require_plain_path(self.logs)
         command = self._command(name, shape)
-        self.logs.mkdir(parents=True, exist_ok=True)
-        # What a job unpickles from there can run any program, so that nobody else may write there.
-        require_own_folders(self.logs)
         write_work(self._pickle(name), function, work)
         write_atomically(self.logs / f"{name}.sh", self._script(name, shape))
         intent = Submission(
