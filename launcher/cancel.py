@@ -55,9 +55,9 @@ def cancel_sweep(sweep: Sweep) -> int:
     by_job = read_submission(sweep.folder.controller)
     cancel_jobs([by_job] if by_job else [])
     end_trees(controller for job in here if (controller := controller_of(job)))
-    # Asked trials may have come while this process looked elsewhere.
+    # Read only now: until it ended the other process may have submitted trials, and asked ones may have come.
     readings = Sweep.stored_in(sweep.folder).read()
-    in_slurm = [reading.submission for reading in readings if reading.submission and _may_wait_in_slurm(reading)]
+    in_slurm = [reading.submission for reading in readings if reading.submission and reading.is_silent_in_slurm]
     return len(here) + len(cancel_jobs(in_slurm))
 
 
@@ -82,7 +82,7 @@ def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:
 
     Trials that are queued beside it are cancelled too.
     """
-    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and _may_wait_in_slurm(reading)]
+    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and reading.is_silent_in_slurm]
     steps = [each for each in in_slurm if each.inside and each.inside.job_name == allocation.job_name]
     cancel_jobs([allocation])
     return len(steps) + len(cancel_jobs([each for each in in_slurm if each not in steps]))
@@ -105,14 +105,6 @@ def cancel_training(run: LongRun) -> str:
 def _runs_here(reading: TrialReading) -> bool:
     is_open = not reading.is_in_slurm and reading.measurement is None
     return is_open and is_running_here(reading.folder, reading.submission)
-
-
-def _may_wait_in_slurm(reading: TrialReading) -> bool:
-    """True if its job may be queued or running in Slurm.
-
-    This is asked after the process that submits has ended, because that process may have submitted until then.
-    """
-    return reading.is_in_slurm and reading.measurement is None
 
 
 def _end_sweep_process(folder: SweepFolder) -> None:

@@ -46,17 +46,12 @@ def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> lis
         patience: how old Slurm's answer may be, for those who look again and again.
     """
     local = [look_here(reading) for reading in readings]
-    silent = [each for each in local if _is_silent(each)]
+    silent = [each for each in local if each.is_silent_in_slurm]
     try:
         answers = iter(standings([each.submission for each in silent if each.submission], patience))
     except SlurmSilent:
         return local
-    return [_conclude(each, next(answers)) if _is_silent(each) else each for each in local]
-
-
-def _is_silent(reading: Reading) -> bool:
-    """True if its job is one of Slurm's that has left no measurement."""
-    return reading.is_in_slurm and reading.measurement is None
+    return [_conclude(each, next(answers)) if each.is_silent_in_slurm else each for each in local]
 
 
 def _conclude(reading: AnyReading, job: JobStanding) -> AnyReading:

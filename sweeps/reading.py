@@ -175,6 +175,11 @@ class Reading:
         return self.submission is not None and self.submission.executor != "local"
 
     @property
+    def is_silent_in_slurm(self) -> bool:
+        """True if its job is one of Slurm's that has left no measurement; whether it still lives, Slurm alone knows."""
+        return self.is_in_slurm and self.measurement is None
+
+    @property
     def num_steps_done(self) -> int:
         return self.steps[-1].step if self.steps else 0
 
@@ -254,7 +259,7 @@ class Reading:
         if self.job is not None and self.job.cause and not self.job.is_live:
             return False
         lives = self.job is not None and self.job.is_live
-        return self.is_in_slurm and self.measurement is None and (lives or not self._lost_result)
+        return self.is_silent_in_slurm and (lives or not self._lost_result)
 
     @cached_property
     def _judgement(self) -> tuple[Outcome | None, str]:
