@@ -24,25 +24,11 @@ from launcher.snapshot import snapshot_code
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
 from launcher.workplaces.queue import Elsewhere
-from launcher.workplaces.submission import logs_folder
+from launcher.workplaces.submission import JobRequest, logs_folder
 from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
 
 INTERRUPTED = "the command in whose allocation it ran was interrupted"
-
-
-@dataclass(frozen=True)
-class AllocationRequest:
-    """One allocation as it would be submitted.
-
-    Attributes:
-        sbatch: the text that sbatch gets.
-        device_hours: of all its devices, if it runs into its time limit.
-    """
-
-    shape: JobShape
-    sbatch: str
-    device_hours: float
 
 
 @dataclass(frozen=True)
@@ -60,7 +46,7 @@ class SubmittedAllocation:
     step: SweepStep | None
 
 
-def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> AllocationRequest:
+def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> JobRequest:
     """Return what `submit_allocation` would submit. Writes nothing and needs no Slurm.
 
     Raises:
@@ -69,7 +55,7 @@ def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: Clu
     shape = _shape(sweep, launcher, cluster)
     hours = shape.num_nodes * shape.tasks_per_node * launcher.time_limit_minutes / MINUTES_PER_HOUR
     executor = _executor(sweep, slurm, launcher)
-    return AllocationRequest(shape, executor.text(shape, 1), hours)
+    return JobRequest(shape, executor.text(shape, 1), hours)
 
 
 def submit_allocation(

@@ -23,18 +23,19 @@ from sweeps.trial import SweepFolder, Trial
 
 
 @dataclass(frozen=True)
-class ArrayRequest:
-    """One job array (or, for a single trial, one job) as it would be submitted.
+class JobRequest:
+    """One job array, one job of a single trial, or one allocation, as it would be submitted.
 
     Attributes:
         sbatch: the text that sbatch gets.
-        device_hours: of all its trials, if each runs into the time limit.
+        device_hours: of all that runs in it, if it runs into the time limit.
+        trials: of an array or a job; an allocation chooses its own.
     """
 
     shape: JobShape
-    trials: tuple[Trial, ...]
     sbatch: str
     device_hours: float
+    trials: tuple[Trial, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,18 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[ArrayRequest]:
+def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[JobRequest]:
     """Return what `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
     """
     executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
     return [
-        ArrayRequest(
+        JobRequest(
             array.shape,
-            tuple(array.trials),
             _executor_for(executor, array).text(array.shape, len(array.trials)),
             sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
+            tuple(array.trials),
         )
         for array in job_arrays(slurm, trials, {})
     ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from conf.types.sites import SlurmSpec
-from launcher.workplaces.submission import ArrayRequest, requests
+from launcher.workplaces.submission import JobRequest, requests
 from sweeps.sweep import Sweep
 
 
-def requested(sweep: Sweep, slurm: SlurmSpec) -> list[ArrayRequest]:
+def requested(sweep: Sweep, slurm: SlurmSpec) -> list[JobRequest]:
     return requests(sweep, slurm, sweep.runnable)
