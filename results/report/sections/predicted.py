@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, TERA
 from results.report.blocks.charts import MOST_BARS, Spec, bars, category, distinct_names
-from results.report.blocks.plan_tables import predicted_part
-from results.report.findings.predictions import by_prediction
+from results.report.findings.predictions import by_prediction, predicted_cells
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.table import Table
+from results.table import Cell, Table, number, text
+from results.units import count, gib, percent, significant, tflops
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 
+FITTING_COLUMNS = (
+    "#",
+    "layout",
+    "devices",
+    "step s",
+    "tokens/s",
+    "model TFLOPS",
+    "hardware TFLOPS",
+    "MFU %",
+    "worst stage",
+    "peak GiB",
+)
+LACKING_COLUMNS = ("layout", "worst stage", "needs GiB", "has GiB", "short GiB")
+IMPOSSIBLE_COLUMNS = ("layout", "why it cannot exist")
 TERM_NAMES = {
     "compute_seconds": "compute",
     "tensor_seconds": "tensor parallel",
@@ -37,31 +51,106 @@ def section(subject: ReportSubject) -> Section | None:
     record = subject.sweep.record
     if not record.plan:
         return None
-    part = predicted_part(record)
-    blocks: list[Block] = [NamedTable("fitting", part.fitting)] if part.fitting else []
-    if part.subject:
-        blocks.append(Paragraph(part.subject, is_note=True))
-    if part.fitting:
+    plan = by_prediction(record.plan)
+    fitting = [trial for trial in plan if trial.infeasible_reason is None]
+    blocks: list[Block] = []
+    if fits := _fitting_table(record, fitting):
+        blocks.append(NamedTable("fitting", fits))
+    if described := _subject(record.plan):
+        blocks.append(Paragraph(described, is_note=True))
+    if fits:
         blocks.append(Plot("step-terms", TERMS, step_terms(record)))
     if spec := _memory(record):
         blocks.append(Plot("memory", MEMORY, spec))
-    # Where nothing fits, what each point lacks is what the reader is after.
-    if part.lacking:
-        blocks.append(
-            NamedTable("lacking", part.lacking, _fold_line(part.lacking, "do not fit") if part.fitting else "")
-        )
-    if part.impossible:
-        blocks.append(
-            NamedTable(
-                "impossible", part.impossible, _fold_line(part.impossible, "cannot exist") if part.fitting else ""
-            )
-        )
-    return Section("predicted", "Predicted on paper", "predicted", part.verdict, tuple(blocks))
+    others = (
+        ("lacking", "do not fit", _lacking_table(record, plan)),
+        ("impossible", "cannot exist", _impossible_table(record, plan)),
+    )
+    for name, what, table in others:
+        if table:
+            # Where nothing fits, what each point lacks is what the reader is after.
+            blocks.append(NamedTable(name, table, f"Points that {what}: {len(table.rows)}" if fits else ""))
+    return Section("predicted", "Predicted on paper", "predicted", _verdict(record, plan, fitting), tuple(blocks))
 
 
-def _fold_line(table: Table, what: str) -> str:
-    """The line that opens the table of points of which that is true."""
-    return f"Points that {what}: {len(table.rows)}"
+def _subject(plan: Sequence[Trial]) -> str:
+    experiment = next((trial.experiment for trial in plan if trial.experiment), None)
+    if experiment is None:
+        return ""
+    cluster, peak = experiment.cluster, significant(experiment.peak_flops_per_second / TERA, 4)
+    if experiment.mixed:
+        sources = "; ".join(dict.fromkeys(block.cluster.efficiency.source for block in experiment.mixed))
+        of = f"{experiment.model.name} on {experiment.place}, in the order of the pipeline ({peak} TFLOPS mean peak)"
+        return f"{of}. Constants of the prediction: {sources}."
+    efficiency = cluster.efficiency
+    return (
+        f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"
+        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Large matrix products are taken to"
+        f" reach {percent(efficiency.matmul)} % of the peak. Constants of the prediction: {efficiency.source}."
+    )
+
+
+def _verdict(record: SweepRecord, plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
+    if not fitting:
+        return "No full-size point fits; what each one lacks is below."
+    counted = f"{len(fitting)} of {len(plan)} points fit, ranked by model TFLOPS per device."
+    if len(fitting) < 2:
+        return counted
+    first, second = (trial.predicted.model_flops_per_second_per_device for trial in fitting[:2])
+    behind = f"{percent(1 - second / first)} % behind `{record.plan_label_of(fitting[0])}`"
+    return f"{counted} The second, `{record.plan_label_of(fitting[1])}`, is {behind}."
+
+
+def _name(record: SweepRecord, trial: Trial) -> str:
+    return record.plan_label_of(trial) + (" (baseline)" if trial.is_baseline else "")
+
+
+def _fitting_table(record: SweepRecord, fitting: Sequence[Trial]) -> Table | None:
+    rows = [_fitting_row(record, position, trial) for position, trial in enumerate(fitting, start=1)]
+    numeric = frozenset(FITTING_COLUMNS) - {"layout"}
+    table = Table(FITTING_COLUMNS, tuple(rows), numeric, frozenset({0}))
+    return _drop_equal_stages(table) if rows else None
+
+
+def _drop_equal_stages(table: Table) -> Table:
+    """Without the column of the worst stage where that is the same one for all points."""
+    differ = len(table.texts_of("worst stage")) > 1
+    return table if differ else table.only([name for name in table.columns if name != "worst stage"])
+
+
+def _fitting_row(record: SweepRecord, position: int, trial: Trial) -> tuple[Cell, ...]:
+    estimate = trial.predicted
+    hardware = estimate.hardware_flops_per_second_per_device
+    cells = predicted_cells(trial) | {
+        "#": number(str(position), position),
+        "layout": text(_name(record, trial)),
+        "tokens/s": number(count(estimate.tokens_per_second), estimate.tokens_per_second),
+        "hardware TFLOPS": number(tflops(hardware), hardware),
+        "worst stage": number(str(estimate.worst_stage), estimate.worst_stage),
+    }
+    return tuple(cells[name] for name in FITTING_COLUMNS)
+
+
+def _lacking_table(record: SweepRecord, plan: Sequence[Trial]) -> Table | None:
+    rows = [
+        (
+            text(_name(record, trial)),
+            number(str(estimate.worst_stage), estimate.worst_stage),
+            number(gib(estimate.peak_memory_bytes), estimate.peak_memory_bytes),
+            number(gib(estimate.memory_capacity_bytes), estimate.memory_capacity_bytes),
+            number(gib(estimate.shortfall_bytes), estimate.shortfall_bytes),
+        )
+        for trial in plan
+        if (estimate := trial.estimate) and trial.infeasible_reason is not None
+    ]
+    table = Table(LACKING_COLUMNS, tuple(rows), frozenset(LACKING_COLUMNS) - {"layout"})
+    return _drop_equal_stages(table) if rows else None
+
+
+def _impossible_table(record: SweepRecord, plan: Sequence[Trial]) -> Table | None:
+    impossible = (trial for trial in plan if trial.estimate is None)
+    rows = [(text(_name(record, trial)), text(trial.infeasible_reason or "")) for trial in impossible]
+    return Table(IMPOSSIBLE_COLUMNS, tuple(rows), frozenset()) if rows else None
 
 
 def step_terms(record: SweepRecord) -> Spec:
