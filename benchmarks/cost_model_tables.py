@@ -10,10 +10,10 @@ from pathlib import Path
 
 from benchmarks import marked_tables
 from benchmarks.target import Target
+from conf.compose.load import cluster_named
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
-from sweeps.table.clusters import cluster_named
 from train_core.costs.implementation import Implementation
 from train_core.costs.primitives.kernels import ALIGNMENTS, PROLOGUE, TILES
 from train_core.costs.trainers import IMPLEMENTATIONS

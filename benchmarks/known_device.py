@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from conf.compose.load import cluster_named
 from conf.folders import options
 from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.schema import Frozen
-from sweeps.table.clusters import cluster_named
 
 MEMORY_SHARE = 0.1
 """The driver keeps a part of the memory for itself: torch sees a few percent less than the data sheet says."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.fitting.constants import GPUS, NETWORK, NETWORKS, OTHERS, SCALE, chip_values, fitted_constants
 from calibrate.robust_fit import Values
+from conf.compose.load import cluster_named
 from conf.folders import CONF_DIR, options
-from sweeps.table.clusters import cluster_named
 from train_core.whole_files import write_atomically
 
 COSTS = CONF_DIR.parent / "train_core" / "costs"

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -144,6 +144,12 @@ def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
     return validate(ClusterSpec, tree["cluster"], "cluster.")
 
 
+@cache
+def cluster_named(name: str) -> ClusterSpec:
+    """The same of a file that does not change meanwhile: rows of tables and points of sweeps name the same few."""
+    return load_cluster(name)
+
+
 def choices(overrides: Overrides) -> dict[str, str]:
     """The option that each group came to, by its key: `model`, and `device@cluster.device` inside another."""
     config = _with_hydra(ROOT, overrides, with_its_own=True)
@@ -210,18 +216,13 @@ def _with_blocks(tree: Tree, named: str) -> Tree:
     counts, cluster, parallel = named_blocks(named), tree.get("cluster"), tree.get("parallel")
     chosen = cluster.get("name") if isinstance(cluster, dict) else None
     blocks = [
-        {"cluster": cluster if name == chosen else _cluster_called(name).model_dump(), "num_devices": number}
+        {"cluster": cluster if name == chosen else cluster_named(name).model_dump(), "num_devices": number}
         for name, number in counts
     ]
     tree = {**tree, "mixed": blocks}
     if isinstance(parallel, dict) and parallel.get("world_size", 0) is None:
         tree["parallel"] = {**parallel, "world_size": sum(number for _, number in counts)}
     return tree
-
-
-@lru_cache(maxsize=64)  # every point of a sweep over blocks names the same few files
-def _cluster_called(name: str) -> ClusterSpec:
-    return load_cluster(name)
 
 
 def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:

@@ -11,7 +11,7 @@ from functools import cache
 
 import yaml
 
-from conf.compose.load import load_cluster
+from conf.compose.load import cluster_named
 from conf.errors import ConfigError, not_yaml
 from conf.folders import options, path_of
 from conf.nearest import most_like
@@ -78,12 +78,6 @@ def plain_name(gpu: str) -> str:
 
 def _gpu_list() -> str:
     return ", ".join(known_gpus())
-
-
-@cache
-def cluster_named(name: str) -> ClusterSpec:
-    """A cluster of conf/cluster, which is composed when it is first asked for."""
-    return load_cluster(name)
 
 
 @cache
