@@ -110,7 +110,7 @@ def choose_calibration(
 
 def named_cluster(overrides: Overrides) -> str:
     """The name of the cluster to calibrate. It has to be given, because its file is rewritten."""
-    chosen = overrides.value_of("cluster")
+    chosen = overrides.stated_value("cluster")
     if chosen is None:
         names = ", ".join(options("cluster"))
         raise UsageError("No cluster was named, so there is no file to write", f"Give cluster=NAME, one of {names}.")

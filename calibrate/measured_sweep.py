@@ -30,7 +30,7 @@ def measured_sweep(composition: Composition) -> MeasuredSweep:
     Raises:
         UsageError: there is none, or the only one cannot be read.
     """
-    settings, chosen = composition.settings, composition.overrides.value_of("cluster")
+    settings, chosen = composition.settings, composition.overrides.stated_value("cluster")
     if chosen is None:
         return _measured_sweep_in(existing_folder(composition))
     assert settings.sweep is not None

@@ -77,7 +77,7 @@ class Overrides:
         """The overrides as they were written."""
         return tuple(override.text for override in self.entries)
 
-    def value_of(self, group: str) -> str | None:
+    def stated_value(self, group: str) -> str | None:
         """The last value for a group or a dotted key; None if that was left to the configuration."""
         return next((override.value for override in reversed(self.entries) if override.key == group), None)
 

@@ -142,7 +142,7 @@ def _continue_training(folder: TrialFolder, request: Overrides) -> LongRun:
         return stored.run
     if (
         _overrides_without_steps(before) == _overrides_without_steps(request)
-        and request.value_of(NUM_STEPS) is not None
+        and request.stated_value(NUM_STEPS) is not None
     ):
         return _extend_training(stored.run, request, other)
     problem = f"{folder.path} holds a training with {' '.join(stored.overrides) or 'no overrides'}"
@@ -171,7 +171,7 @@ def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:
 
 def _experiment(planned: Experiment, request: Overrides) -> Experiment:
     """The planned experiment with regular checkpoints, and with what the user asked for."""
-    if request.value_of(NUM_STEPS) is None:
+    if request.stated_value(NUM_STEPS) is None:
         problem = "is what the sweep measured, and does not say how long to train"
         raise ConfigError(NUM_STEPS, planned.training.num_steps, problem, f"Give {NUM_STEPS}=N.")
     # Only the values that the user named are taken over: the rest of this composition is of the default experiment.

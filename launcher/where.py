@@ -50,7 +50,7 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
         UsageError: Slurm was asked for and is not here, or it is here and no cluster was chosen.
         ConfigError: the configuration is wrong.
     """
-    on_slurm = not here and (dry_run or overrides.value_of("cluster") is not None)
+    on_slurm = not here and (dry_run or overrides.stated_value("cluster") is not None)
     composition = compose_for_slurm(overrides) if on_slurm else compose(overrides)
     assert composition.settings.sweep is not None
     if on_slurm and not dry_run:
@@ -68,10 +68,10 @@ def choose_place(overrides: Overrides, *, here: bool, dry_run: bool) -> SweepPla
 
 def compose_for_slurm(overrides: Overrides) -> Composition:
     """The configuration with the Slurm settings that bear the cluster's name, unless others were chosen."""
-    if overrides.value_of("slurm") is not None:
+    if overrides.stated_value("slurm") is not None:
         return compose(overrides)
     # A cluster whose name was overridden is not the one that the file of that name describes.
-    named = overrides.value_of("cluster") if "cluster.name" not in overrides.pinned_keys() else None
+    named = overrides.stated_value("cluster") if "cluster.name" not in overrides.pinned_keys() else None
     if named in options("slurm"):
         overrides += Overrides.choosing("slurm", str(named))
     composition = compose(overrides)
@@ -96,10 +96,10 @@ def existing_folder(composition: Composition) -> SweepFolder:
     overrides, settings = composition.overrides, composition.settings
     assert settings.sweep is not None
     root = Path(settings.output_dir).absolute()
-    chosen = overrides.value_of("cluster")
+    chosen = overrides.stated_value("cluster")
     folder = SweepFolder.planned_last(root, settings.sweep.name, chosen or "*")
     if folder is None:
-        name = overrides.value_of("sweep")
+        name = overrides.stated_value("sweep")
         where = f"{root}/{settings.sweep.name}-{chosen}" if chosen else str(root)
         again = shlex.join(("trisweep", "sweep", str(name), *overrides.without_choice("sweep").texts, *given_words()))
         raise UsageError(f"No sweep {name} has been started in {where}", f"Start it with `{again}`.")

@@ -27,7 +27,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
     assert composition.settings  # reading them validates the configuration
     own = Overrides.parse(overrides or ())
     sources = _sources(composition)
-    if (file := own.value_of(KEY)) is not None:
+    if (file := own.stated_value(KEY)) is not None:
         sources["model"] = {KEY: str(Path(file).absolute())}
     named = {_place_of(override.group, sources) for override in composition.overrides}
     tree = shown_tree(composition.tree)

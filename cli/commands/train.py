@@ -82,7 +82,7 @@ def _train_best(overrides: Overrides, name: str | None, *, here: bool) -> None:
     # The name becomes a folder, which must not lie outside of the output folder.
     require_name("--name", name)
     place = choose_place(overrides, here=here, dry_run=False)
-    sweep, own = str(overrides.value_of("sweep")), overrides.without({"sweep"})
+    sweep, own = str(overrides.stated_value("sweep")), overrides.without({"sweep"})
     if not place.folder.record.exists():
         again = same_command("sweep", sweep, own.of({"cluster", "output_dir"}))
         raise UsageError(f"No sweep {sweep} has been started in {place.folder.path}", f"Start it with `{again}`.")

@@ -30,8 +30,8 @@ def next_command(command: str, sweep: Sweep, *words: str) -> str:
 
 def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
     """`trisweep COMMAND` about the same sweep, with the overrides of a command that may have named it by its folder."""
-    chosen = Overrides.parse(sweep.record.overrides).value_of("cluster")
-    cluster = [f"cluster={chosen}"] if chosen and overrides.value_of("cluster") is None else []
+    chosen = Overrides.parse(sweep.record.overrides).stated_value("cluster")
+    cluster = [f"cluster={chosen}"] if chosen and overrides.stated_value("cluster") is None else []
     own = overrides.without({"output_dir"}).without_choice("sweep").texts
     words = [*own, *cluster, *folder_words(sweep.folder.path.parent)]
     return shlex.join(["trisweep", *command, sweep.record.name, *words])

@@ -183,7 +183,7 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
 def _require_sweep(overrides: Overrides) -> None:
     """Refuse a value of a sweep where none was named, which would make one of that value alone."""
     of_a_sweep = next((each for each in overrides.of({"sweep"}) if each.pins), None)
-    if of_a_sweep is not None and overrides.value_of("sweep") is None:
+    if of_a_sweep is not None and overrides.stated_value("sweep") is None:
         problem, remedy = "belongs to a sweep, and none was named", "Name it, as in `trisweep plan 175b`."
         raise ConfigError(of_a_sweep.key, of_a_sweep.value, problem, remedy)
 
@@ -251,7 +251,7 @@ def require_name_of_file(option: str, text: str | None) -> None:
 def _require_own_name(group: str, tree: Tree, overrides: Overrides) -> None:
     """Refuse a file whose `name` is not its file name: a copy that kept the name would share folders with the first."""
     # A name that an override states is meant, and no slip.
-    chosen, key = overrides.value_of(group), f"{group}.name"
+    chosen, key = overrides.stated_value(group), f"{group}.name"
     named = value_at(tree, key)
     if chosen is not None and named is not None and named != chosen and key not in overrides.pinned_keys():
         problem = f"is not the name of the file {shown_file(group, chosen)}"
@@ -292,7 +292,9 @@ def _unresolved_reference(text: str, overrides: Overrides) -> ConfigError | None
     complaint, key = reference.groups()
     absent = re.search(r"key '([^']+)' not found", complaint)
     problem = f"refers to {absent.group(1)}, which is not known" if absent else "refers to what cannot be resolved"
-    return ConfigError(key, overrides.value_of(key), problem, "Write the value itself, or ${KEY} of a key that is set.")
+    return ConfigError(
+        key, overrides.stated_value(key), problem, "Write the value itself, or ${KEY} of a key that is set."
+    )
 
 
 def _not_text(overrides: Overrides) -> ConfigError:
@@ -311,7 +313,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
-    value, sweep = overrides.value_of(key), overrides.value_of("sweep")
+    value, sweep = overrides.stated_value(key), overrides.stated_value("sweep")
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
     keys = [*dotted_keys(_plain_tree(ROOT, without_mistake)), *dotted_fields()]

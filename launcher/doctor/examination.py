@@ -40,7 +40,7 @@ class Examination:
     def of(cls, overrides: Overrides, *, with_job: bool) -> Examination:
         """Raises ConfigError where the configuration is wrong."""
         settings = compose_for_slurm(overrides).settings
-        chosen = overrides.value_of("cluster") is not None
+        chosen = overrides.stated_value("cluster") is not None
         return cls(settings.slurm, settings.cluster, Path(settings.output_dir).absolute(), chosen, with_job)
 
     @property

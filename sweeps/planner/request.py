@@ -389,7 +389,7 @@ def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[st
     """
     given = asked.overrides
     places_given = bool(clusters) or bool(given.of({"cluster"}).entries)
-    if given.value_of("sweep") is not None or not (places_given and given.of({"model"}).entries):
+    if given.stated_value("sweep") is not None or not (places_given and given.of({"model"}).entries):
         return []
     places = [load_cluster(name) for name in clusters] or [asked.settings.cluster]
     if any(place.device.kind != "gpu" for place in places):
@@ -398,7 +398,7 @@ def usual_overrides(asked: Composition, clusters: Sequence[str] = ()) -> list[st
     dtype = _sixteen_bits(places)
     if dtype is not None and not given.of({"precision"}).entries and not _has_own_default("precision", "fp32"):
         added.append(f"precision={dtype}")
-    named = given.value_of("batch") is not None or given.value_of(BATCH) is not None
+    named = given.stated_value("batch") is not None or given.stated_value(BATCH) is not None
     length = value_at(asked.tree, "model.seq_length")
     if not named and isinstance(length, int) and not _has_own_default("batch", "default"):
         added.append(f"{BATCH}={3 * 2 ** max(0, round(math.log2(TOKENS / 3 / length)))}")

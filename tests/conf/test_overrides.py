@@ -40,8 +40,8 @@ def test_an_override_is_a_key_of_a_group_and_a_value(
 
 def test_of_two_choices_the_later_one_holds() -> None:
     given = Overrides.parse(["cluster=frontier", "cluster.num_nodes=2", "cluster=selene"])
-    assert given.value_of("cluster") == "selene"
-    assert given.value_of("slurm") is None
+    assert given.stated_value("cluster") == "selene"
+    assert given.stated_value("slurm") is None
     assert given.pinned_keys() == ["cluster.num_nodes"]
 
 

@@ -107,4 +107,4 @@ def _chosen_cluster(texts: Sequence[str] | None) -> str | None:
     if other is not None:
         problem = f"{other.text} was given beside --from-csv, but the rows of a table state their whole configuration"
         raise UsageError(problem, "Leave it out; cluster=NAME alone says whose rows are taken.")
-    return overrides.value_of("cluster")
+    return overrides.stated_value("cluster")

@@ -62,7 +62,7 @@ def refine_on_sweep(composition: Composition, output: str | None, *, dry_run: bo
     Raises:
         UsageError: there is no such sweep, no trial has ended, or no constant makes predictions better.
     """
-    measured, name = measured_sweep(composition), str(composition.overrides.value_of("sweep"))
+    measured, name = measured_sweep(composition), str(composition.overrides.stated_value("sweep"))
     cluster = load_cluster(measured.cluster)
     trials = finished_trials(measured.sweep, cluster)
     evidence = Evidence(cluster, trials, "trials", f"sweep {name}", _machines(trials))

@@ -113,12 +113,12 @@ def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidat
 
 def _print_next(composition: Composition, *, measurable: bool) -> None:
     overrides = composition.overrides
-    sweep = overrides.value_of("sweep")
+    sweep = overrides.stated_value("sweep")
     console.print("Every plan, and where the best one's step goes:")
     print_unwrapped(f"  {same_command('plan', sweep, overrides, '--search', '--explain', 'best')}")
     if not measurable:
         return
-    if overrides.value_of("cluster") is None:
+    if overrides.stated_value("cluster") is None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
         print_unwrapped(f"  {same_command('sweep', sweep, overrides)}")
     else:

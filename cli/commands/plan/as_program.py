@@ -97,7 +97,7 @@ def print_as(composition: Composition, choices: SearchOptions) -> None:
         UsageError: an option asks for a table.
     """
     choices.require_only(OF_ONE_COMMAND, "--as prints one command, and no table")
-    is_sweep = composition.overrides.value_of("sweep") is not None and not choices.ask_for_a_search
+    is_sweep = composition.overrides.stated_value("sweep") is not None and not choices.ask_for_a_search
     chosen = _best_of_sweep(composition) if is_sweep else _best_of_search(composition, choices)
     for line in _lines(chosen):
         typer.echo(line)  # by no rich console, which would wrap its lines

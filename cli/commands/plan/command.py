@@ -150,7 +150,7 @@ def _answer(composition: Composition, options: SearchOptions, as_json: bool, as_
         from cli.commands.plan.as_program import print_as
 
         print_as(composition, options)
-    elif options.ask_for_a_search or composition.overrides.value_of("sweep") is None:
+    elif options.ask_for_a_search or composition.overrides.stated_value("sweep") is None:
         from cli.commands.plan.search import run_search
 
         run_search(composition, options.as_json() if as_json else options)

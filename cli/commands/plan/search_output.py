@@ -104,7 +104,7 @@ def _command(overrides: Sequence[str], given: Overrides) -> str:
     """The command that measures the plan, as a person may copy it: in the sweep that was named, else alone."""
     own = Overrides.parse(overrides)
     stated = {override.key for override in own}
-    sweep = given.value_of("sweep")
+    sweep = given.stated_value("sweep")
     others = given if sweep else given.without({"sweep"})
     kept = Overrides(tuple(override for override in others if override.key not in stated))
     return same_command("sweep" if sweep else "train", sweep, kept + own)

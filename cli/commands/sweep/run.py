@@ -158,7 +158,7 @@ def _show_what_would_run(place: SweepPlace, record: SweepRecord, left: Sequence[
     print_left_out(record)
     trials, arrays = count_of(len(left), "trial"), count_of(len(requests), "job array")
     console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
-    if place.composition.overrides.value_of("cluster") is None:
+    if place.composition.overrides.stated_value("cluster") is None:
         here = " What this machine would measure is shown by --here --dry-run."
         console.print(
             f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}."
