@@ -281,7 +281,7 @@ PARALLEL_FIELDS = frozenset(ParallelPlan.model_fields)
 """Pydantic finds them anew each time, and ten thousand plans are asked for every knob."""
 
 
-def value_of(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
+def knob_value(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue:
     """The value of a knob in a plan."""
     if name == "data_parallel_size":
         return data_parallel_size_of(parallel)
@@ -334,7 +334,7 @@ def labelled_values(
     parallel: ParallelPlan, batch: BatchPlan, layers_per_stage: Sequence[int]
 ) -> list[tuple[Knob, KnobValue]]:
     """The knobs that a plan's name mentions, with their values, in the order of the name."""
-    values = {knob.name: value_of(knob.name, parallel, batch) for knob in KNOBS}
+    values = {knob.name: knob_value(knob.name, parallel, batch) for knob in KNOBS}
     # The layers are compared as they are, not as they were stated: an even list gets no label, like null.
     values["layers_per_stage"] = _spread(layers_per_stage)
     if parallel.recompute == "none":

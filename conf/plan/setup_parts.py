@@ -15,7 +15,7 @@ from pydantic import Field
 
 from conf.errors import ConfigError
 from conf.plan.chunks import chunk_ranges
-from conf.plan.knobs import KnobValue, data_parallel_size_of, label_of, value_of
+from conf.plan.knobs import KnobValue, data_parallel_size_of, knob_value, label_of
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import BatchPlan, Count, Frozen, ParallelPlan, PrecisionPlan
@@ -186,6 +186,6 @@ class SetupParts(Frozen):
         """A short name of the plan for people; no program parses it."""
         return label_of(self.parallel, self.batch, self.layers_per_stage)
 
-    def value_of(self, knob: str) -> KnobValue:
+    def knob_value(self, knob: str) -> KnobValue:
         """The value of a knob, by its name in `conf.plan.knobs`."""
-        return value_of(knob, self.parallel, self.batch)
+        return knob_value(knob, self.parallel, self.batch)

@@ -131,7 +131,7 @@ def _without_outsiders(points: Sequence[KnobPoint], baselines: Sequence[KnobPoin
 def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str, Set]:
     """Every knob of the plan, and what else the sweep's point sets."""
     knobs = [knob.name for knob in KNOBS if knob.name not in DERIVED_KNOBS]
-    settings: dict[str, Set] = {name: _plain(experiment.value_of(name)) for name in knobs}
+    settings: dict[str, Set] = {name: _plain(experiment.knob_value(name)) for name in knobs}
     settings["num_micro_batches"] = experiment.num_micro_batches
     others = {key: value for key, value in point.items() if key.rsplit(".", 1)[-1] not in (*settings, *DERIVED_KNOBS)}
     return settings | others

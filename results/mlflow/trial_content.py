@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from conf.plan.experiment import Experiment
-from conf.plan.knobs import KNOBS, value_of
+from conf.plan.knobs import KNOBS, knob_value
 from results.mlflow import metric_keys
 from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, StepHistory, at, milliseconds, tag
 from results.scaling import Scaling
@@ -157,7 +157,7 @@ def _params(experiment: Experiment | None) -> dict[str, str]:
     if experiment is None:
         return {}
     knobs = {
-        knob.label.format("") or knob.name: str(value_of(knob.name, experiment.parallel, experiment.batch))
+        knob.label.format("") or knob.name: str(knob_value(knob.name, experiment.parallel, experiment.batch))
         for knob in KNOBS
         if knob.name != "world_size"
     }

@@ -44,7 +44,7 @@ def _plan_cells(candidate: Candidate) -> Row:
 
 def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> Row:
     """These knobs of a plan by name. Listed layers are shown in short; where they are spread evenly there are none."""
-    values = {knob.name: strategy.value_of(knob.name) for knob in knobs}
+    values = {knob.name: strategy.knob_value(knob.name) for knob in knobs}
     return {name: layers_in_short(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

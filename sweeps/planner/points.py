@@ -171,14 +171,14 @@ def _probes(space: Space, best: list[Strategy], parts: ExperimentParts) -> Itera
     """
     taken = set(best)  # what is measured anyway needs no probe
     pinned = {*space.pinned, *(["pipeline_parallel_size"] if space.pinned.get("layers_per_stage") else [])}
-    kind = {name: best[0].value_of(name) for name in ("schedule", "zero_stage")}
+    kind = {name: best[0].knob_value(name) for name in ("schedule", "zero_stage")}
     for knob, assumption in PROBES.items():
         if knob in pinned:
             continue
         changed = [
             strategy for name, strategy in neighbours(best[0], parts, space.setting.implementation) if name == knob
         ]
-        values = [strategy.value_of(knob) for strategy in changed]
+        values = [strategy.knob_value(knob) for strategy in changed]
         # One stage has neither the schedule of several nor, perhaps, their ZeRO stage.
         kept = {} if knob == "pipeline_parallel_size" else kind
         narrower = (replace(space, pinned={**space.pinned, **kept, knob: value}) for value in values)
@@ -187,7 +187,7 @@ def _probes(space: Space, best: list[Strategy], parts: ExperimentParts) -> Itera
         probe = next((strategy for strategy in chain(runnable, others) if strategy not in taken), None)
         if probe is not None:
             taken.add(probe)
-            value, winner = probe.value_of(knob), best[0].value_of(knob)
+            value, winner = probe.knob_value(knob), best[0].knob_value(knob)
             yield PlannedPoint(probe, f"{knob} {_plain(value)} instead of {_plain(winner)}: tests {assumption}")
 
 

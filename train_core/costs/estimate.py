@@ -206,7 +206,7 @@ def _entries(setup: Setup) -> Mapping[str, Any]:
         "first_stage_layers": layers[0],
         "last_stage_layers": layers[-1],
     }
-    chosen = {name: KNOB[name].entry(setup.value_of(name)) for name in Plans.__slots__ if name not in derived}
+    chosen = {name: KNOB[name].entry(setup.knob_value(name)) for name in Plans.__slots__ if name not in derived}
     return chosen | derived
 
 

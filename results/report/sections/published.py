@@ -117,7 +117,7 @@ def _is_of(figure: PublishedFigure, trial: Trial) -> bool:
         "global_batch_size": figure.global_batch_size,
         "recompute": figure.recompute,
     }
-    alike = all(experiment.value_of(name) == value for name, value in stated.items() if value is not None)
+    alike = all(experiment.knob_value(name) == value for name, value in stated.items() if value is not None)
     return alike and all(ours == theirs for ours, theirs in names.items())
 
 

@@ -104,7 +104,7 @@ def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implem
 def plain_label(strategy: Strategy) -> str:
     """A label for a plan that cannot exist, whose other sizes need not even be whole numbers."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "micro_batch_size")
-    said = "-".join(KNOB[name].label_of(strategy.value_of(name)) for name in sizes)
+    said = "-".join(KNOB[name].label_of(strategy.knob_value(name)) for name in sizes)
     return f"{said} on {strategy.parallel.world_size} devices"
 
 
@@ -145,7 +145,7 @@ def _alternative(
 
 
 def _value_text(knob: str, strategy: Strategy) -> str:
-    value = strategy.value_of(knob)
+    value = strategy.knob_value(knob)
     if isinstance(value, tuple):
         return layers_in_short(value)
     return "even" if value is None else str(value).lower()

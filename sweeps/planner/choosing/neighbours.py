@@ -63,7 +63,7 @@ def _other_values(strategy: Strategy, trainer: Implementation) -> Iterator[tuple
     for knob in KNOBS:
         if knob.role == "searched" and knob.name != "schedule":
             for value in _runnable_values(trainer, knob.name, knob.values):
-                if value != strategy.value_of(knob.name) and _says_something(knob.name, value, strategy.num_replicas):
+                if value != strategy.knob_value(knob.name) and _says_something(knob.name, value, strategy.num_replicas):
                     yield knob.name, _with_value(strategy, knob.name, value)
 
 

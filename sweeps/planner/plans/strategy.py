@@ -8,7 +8,7 @@ from typing import Any
 
 from conf.overrides import value_text
 from conf.plan.experiment import Experiment, ExperimentParts
-from conf.plan.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, label_of, value_of
+from conf.plan.knobs import KNOB, KNOBS, KnobValue, data_parallel_size_of, knob_value, label_of
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
 from conf.types.schema import BatchPlan, ParallelPlan
@@ -60,8 +60,8 @@ class Strategy:
         """Micro-batches of a replica in a step."""
         return self.batch.global_batch_size // (self.batch.micro_batch_size * max(1, self.data_parallel_size))
 
-    def value_of(self, knob: str) -> Any:
-        return value_of(knob, self.parallel, self.batch)
+    def knob_value(self, knob: str) -> Any:
+        return knob_value(knob, self.parallel, self.batch)
 
     def with_values(self, **values: KnobValue) -> Strategy:
         """A copy of this strategy with other values for some knobs."""
@@ -71,7 +71,9 @@ class Strategy:
 
     def settings(self) -> dict[str, Any]:
         """The dotted keys of the configuration that state this strategy, with their values."""
-        return {f"{group}.{name}": self.value_of(name) for group, plan in GROUPS.items() for name in plan.model_fields}
+        return {
+            f"{group}.{name}": self.knob_value(name) for group, plan in GROUPS.items() for name in plan.model_fields
+        }
 
     def experiment(self, like: ExperimentParts) -> Experiment:
         """The experiment of this strategy, with everything that is not a plan taken from `like`.

@@ -64,7 +64,7 @@ def found_values(overrides: list[str], trainer: str, knob: str) -> set[KnobValue
         choice = choose(spaces, "time", Training(), top=20)
     except ConfigError as refused:
         return str(refused)
-    return {candidate.strategy.value_of(knob) for candidate in (*choice.best, *choice.families)}
+    return {candidate.strategy.knob_value(knob) for candidate in (*choice.best, *choice.families)}
 
 
 def test_every_knob_that_a_user_can_state_is_tried_here() -> None:
