@@ -101,7 +101,7 @@ class Labels:
     def _words(self, point: Mapping[str, Value], experiment: Experiment | None, leave_out: str) -> Iterator[str]:
         for key, name in self.names.items():
             if key != leave_out and (experiment or key in point):
-                value = value_of(experiment, key) if experiment else point[key]
+                value = dotted_value(experiment, key) if experiment else point[key]
                 yield f"{name}={self._texts[key].get(str(value)) or _short(value)}"
 
     def _layout(self, experiment: Experiment) -> str:
@@ -125,13 +125,13 @@ class Labels:
         """True if some trials that are alike in all of `keys` differ in this one."""
         seen: dict[tuple[str, ...], set[str]] = {}
         for experiment in self._experiments:
-            alike = (experiment.label, *(str(value_of(experiment, other)) for other in keys))
-            seen.setdefault(alike, set()).add(str(value_of(experiment, key)))
+            alike = (experiment.label, *(str(dotted_value(experiment, other)) for other in keys))
+            seen.setdefault(alike, set()).add(str(dotted_value(experiment, key)))
         return any(len(values) > 1 for values in seen.values())
 
     def _values(self, key: str) -> list[Value]:
         impossible = [point[key] for point in self._impossible if key in point]
-        return [*(value_of(experiment, key) for experiment in self._experiments), *impossible]
+        return [*(dotted_value(experiment, key) for experiment in self._experiments), *impossible]
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
@@ -177,7 +177,7 @@ def _differing_names(trees: Sequence[Any], prefix: str) -> Iterator[str]:
             yield from _differing_names([tree.get(key) for tree in trees], name)
 
 
-def value_of(experiment: Experiment, key: str) -> Value:
+def dotted_value(experiment: Experiment, key: str) -> Value:
     """An experiment's value of a dotted key; None where it has none, as of a key that only names the place."""
     found: Any = experiment
     for part in key.split("."):

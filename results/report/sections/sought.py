@@ -18,7 +18,7 @@ from results.report.findings.sought import words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import percent
-from sweeps.labels import value_of
+from sweeps.labels import dotted_value
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.search.axes.seen_points import SEED
@@ -75,7 +75,7 @@ def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:
 
 
 def _value(point: SoughtPoint, key: str) -> Value:
-    return value_of(point.reading.planned, key)
+    return dotted_value(point.reading.planned, key)
 
 
 def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> Plot:
