@@ -82,7 +82,9 @@ def call_of(trainer: TrainerSpec, setup: Setup, job: Names) -> Call:
     names = names_of(trainer, setup, job)
     places = {f"trainer.command[{index}]": template for index, template in enumerate(trainer.command)}
     program = [
-        word for place, template in places.items() for word in _words(value_of(template, names, place), template, place)
+        word
+        for place, template in places.items()
+        for word in _words(template_value(template, names, place), template, place)
     ]
     flags = list(_flags(trainer.flags, names))
     return Call(
@@ -257,7 +259,7 @@ def met_limits(limits: Iterable[Limit], names: Names, key: str) -> list[Limit]:
     Raises:
         ConfigError: a limit is of a value that there is not.
     """
-    pairs = ((limit, value_of(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
+    pairs = ((limit, template_value(f"{{{limit.of}}}", names, f"{key}[{i}].of")) for i, limit in enumerate(limits))
     met = [limit for limit, value in pairs if limit.meets(value)]
     return [limit.model_copy(update={"because": fill_text(limit.because, names, key)}) for limit in met]
 
@@ -274,7 +276,7 @@ def _flavor_names(flavors: Mapping[str, Mapping[str, Value]], names: Names) -> d
 def _differences(shape: Mapping[str, Value], names: Names, key: str) -> list[tuple[str, Plain, Plain]]:
     """Keys in which the model differs from a flavor, with the flavor's value and the model's."""
     whole = {name if name in names else f"model.{name}": value for name, value in shape.items()}
-    pairs = ((name, value, value_of(f"{{{name}}}", names, key)) for name, value in whole.items())
+    pairs = ((name, value, template_value(f"{{{name}}}", names, key)) for name, value in whole.items())
     return [(name, value, ours) for name, value, ours in pairs if text_of(value) != text_of(ours)]
 
 
@@ -291,7 +293,7 @@ def _log_ratio(one: Plain, other: Plain) -> float:
 
 
 def _look_up(look_up: LookUp, names: Names, key: str) -> Plain:
-    text = text_of(value_of(f"{{{look_up.of}}}", names, f"{key}.of"))
+    text = text_of(template_value(f"{{{look_up.of}}}", names, f"{key}.of"))
     # Every entry is filled in, so that a misspelt name is found by the first plan and not by the one that needs it.
     entries = {value: _entry(entry, names, f"{key}.to.{value}") for value, entry in look_up.to.items()}
     otherwise = _entry(look_up.otherwise, names, f"{key}.otherwise")
@@ -299,7 +301,7 @@ def _look_up(look_up: LookUp, names: Names, key: str) -> Plain:
 
 
 def _entry(entry: Plain, names: Names, key: str) -> Plain:
-    return value_of(entry, names, key) if isinstance(entry, str) else entry
+    return template_value(entry, names, key) if isinstance(entry, str) else entry
 
 
 def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
@@ -319,7 +321,7 @@ def _flags(flags: Mapping[str, Any], names: Names, prefix: str = "") -> Iterator
 
 def _flag_value(stated: object, names: Names, key: str) -> Plain:
     if isinstance(stated, str):
-        return value_of(stated, names, key)
+        return template_value(stated, names, key)
     if isinstance(stated, list):
         return tuple(_scalar(_flag_value(entry, names, key), stated, key) for entry in stated)
     assert stated is None or isinstance(stated, bool | int | float)
@@ -353,7 +355,7 @@ def _tree(stated: object, names: Names, key: str) -> object:
         return {name: entry for name, entry in entries.items() if entry is not None}
     if isinstance(stated, list):
         return [_tree(entry, names, key) for entry in stated]
-    return value_of(stated, names, key) if isinstance(stated, str) else stated
+    return template_value(stated, names, key) if isinstance(stated, str) else stated
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Plain]]:
@@ -390,7 +392,7 @@ TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 MOST_SHOWN = 8
 
 
-def value_of(template: str, names: Names, key: str) -> Plain:
+def template_value(template: str, names: Names, key: str) -> Plain:
     """The value of a template; where it is one name and nothing else, the value keeps its type.
 
     Args:
