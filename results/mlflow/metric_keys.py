@@ -16,7 +16,7 @@ from typing import NamedTuple
 from conf.types.sweep_spec import Objective, figure_of
 from conf.units import GIBIBYTE, TERA
 from results.scaling import Scaling
-from sweeps.points.objectives import measured_value as value_of
+from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
 from train_core.costs import Estimate
 from train_core.measurement import Performance, StepMetrics
@@ -141,7 +141,7 @@ def measured_metrics(performance: Performance) -> dict[str, float]:
 
 def objective_metrics(objectives: Sequence[Objective], reading: TrialReading) -> dict[str, float]:
     """The objectives of the sweep as the trial measured them, without the rate, which is `meas/TFLOPS`."""
-    values = {objective_key(objective): value_of(objective, reading) for objective in objectives}
+    values = {objective_key(objective): measured_value(objective, reading) for objective in objectives}
     return {key: value for key, value in values.items() if key.startswith(SOUGHT) and value is not None}
 
 
