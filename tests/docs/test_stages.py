@@ -96,7 +96,9 @@ def test_the_pages_chains_run_and_the_report_and_mlflow_show_them(tmp_path: Path
     assert once_more.returncode == 0, once_more.stdout + once_more.stderr
     assert re.search(r"\n *rmse +0\.0768 +0\.0768 +1\.000 *\n", once_more.stdout), once_more.stdout
     (folder,) = (tmp_path / "runs" / "rerun").glob(f"*/{evaluated.name}")
-    assert TrialFolder(folder).read_measurement().metrics == evaluated.metrics
+    measured = TrialFolder(folder).read_measurement()
+    assert measured is not None
+    assert measured.metrics == evaluated.metrics
 
     (tmp_path / "inference.py").write_text((tmp_path / "inference.py").read_text().replace("> 1", "> 1e9"))
     again = sweep_example(tmp_path, "--here", "--retry-failed")
