@@ -37,34 +37,35 @@ def with_tables(text: str) -> str:
     return marked_tables.with_tables(text, TABLES)
 
 
-def _trainers() -> Iterator[str]:
+def _trainers() -> list[str]:
     """One column for each trainer, one row for each thing in which they differ."""
     trainers = list(IMPLEMENTATIONS.values())
-    yield _line("", *(one.name for one in trainers))
-    yield _line(*["---"] * (1 + len(trainers)))
-    for name in Implementation.model_fields:
-        values = [getattr(one, name) for one in trainers]
-        if name != "name" and len(set(values)) > 1:
-            yield _line(f"`{name}`", *map(_cell_of, values))
+    values_of = {name: [getattr(one, name) for one in trainers] for name in Implementation.model_fields}
+    differing = {name: values for name, values in values_of.items() if name != "name" and len(set(values)) > 1}
+    rows = [(f"`{name}`", *map(_cell_of, values)) for name, values in differing.items()]
+    return marked_tables.table_lines(("", *values_of["name"]), rows)
 
 
-def _kernels() -> Iterator[str]:
-    yield _line("constant of every device", "value")
-    yield _line("---", "---")
-    yield _line("tiles (rows x columns: rate)", ", ".join(f"{m} x {n}: {rate:g}" for m, n, rate in TILES))
-    yield _line("row length divisible by: rate", ", ".join(f"{length}: {rate:g}" for length, rate in ALIGNMENTS))
-    yield _line("depth that a tile's pipeline fills in", str(PROLOGUE))
+def _kernels() -> list[str]:
+    rows = (
+        ("tiles (rows x columns: rate)", ", ".join(f"{m} x {n}: {rate:g}" for m, n, rate in TILES)),
+        ("row length divisible by: rate", ", ".join(f"{length}: {rate:g}" for length, rate in ALIGNMENTS)),
+        ("depth that a tile's pipeline fills in", str(PROLOGUE)),
+    )
+    return marked_tables.table_lines(("constant of every device", "value"), rows)
 
 
-def _clusters() -> Iterator[str]:
-    yield _line("cluster", "matmul", "attention", "memory", "link", "kernel µs", "reserved GiB", "gaps")
-    yield _line(*["---"] * 8)
-    for cluster in _described_clusters():
-        constants = cluster.efficiency
-        shares = (constants.matmul, constants.attention, constants.memory, constants.link)
-        reserved = cluster.reserved_memory_bytes / GIBIBYTE
-        rest = (MICRO * constants.kernel_seconds, reserved, cluster.fragmentation)
-        yield _line(cluster.name, *(f"{value:.4g}" for value in (*shares, *rest)))
+def _clusters() -> list[str]:
+    columns = ("cluster", "matmul", "attention", "memory", "link", "kernel µs", "reserved GiB", "gaps")
+    return marked_tables.table_lines(columns, map(_cluster_cells, _described_clusters()))
+
+
+def _cluster_cells(cluster: ClusterSpec) -> tuple[str, ...]:
+    constants = cluster.efficiency
+    shares = (constants.matmul, constants.attention, constants.memory, constants.link)
+    reserved = cluster.reserved_memory_bytes / GIBIBYTE
+    rest = (MICRO * constants.kernel_seconds, reserved, cluster.fragmentation)
+    return (cluster.name, *(f"{value:.4g}" for value in (*shares, *rest)))
 
 
 def _sources() -> Iterator[str]:
@@ -76,16 +77,17 @@ def _sources() -> Iterator[str]:
     yield from (f"- {', '.join(names)}: {words}" for words, names in said.items())
 
 
-def _links() -> Iterator[str]:
-    yield _line("cluster", "tiers: devices that they span, GB/s for each device and direction, latency")
-    yield _line("---", "---")
-    for cluster in _described_clusters():
-        tiers = (
-            f"{link.name} {link.num_devices}: {link.bandwidth_bytes_per_second / GIGA:g} GB/s,"
-            f" {MICRO * link.latency_seconds:g} µs"
-            for link in cluster.links
-        )
-        yield _line(cluster.name, "; ".join(tiers))
+def _links() -> list[str]:
+    columns = ("cluster", "tiers: devices that they span, GB/s for each device and direction, latency")
+    return marked_tables.table_lines(
+        columns, [(cluster.name, "; ".join(_tiers(cluster))) for cluster in _described_clusters()]
+    )
+
+
+def _tiers(cluster: ClusterSpec) -> Iterator[str]:
+    for link in cluster.links:
+        rate = link.bandwidth_bytes_per_second / GIGA
+        yield f"{link.name} {link.num_devices}: {rate:g} GB/s, {MICRO * link.latency_seconds:g} µs"
 
 
 def _described_clusters() -> list[ClusterSpec]:
@@ -96,10 +98,6 @@ def _cell_of(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 TABLES = {"trainers": _trainers, "kernels": _kernels, "clusters": _clusters, "sources": _sources, "links": _links}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.level_results import LevelResult
+from benchmarks.marked_tables import table_lines
 from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import MemoryResult, TableResult, TestedRow
 from benchmarks.target import Target
@@ -57,7 +58,7 @@ NUM_MISSES, MOST_OF_A_TABLE = 25, 2
 def page(found: Validation) -> str:
     """The whole page, ending in a newline."""
     parts = [HEADING, *summary(found), ""]
-    parts += ["## By trainer\n", BY_TRAINER, "", *_table(TRAINER_COLUMNS, by_trainer(found.tables)), ""]
+    parts += ["## By trainer\n", BY_TRAINER, "", *table_lines(TRAINER_COLUMNS, by_trainer(found.tables)), ""]
     parts += ["## Levels\n", LEVELS_SAID, "", *_levels(found.levels), ""]
     parts += ["## Tables\n", LEFT_OUT, *_tables(found.tables), ""]
     parts += ["## Five runs of one's own\n", CALIBRATED, "", *_calibrations(found.calibrations), ""]
@@ -108,11 +109,11 @@ def _levels(found: Sequence[LevelResult]) -> list[str]:
         )
         for each in found
     ]
-    return _table(LEVEL_COLUMNS, cells)
+    return table_lines(LEVEL_COLUMNS, cells)
 
 
 def _target_table(targets: Sequence[Target]) -> list[str]:
-    return _table(("what", "target", "seen", "verdict"), [(t.what, t.target, t.seen, t.verdict) for t in targets])
+    return table_lines(("what", "target", "seen", "verdict"), [(t.what, t.target, t.seen, t.verdict) for t in targets])
 
 
 def _tables(tables: Sequence[TableResult]) -> list[str]:
@@ -124,7 +125,7 @@ def _tables(tables: Sequence[TableResult]) -> list[str]:
     total = str(sum(len(table.rows) for table in tables))
     left_out, fitted, constant, inside = map(_percent, means)
     lines.append(("**mean over tables**", total, f"**{left_out}**", _small(fitted), constant, inside, "", ""))
-    return _table(COLUMNS, lines)
+    return table_lines(COLUMNS, lines)
 
 
 def _table_cells(table: TableResult) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ def _table_cells(table: TableResult) -> tuple[str, ...]:
 
 def _calibrations(found: Sequence[ReplayedCalibration]) -> list[str]:
     columns = ("table", "rows", "chosen: before %", "after %", "ratio", "random: ratio", "all others: ratio")
-    return _table(columns, [_calibration_cells(each) for each in found])
+    return table_lines(columns, [_calibration_cells(each) for each in found])
 
 
 def _calibration_cells(each: ReplayedCalibration) -> tuple[str, ...]:
@@ -159,7 +160,7 @@ def _calibration_cells(each: ReplayedCalibration) -> tuple[str, ...]:
 def _misses(tables: Sequence[TableResult]) -> list[str]:
     missed = [(table, row) for table in tables for row in table.worst(MOST_OF_A_TABLE)]
     missed.sort(key=lambda each: -abs(each[1].without.error))
-    return _table(MISSES, [_miss_cells(table, row) for table, row in missed[:NUM_MISSES]])
+    return table_lines(MISSES, [_miss_cells(table, row) for table, row in missed[:NUM_MISSES]])
 
 
 def _miss_cells(table: TableResult, tested: TestedRow) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ def _memories(found: Sequence[MemoryResult]) -> list[str]:
         (each.name, str(each.num_figures), _percent(each.error), str(each.num_fits), _percent(each.fits_right))
         for each in found
     ]
-    return _table(("table", "figures", "error %", "rows", "fits or not, right %"), cells)
+    return table_lines(("table", "figures", "error %", "rows", "fits or not, right %"), cells)
 
 
 def _unpriced_lines(found: Validation) -> list[str]:
@@ -199,13 +200,3 @@ def _percent(share: float | None) -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-# A bar inside a cell would end it.
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return [_line(columns), _line(["---"] * len(columns)), *(_line(row) for row in escaped)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.chaos.scenario import Scenario
 from benchmarks.chaos.workbench import Aftermath
+from benchmarks.marked_tables import table_lines
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 HEADING = """\
@@ -32,17 +33,12 @@ NUMBERS = ("num_faults", "num_trials", "lost", "twice", "wrong", "broken_off")
 
 def page(done: Sequence[tuple[Scenario, Sequence[Aftermath]]], circumstances: str) -> str:
     """The whole page, ending in a newline; the circumstances are when, of which commit and with what it was run."""
-    lines = [HEADING, f"{circumstances}\n", _line(COLUMNS), _line(["---", *["---:"] * (len(COLUMNS) - 1)])]
-    lines += [_line((scenario.harm, *counts(found))) for scenario, found in done]
-    total = counts([each for _, found in done for each in found])
-    return "\n".join([*lines, _line(("**all**", *total))]) + "\n"
+    rows = [(scenario.harm, *counts(found)) for scenario, found in done]
+    total = ("**all**", *counts([each for _, found in done for each in found]))
+    return "\n".join((HEADING, f"{circumstances}\n", *table_lines(COLUMNS, [*rows, total], "---:"), ""))
 
 
 def counts(found: Sequence[Aftermath]) -> tuple[str, ...]:
     """Repetitions, and the sums of `NUMBERS`."""
     sums = [sum(getattr(each, name) for each in found) for name in NUMBERS]
     return tuple(f"{number:,}" for number in (len(found), *sums))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
