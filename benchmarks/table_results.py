@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeVar
 
 from benchmarks.left_out import LeftOutRow
@@ -39,12 +40,12 @@ class TableResult:
     @property
     def left_out_error(self) -> float:
         """Mean absolute error by constants fitted without this table and its clusters."""
-        return _mean([abs(each.without.error) for each in self.rows])
+        return fmean([abs(each.without.error) for each in self.rows])
 
     @property
     def error(self) -> float:
         """Mean absolute error as it is now, by constants that were fitted on these rows too."""
-        return _mean([abs(each.error) for each in self.rows])
+        return fmean([abs(each.error) for each in self.rows])
 
     @property
     def constant_error(self) -> float:
@@ -55,13 +56,13 @@ class TableResult:
     @property
     def coverage(self) -> float:
         """Share of the rows in their interval of 80 %."""
-        return _mean([float(each.without.is_inside) for each in self.rows])
+        return fmean([float(each.without.is_inside) for each in self.rows])
 
     @property
     def regret(self) -> float | None:
         """The share by which the plan predicted fastest is slower than the best one measured, over all choices."""
         regrets = [_regret(choice) for choice in _choices(self.rows)]
-        return _mean(regrets) if regrets else None
+        return fmean(regrets) if regrets else None
 
     @property
     def rank_correlation(self) -> float | None:
@@ -124,7 +125,3 @@ def _groups_of(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[N
     for item in items:
         groups.setdefault(name_of(item), []).append(item)
     return groups
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks.level_results import LevelResult
 from benchmarks.marked_tables import table_lines
@@ -12,7 +13,7 @@ from benchmarks.table_results import MemoryResult, TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import Validation
 from benchmarks.validation_summary import by_trainer, summary
-from results.units import ABSENT, significant
+from results.units import ABSENT, percent, significant
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 HEADING = """\
@@ -103,8 +104,8 @@ def _levels(found: Sequence[LevelResult]) -> list[str]:
         (
             each.level,
             *(str(count) for count in (each.groups, each.tables, each.rows)),
-            _percent(each.error),
-            _percent(each.inside),
+            percent(each.error),
+            percent(each.inside),
             f"{each.width:.2f}",
         )
         for each in found
@@ -119,11 +120,11 @@ def _target_table(targets: Sequence[Target]) -> list[str]:
 def _tables(tables: Sequence[TableResult]) -> list[str]:
     lines = [_table_cells(table) for table in tables]
     means = [
-        _mean([getattr(table, name) for table in tables])
+        fmean([getattr(table, name) for table in tables])
         for name in ("left_out_error", "error", "constant_error", "coverage")
     ]
     total = str(sum(len(table.rows) for table in tables))
-    left_out, fitted, constant, inside = map(_percent, means)
+    left_out, fitted, constant, inside = map(percent, means)
     lines.append(("**mean over tables**", total, f"**{left_out}**", _small(fitted), constant, inside, "", ""))
     return table_lines(COLUMNS, lines)
 
@@ -133,11 +134,11 @@ def _table_cells(table: TableResult) -> tuple[str, ...]:
     return (
         table.name,
         str(len(table.rows)),
-        _percent(table.left_out_error),
-        _small(_percent(table.error)),
-        _percent(table.constant_error),
-        _percent(table.coverage),
-        _percent(table.regret),
+        percent(table.left_out_error),
+        _small(percent(table.error)),
+        percent(table.constant_error),
+        percent(table.coverage),
+        percent(table.regret),
         ABSENT if rank is None else f"{rank:.2f}",
     )
 
@@ -153,7 +154,7 @@ def _calibration_cells(each: ReplayedCalibration) -> tuple[str, ...]:
         each.drawn_after / each.drawn_before,
         each.others_after / each.others_before,
     )
-    shares = (_percent(each.told_before), _percent(each.told_after))
+    shares = (percent(each.told_before), percent(each.told_after))
     return (each.table, str(each.num_rows), *shares, *(f"{ratio:.2f}" for ratio in ratios))
 
 
@@ -177,7 +178,7 @@ def _miss_cells(table: TableResult, tested: TestedRow) -> tuple[str, ...]:
 
 def _memories(found: Sequence[MemoryResult]) -> list[str]:
     cells = [
-        (each.name, str(each.num_figures), _percent(each.error), str(each.num_fits), _percent(each.fits_right))
+        (each.name, str(each.num_figures), percent(each.error), str(each.num_fits), percent(each.fits_right))
         for each in found
     ]
     return table_lines(("table", "figures", "error %", "rows", "fits or not, right %"), cells)
@@ -192,11 +193,3 @@ def _unpriced_lines(found: Validation) -> list[str]:
 
 def _small(text: str) -> str:
     return f"<sub>{text}</sub>"
-
-
-def _percent(share: float | None) -> str:
-    return ABSENT if share is None else f"{100 * share:.1f}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

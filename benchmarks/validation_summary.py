@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from math import expm1
+from statistics import fmean
 
 from benchmarks.fitting.learned import SHARE
 from benchmarks.forward import AS_IT_HAPPENED, WITH_TODAYS_WIDTHS
@@ -14,6 +15,7 @@ from benchmarks.replayed_calibrations import ReplayedCalibration
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain
+from results.units import percent
 from sweeps.confidence import load_validated
 
 CLOSE, FAR = 0.1, 0.15
@@ -58,8 +60,8 @@ def _trainer_cells(name: str, tables: Sequence[TableResult]) -> tuple[str, ...]:
         ", ".join(sorted(devices)),
         str(len(own)),
         str(sum(len(table.rows) for table in own)),
-        _percent(_mean([table.left_out_error for table in own])),
-        f"{_percent(worst.left_out_error)} ({worst.name})",
+        percent(fmean([table.left_out_error for table in own])),
+        f"{percent(worst.left_out_error)} ({worst.name})",
     )
 
 
@@ -78,17 +80,17 @@ def _steps(found: Validation) -> str:
     rows = sum(len(table.rows) for table in tables)
     close = sum(error < CLOSE for error in errors)
     return (
-        f"**A step's time is off by {_percent(forward.error)} %** on tables that came after the code (forward,"
-        f" {forward.rows:,} rows of {forward.tables}), by {_percent(generation.error)} % where the whole generation of"
-        f" devices was left out, and by {_percent(_mean(errors))} %, in the mean over {len(tables)} tables ({rows:,}"
+        f"**A step's time is off by {percent(forward.error)} %** on tables that came after the code (forward,"
+        f" {forward.rows:,} rows of {forward.tables}), by {percent(generation.error)} % where the whole generation of"
+        f" devices was left out, and by {percent(fmean(errors))} %, in the mean over {len(tables)} tables ({rows:,}"
         f" measured steps), where the table and its machines were; by less than {100 * CLOSE:g} % in {close} of these."
-        f" With one rate per device, the best for those very rows, it would be {_percent(_mean(constant))} %."
+        f" With one rate per device, the best for those very rows, it would be {percent(fmean(constant))} %."
     )
 
 
 def _far_off(tables: Sequence[TableResult]) -> str:
     far = sorted((table for table in tables if table.left_out_error > FAR), key=lambda table: -table.left_out_error)
-    named = "; ".join(f"{table.name} ({_percent(table.left_out_error)} %)" for table in far)
+    named = "; ".join(f"{table.name} ({percent(table.left_out_error)} %)" for table in far)
     return f"**Do not rely on it** for plans like these, which are off by more than {100 * FAR:g} %: {named}." * bool(
         far
     )
@@ -96,7 +98,7 @@ def _far_off(tables: Sequence[TableResult]) -> str:
 
 def _intervals(levels: Sequence[LevelResult]) -> str:
     low, high = (f"{abs(100 * expm1(end)):.0f} %" for end in (-load_validated().half, load_validated().half))
-    by_level = {each.level: _percent(each.inside) for each in levels}
+    by_level = {each.level: percent(each.inside) for each in levels}
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
         " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
@@ -107,7 +109,7 @@ def _intervals(levels: Sequence[LevelResult]) -> str:
 
 def _choices(tables: Sequence[TableResult]) -> str:
     regrets = [(table.name, table.regret) for table in tables if table.regret is not None]
-    named = "; ".join(f"{_percent(regret)} % ({name})" for name, regret in regrets)
+    named = "; ".join(f"{percent(regret)} % ({name})" for name, regret in regrets)
     return f"**The plan that is predicted fastest** is slower than the best one that was measured by {named}."
 
 
@@ -123,18 +125,10 @@ def _calibrations(found: Sequence[ReplayedCalibration]) -> str:
     small = [each for each in found if each.others_before <= LARGE_ERROR]
     if not large or not small:
         return ""
-    before, after = (_mean([getattr(each, name) for each in large]) for name in ("told_before", "told_after"))
+    before, after = (fmean([getattr(each, name) for each in large]) for name in ("told_before", "told_after"))
     told, others = median_gain(small, "told"), median_gain(small, "others")
     return (
         f"**Five runs of your own** (`trisweep calibrate`) bring tables that are off by more than"
-        f" {100 * LARGE_ERROR:g} % from {_percent(before)} % to {_percent(after)} %, in the mean. Where predictions are"
+        f" {100 * LARGE_ERROR:g} % from {percent(before)} % to {percent(after)} %, in the mean. Where predictions are"
         f" closer they gain little (error after over before: {told:.2f}; {others:.2f} if all other rows were known)."
     )
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
