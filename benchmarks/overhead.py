@@ -8,19 +8,17 @@ steps (metrics, heartbeat, agreement on times), the watchdog's thread, and the c
 
 from __future__ import annotations
 
-import multiprocessing
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.target import Target, at_most
-from benchmarks.trainer import SHAPE, TENSOR, experiment_of
+from benchmarks.trainer import SHAPE, TENSOR, answers_of_ranks, experiment_of
 from conf.plan.experiment import Experiment
 from train_core.parallel.clock import Clock, Line
 from train_core.process.world import Seat, choose_device, file_rendezvous, join, leave
@@ -29,7 +27,7 @@ from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.watchdog import watch_rank
 
-NUM_STEPS, NUM_NOTES, NUM_STARTS, ANSWER_SECONDS = 12, 10_000, 3, 600
+NUM_STEPS, NUM_NOTES, NUM_STARTS = 12, 10_000, 3
 WATCHED = {"parallel.world_size": 2, TENSOR: 2, "batch.global_batch_size": 2, "training.num_steps": NUM_STEPS}
 """Two tensor-parallel ranks, which wait for each other most often, and few micro-batches."""
 
@@ -50,20 +48,10 @@ def main() -> list[Target]:
 
 def watching_share() -> float:
     """The share of a step that watching takes, of the rank where it is largest."""
-    experiment = experiment_of(WATCHED)
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(experiment.parallel.world_size)]
-    with tempfile.TemporaryDirectory() as folder:
-        for rank, (_, sender) in enumerate(pipes):
-            context.Process(target=_rank, args=(rank, sender, experiment, Path(folder)), daemon=True).start()
-        told = [receiver.recv() if receiver.poll(ANSWER_SECONDS) else None for receiver, _ in pipes]
-    shares = [float(share) for share in told if share is not None]
-    if len(shares) < len(told):
-        raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
-    return max(shares)
+    return max(answers_of_ranks(experiment_of(WATCHED), _share_of_rank))
 
 
-def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -> None:
+def _share_of_rank(rank: int, experiment: Experiment, folder: Path) -> float:
     seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
     world, trial = join(seat, choose_device("cpu", rank), experiment.watch.hang_seconds), TrialFolder(folder)
     marks, steps, notes = list[float](), list[float](), list[int]()
@@ -85,7 +73,7 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
     leave(world)
     inside = sum(steps[1:])  # the first step allocates
     around = marks[-1] - marks[0] - inside
-    sender.send((around + looking + sum(notes[1:]) * seconds_of_a_note()) / inside)
+    return (around + looking + sum(notes[1:]) * seconds_of_a_note()) / inside
 
 
 def _cpu_seconds_of(thread: threading.Thread) -> float:

@@ -8,22 +8,19 @@ step would take with a core for each rank and transfers that take no time.
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
 from benchmarks.target import Target, at_most
-from benchmarks.trainer import DEEP_PIPELINE, experiment_of
+from benchmarks.trainer import DEEP_PIPELINE, answers_of_ranks, experiment_of
 from conf.plan.experiment import Experiment
 from train_core.parallel.schedules import Action
 from train_core.process.world import Seat, choose_device, file_rendezvous, join, leave
 from train_core.training.trainer import Trainer
 
-NUM_ROUNDS, NUM_STEPS, ANSWER_SECONDS = 3, 4, 600
+NUM_ROUNDS, NUM_STEPS = 3, 4
 Timeline = list[tuple[Action, float]]
 """The actions of a stage, in order, each with its seconds."""
 
@@ -48,24 +45,12 @@ def main() -> list[Target]:
 def recorded_chain_seconds(schedule: str) -> float:
     """The shortest chain of a few steps. The first step is left out, because it allocates."""
     experiment = experiment_of(DEEP_PIPELINE | {"parallel.schedule": schedule})
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(experiment.parallel.world_size)]
-    with tempfile.TemporaryDirectory() as folder:
-        processes = [
-            context.Process(target=_rank, args=(rank, sender, experiment, Path(folder)))
-            for rank, (_, sender) in enumerate(pipes)
-        ]
-        for process in processes:
-            process.start()
-        told = [receiver.recv() if receiver.poll(ANSWER_SECONDS) else [] for receiver, _ in pipes]
-        for process in processes:
-            process.join()
-    if not all(told):
-        raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
-    return min(chain_seconds(step) for step in list(zip(*told, strict=True))[1:])
+    steps = list(zip(*answers_of_ranks(experiment, _timelines), strict=True))
+    return min(chain_seconds(step) for step in steps[1:])
 
 
-def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -> None:
+def _timelines(rank: int, experiment: Experiment, folder: Path) -> list[Timeline]:
+    """Those of one stage, one for each step."""
     seat = Seat(rank, experiment.parallel.world_size, rank, file_rendezvous(folder / "rendezvous"))
     world = join(seat, choose_device("cpu", rank))
     trainer, timelines = Trainer(experiment, world, folder), []
@@ -74,8 +59,8 @@ def _rank(rank: int, sender: Connection, experiment: Experiment, folder: Path) -
     for step in range(1, NUM_STEPS + 1):
         trainer.step(step)
         timelines.append(actions.timeline)
-    sender.send(timelines)
     leave(world)
+    return timelines
 
 
 def chain_seconds(stages: Sequence[Timeline]) -> float:

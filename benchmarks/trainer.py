@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -32,6 +33,7 @@ from train_core.model.dtypes import DTYPES
 from train_core.process.world import Seat, choose_device, file_rendezvous, join
 from train_core.training.trainer import Trainer
 
+Answer = TypeVar("Answer")
 NUM_WARMUP_ROUNDS, NUM_ROUNDS = 2, 10
 QUIET = 0.95
 ANSWER_SECONDS = 600
@@ -153,21 +155,12 @@ class Stepping:
 
     def __init__(self, num_processes: int, steps: Callable[..., Iterator[object]], *arguments: object) -> None:
         """`steps(rank, *arguments)` is called in every process, and advanced once for each step."""
-        context = multiprocessing.get_context("fork")
-        pipes = [context.Pipe() for _ in range(num_processes)]
-        self.ends = [ours for ours, _ in pipes]
-        # Daemons end with the benchmark, should it be interrupted between two steps.
-        self.processes = [
-            context.Process(target=_serve, args=(rank, theirs, steps, arguments), daemon=True)
-            for rank, (_, theirs) in enumerate(pipes)
-        ]
-        for process in self.processes:
-            process.start()
+        self.ends, self.processes = _forked(num_processes, _serve, steps, arguments)
 
     def step(self) -> StepCost:
         for end in self.ends:
             end.send(True)
-        told = [_answer(end) for end in self.ends]
+        told: list[StepCost] = [_answering(end).recv() for end in self.ends]
         return StepCost(max(one.wall_seconds for one in told), sum(one.cpu_seconds for one in told))
 
     def end(self) -> None:
@@ -178,6 +171,16 @@ class Stepping:
 
 
 Pair = tuple[StepCost, StepCost]
+
+
+def answers_of_ranks(experiment: Experiment, work: Callable[[int, Experiment, Path], Answer]) -> list[Answer]:
+    """What `work(rank, experiment, folder)` returns in a process of each rank; they share the folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        ends, processes = _forked(experiment.parallel.world_size, _send, work, experiment, Path(folder))
+        told: list[Answer] = [_answering(end).recv() for end in ends]
+        for process in processes:
+            process.join()
+    return told
 
 
 def take_turns(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
@@ -195,11 +198,30 @@ def take_turns(ours: Stepping, theirs: Stepping, num_rounds: int) -> list[Pair]:
     return pairs
 
 
-def _answer(end: Connection) -> StepCost:
+def _forked(
+    num_processes: int, target: Callable[..., None], *arguments: object
+) -> tuple[list[Connection], list[ForkProcess]]:
+    """Our ends of pipes to processes that run `target(rank, end, *arguments)`, and these."""
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(num_processes)]
+    # Daemons end with the benchmark, should it be interrupted.
+    processes = [
+        context.Process(target=target, args=(rank, theirs, *arguments), daemon=True)
+        for rank, (_, theirs) in enumerate(pipes)
+    ]
+    for process in processes:
+        process.start()
+    return [ours for ours, _ in pipes], processes
+
+
+def _answering(end: Connection) -> Connection:
     if not end.poll(ANSWER_SECONDS):
         raise TimeoutError(f"a rank did not answer for {ANSWER_SECONDS} s")
-    measured: StepCost = end.recv()
-    return measured
+    return end
+
+
+def _send(rank: int, end: Connection, work: Callable[..., object], *arguments: object) -> None:
+    end.send(work(rank, *arguments))
 
 
 def _serve(rank: int, end: Connection, steps: Callable[..., Iterator[object]], arguments: Sequence[object]) -> None:
