@@ -65,14 +65,23 @@ def figure(what: str, seen: float | None, unit: str = "", remark: str = "") -> T
 
 
 def print_targets(targets: Sequence[Target]) -> None:
-    """Print one line for each target; where the output is no terminal, lines are wide."""
-    console = Console(highlight=False)
-    console.width = console.width if console.is_terminal else LINE_WIDTH
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """Print one line for each target."""
+    table = empty_table()
     for name in ("what", "target", "seen", "verdict"):
         table.add_column(name, overflow="fold")
     for one in targets:
         table.add_row(one.what, one.target, one.seen, one.verdict, style="yellow" if one.met is False else "")
+    print_table(table)
+
+
+def empty_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def print_table(table: Table) -> None:
+    """Print a table; where the output is no terminal, lines are wide."""
+    console = Console(highlight=False)
+    console.width = console.width if console.is_terminal else LINE_WIDTH
     console.print(table)
 
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fitting.constants import fitted_constants
 from benchmarks.left_out import LeftOutRow
 from benchmarks.measured_rows import MeasuredRow
 from benchmarks.replayed_calibrations import ReplayedCalibration
-from benchmarks.target import LINE_WIDTH
+from benchmarks.target import empty_table, print_table
 from calibrate.robust_fit import Values
 from results.score import score
 
@@ -28,7 +26,7 @@ def print_constants(values: Values) -> None:
         at_bound = values[each.name] <= each.lowest or values[each.name] >= each.highest
         fitted = f"{values[each.name]:.3g}" + (" (bound)" if at_bound else "")
         table.add_row(each.name, f"{each.prior:.3g}", f"{each.spread:.2g}", fitted, f"{moved:+.1f}", each.reason)
-    _print(table)
+    print_table(table)
 
 
 def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> None:
@@ -48,7 +46,7 @@ def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fi
     table.add_row(
         "mean over tables", str(len(rows)), *_percents([float(np.mean(column)) for column in zip(*shares, strict=True)])
     )
-    _print(table)
+    print_table(table)
 
 
 def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
@@ -57,7 +55,7 @@ def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
     for each in found:
         errors = (each.told_before, each.told_after, each.drawn_before, each.drawn_after)
         table.add_row(each.table, str(each.num_rows), *_percents(errors))
-    _print(table)
+    print_table(table)
 
 
 def _shares(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> list[float]:
@@ -74,14 +72,8 @@ def _percents(shares: Sequence[float]) -> list[str]:
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = empty_table()
     table.add_column(first, overflow="fold")
     for name in others:
         table.add_column(name, justify="left" if name.startswith("why") else "right")
     return table
-
-
-def _print(table: Table) -> None:
-    console = Console(highlight=False)
-    console.width = console.width if console.is_terminal else LINE_WIDTH
-    console.print(table)
