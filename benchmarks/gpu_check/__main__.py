@@ -12,9 +12,8 @@ from pathlib import Path
 
 from benchmarks.gpu_check.machine import machine_of
 from benchmarks.gpu_check.node import node_of
-from benchmarks.gpu_check.plan import PARTS
 from benchmarks.gpu_check.probe import Probe, probe_gpus
-from benchmarks.gpu_check.session import CheckSession
+from benchmarks.gpu_check.session import PARTS, CheckSession
 from conf.errors import EXIT_FAILED, EXIT_USAGE
 from conf.private_files import keep_private
 from launcher.this_machine.capacity import count_devices

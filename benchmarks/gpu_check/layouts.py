@@ -1,4 +1,4 @@
-"""Every axis, on two, four and eight ranks, against one rank: the same steps to the precision's rounding."""
+"""Every axis, on two, four and eight ranks, against one rank: the same steps; and some twice: the same bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
-from benchmarks.gpu_check.agreement import figures_of, finding_on_steps
+from benchmarks.gpu_check.agreement import EXACT, figures_of, finding_on_bits, finding_on_steps
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import TRAINING
 from benchmarks.gpu_check.workbench import CheckWorkbench
@@ -117,6 +117,9 @@ LAYOUTS = {
 }
 """Two ranks: each axis alone. Four and eight: each two axes meet."""
 
+REPEATED = (CheckLayout(), CheckLayout(tensor=2, sequence_parallel=True), CheckLayout(data=2, zero_stage=2))
+"""What is trained twice with deterministic kernels, on one device and on two."""
+
 Kind = tuple[str, Dtype]
 """A family of models and the precision in which it is trained."""
 
@@ -160,3 +163,20 @@ def as_reference(
 
 def _impossible(devices: tuple[int, ...]) -> CheckFinding:
     raise CheckLeftOut(f"there are {len(devices)} ranks")
+
+
+def repeats(bench: CheckWorkbench) -> Iterator[Check]:
+    """One check for every layout that there are ranks for."""
+    for layout in REPEATED:
+        if layout.num_ranks <= bench.num_ranks:
+            name = f"twice, deterministic, {str(layout) or 'one device'}, GPT {bench.narrow}"
+            run = partial(_repeat, bench, layout, name)
+            yield Check(name, PART, layout.num_ranks, 2 * bench.scale.start_seconds, run)
+
+
+def _repeat(bench: CheckWorkbench, layout: CheckLayout, name: str, devices: tuple[int, ...]) -> CheckFinding:
+    experiment = bench.small("GPT", bench.narrow, {**layout.values(), **EXACT})
+    first, again = (
+        bench.run(f"{name}, {turn}".replace(" ", "-").replace(",", ""), experiment, devices) for turn in (1, 2)
+    )
+    return finding_on_bits(again, first)

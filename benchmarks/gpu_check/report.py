@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import json
-from collections.abc import Iterator, Sequence
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.gpu_check import faults, hardware, layouts, speed
 from benchmarks.gpu_check.agreement import TOLERANCES, power
-from benchmarks.gpu_check.anonymous import anonymous
 from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from results.report.blocks.step_terms import TERM_COLUMNS
@@ -25,6 +27,13 @@ PEAKS_DIFFER = (
     "MFU as measured is of a matrix product timed in the same run, as predicted of the configuration's peak: compare"
     " the steps, not these."
 )
+
+FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()\[\]]+/)+")
+"""The folders of an absolute path. What stands behind the last slash is kept: without it no traceback helps."""
+
+ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
+SHORTEST_NAME = 2
+"""A shorter name of a user or host would be found inside of other words."""
 
 
 class Report(NamedTuple):
@@ -193,3 +202,28 @@ def _not_passed(heading: str, results: Sequence[Result], verdict: Verdict) -> It
         yield from (f"## {heading}", "")
         yield from (f"- **{'; '.join(names)}**: {reason}" for reason, names in names_of.items())
         yield ""
+
+
+def anonymous(value: Any) -> Any:
+    """The same text, or value with every text in it, without what would tell strangers who and where somebody is."""
+    if isinstance(value, str):
+        return _without_names(ADDRESS.sub("[address]", FOLDERS.sub(".../", value)))
+    if isinstance(value, Mapping):
+        return {name: anonymous(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [anonymous(inner) for inner in value]
+    return value
+
+
+def _without_names(text: str) -> str:
+    for name, stands_in in ((socket.getfqdn(), "[host]"), (socket.gethostname(), "[host]"), (_user(), "[user]")):
+        if len(name) >= SHORTEST_NAME and name not in ("localhost", "root"):
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stands_in, text)
+    return text
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a number that has no name
+        return ""

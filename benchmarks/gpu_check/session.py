@@ -1,26 +1,31 @@
-"""One run of the check: its lines on the terminal, its report, and its end."""
+"""One run of the check: the order of all checks, its lines on the terminal, its report, and its end."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.gpu_check.check import Result, Runner, Verdict
-from benchmarks.gpu_check.line import field_line, line_of
+from benchmarks.gpu_check import faults, hardware, layouts, one_device, speed
+from benchmarks.gpu_check.check import Check, Result, Runner, Verdict
 from benchmarks.gpu_check.machine import CheckedMachine, device_lines
 from benchmarks.gpu_check.node import Node
-from benchmarks.gpu_check.plan import rounds
 from benchmarks.gpu_check.report import EVERYTHING, PAGE, Report, summary, write_report
 from benchmarks.gpu_check.scale import CPU, GPU, SHARED, CheckScale
 from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import compose_tree
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 
+PARTS = (layouts.PART, faults.PART, hardware.PART, speed.PART)
+FALLBACK_SIZE = (100, 24)
+NAME_WIDTH, VERDICT_WIDTH, SECONDS_WIDTH = 40, 9, 6
+MOST_LINES = 6
+"""The most lines of a cause; all of it is in the report."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -107,3 +112,52 @@ class CheckSession:
         if stopped:
             return EXIT_INTERRUPTED
         return EXIT_FAILED if failed else 0
+
+
+def rounds(bench: CheckWorkbench, parts: Sequence[str]) -> Iterator[list[Check]]:
+    """All checks; what tells most about a machine comes first, should time run out.
+
+    Checks of one round run beside each other; a round begins when the one before has ended.
+    """
+    known: layouts.References = {}
+    if layouts.PART in parts:
+        yield list(one_device.references(bench, known))
+    second = list(one_device.variants(bench, known)) if layouts.PART in parts else []
+    second += [*layouts.repeats(bench), *layouts.layouts(bench, known, 2)] if layouts.PART in parts else []
+    yield [*second, *(faults.faults(bench) if faults.PART in parts else [])]
+    if hardware.PART in parts:
+        yield list(hardware.hardware(bench))
+    if speed.PART in parts:
+        yield list(speed.speeds(bench))
+    if layouts.PART in parts:
+        compared = one_device.comparisons_with_cpu(bench)
+        yield [*compared, *one_device.compiled_layers(bench, known), *layouts.layouts(bench, known, 4)]
+        yield list(layouts.layouts(bench, known, 8))
+
+
+def width() -> int:
+    return shutil.get_terminal_size(FALLBACK_SIZE).columns
+
+
+def line_of(result: Result) -> str:
+    """Verdict, seconds, name, and what was seen: behind the name where it fits, else below it."""
+    head = f"{result.verdict:<{VERDICT_WIDTH}}{_seconds(result):>{SECONDS_WIDTH}}  {result.name}"
+    whole = f"{head:<{VERDICT_WIDTH + SECONDS_WIDTH + 2 + NAME_WIDTH}}  {result.seen}"
+    if len(whole) <= width():
+        return whole
+    return "\n".join([head, *_wrap(result.seen)])
+
+
+def _seconds(result: Result) -> str:
+    return "" if result.verdict is Verdict.LEFT_OUT else f"{result.seconds:.0f} s"
+
+
+def _wrap(text: str) -> list[str]:
+    indent = " " * (VERDICT_WIDTH + SECONDS_WIDTH + 2)
+    lines = textwrap.wrap(text, width(), initial_indent=indent, subsequent_indent=indent)
+    return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], f"{indent}..."]
+
+
+def field_line(name: str, text: str) -> str:
+    """A line of the head: the name of a field and its value, wrapped."""
+    return textwrap.fill(text, width(), initial_indent=f"{name:<11}", subsequent_indent=" " * 11)

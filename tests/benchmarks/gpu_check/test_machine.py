@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from benchmarks.gpu_check.anonymous import anonymous
 from benchmarks.gpu_check.machine import links_in, machine_of
 from benchmarks.gpu_check.probe import Probe
+from benchmarks.gpu_check.report import anonymous
 
 NVIDIA = """
 	GPU0	GPU1	GPU2	GPU3	NIC0	CPU Affinity	NUMA Affinity	GPU NUMA ID

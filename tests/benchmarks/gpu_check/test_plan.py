@@ -13,7 +13,7 @@ from benchmarks.gpu_check import faults
 from benchmarks.gpu_check.faults import _overfull
 from benchmarks.gpu_check.layouts import LAYOUTS, CheckLayout
 from benchmarks.gpu_check.one_device import WAYS
-from benchmarks.gpu_check.plan import PARTS, rounds
+from benchmarks.gpu_check.session import PARTS, rounds
 from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
 from benchmarks.known_device import TorchDevice
 from conf.units import GIBIBYTE

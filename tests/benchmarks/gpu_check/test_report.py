@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_check.check import Result, Verdict
-from benchmarks.gpu_check.line import line_of
 from benchmarks.gpu_check.report import EVERYTHING, PAGE, Report, page_of, write_report
+from benchmarks.gpu_check.session import line_of
 from tests.benchmarks.gpu_check.conftest import H200, machine_of
 
 NCCL_ERROR = "FAILED (rank 1): NCCL | error in /home/somebody/x.py"
