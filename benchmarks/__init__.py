@@ -6,9 +6,8 @@ Every module here with a `main()` is one benchmark. It prints what it likes and 
 Predictions: `validate` holds them against `published_rows` and `measured_rows`, and writes `validation_page` from
 `validation`, `validation_summary` and `table_results`; `left_out`, `levels` (from `level_results`) and
 `replayed_calibrations` are files it reads (`csv_rows`). `forward` is what was predicted before anybody had looked,
-`frontier_targets` what is inferred, `fastest_fit` the plan said to be fastest, `expert_plans` what a search proposes
-beside what was run, `cost_model_tables` the tables of docs
-(`marked_tables` puts them there).
+`fastest_fit` the plan said to be fastest, `expert_plans` what a search proposes beside what was run,
+`cost_model_tables` the tables of docs (`marked_tables` puts them there).
 The trainer: `trainer` against `plain_gpt`, `overhead`, `timeline`, `gpu` with `known_device`, and `own_runs`, what it
 took on a GPU beside what was predicted.
 Sweeps: `search`, `lean`, `pilot`, `large_sweep`, `disturbed_runs`, `search_jobs`. Rooms: `replay`,

@@ -9,16 +9,16 @@ from statistics import median
 
 from benchmarks.csv_rows import read_rows
 from benchmarks.forward import WITH_TODAYS_WIDTHS, forward_results
-from benchmarks.frontier_targets import frontier_targets
 from benchmarks.left_out import LEFT_OUT, LeftOutRow
 from benchmarks.level_results import LEVEL_RESULTS, LevelResult
 from benchmarks.measured_rows import measured_rows, published_rows
-from benchmarks.published_rows import row_sets
+from benchmarks.published_rows import FRONTIER_SCALING, RowSet, row_sets
 from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
 from benchmarks.table_results import MemoryResult, TableResult, memory_results, table_results
-from benchmarks.target import Target, at_least, at_most, figure
+from benchmarks.target import Target, at_least, at_most, figure, within
+from conf.units import TERA
 from results.score import comparison, score
-from sweeps.table.prices import PricedRow
+from sweeps.table.prices import PricedRow, RowPrediction
 
 PERCENT = " %"
 LEFT_OUT_LIMITS = {  # percent that the mean error of a table is to stay below, by constants fitted without it
@@ -39,6 +39,7 @@ CALIBRATED_LIMITS = {  # the same after a calibration on five of its rows
 LARGE_ERROR = 0.05
 """Tables that are closer than this leave a calibration little to gain: what is left is no matter of constants."""
 REGRET_LIMITS = {"vTrain, 64-512 GPUs": 3.0, "vTrain, 2-8 GPUs": 3.0}
+SCALING_PERCENT = {"175B weak": 100.0, "1T weak": 100.0, "175B strong": 89.9, "1T strong": 87.1}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def validation() -> Validation:
         *_coverage_targets(levels),
         *_calibration_targets(calibrations),
         *_memory_targets(memories, priced.values()),
-        *frontier_targets(),
+        *_frontier_targets(),
         _priced_target(priced),
     ]
     return Validation(
@@ -161,6 +162,48 @@ def _memory_targets(memories: Sequence[MemoryResult], priced: Iterable[PricedRow
         at_most("memory: 8 B200, dense", 2, _percent(b200.error if b200 else None), PERCENT),
         at_most("memory: Frontier's 16 stages", 2, _percent(frontier.memory_error), PERCENT),
     ]
+
+
+def _frontier_targets() -> list[Target]:
+    """The rates of three models and their order, and the efficiencies of four curves.
+
+    Their configurations are inferred or assumed.
+    """
+    curves = row_sets(FRONTIER_SCALING, "curve")
+    return [
+        *_frontier_rate_targets(row_sets()["frontier-headline"]),
+        *(
+            within(f"Frontier {name} scaling (assumed batch)", SCALING_PERCENT[name], 3, _efficiency(rows), " %")
+            for name, rows in curves.items()
+            if name in SCALING_PERCENT
+        ),
+    ]
+
+
+def _frontier_rate_targets(rows: RowSet) -> list[Target]:
+    rates = {one.row["model"].removeprefix("GPT-"): _rate(one.prediction) / TERA for one in rows.comparisons}
+    published = [float(one.row["tflops_per_gpu"]) for one in rows.comparisons]
+    order = list(rates.values()) == sorted(rates.values(), reverse=True)
+    shown = " > ".join(f"{name} {rate:.1f}" for name, rate in sorted(rates.items(), key=lambda r: -r[1]))
+    return [
+        *(
+            within(f"Frontier {name}: hardware TFLOPS", wanted, 0.05 * wanted, rate)
+            for (name, rate), wanted in zip(rates.items(), published, strict=True)
+        ),
+        Target("Frontier: order of the rates", "22B > 175B > 1T", shown, order, "another order"),
+    ]
+
+
+def _efficiency(rows: RowSet) -> float:
+    """Percent of the baseline's rate per device that the scaled point keeps."""
+    # Each curve of frontier_scaling.csv has two rows in this order.
+    baseline, scaled = (_rate(row.prediction) for row in rows.priced)
+    return 100 * scaled / baseline
+
+
+def _rate(prediction: RowPrediction | None) -> float:
+    assert prediction is not None, "a row of frontier_scaling.csv cannot be priced"
+    return prediction.estimate.hardware_flops_per_second_per_device
 
 
 def _priced_target(priced: dict[str, PricedRow]) -> Target:

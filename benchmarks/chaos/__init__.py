@@ -11,5 +11,4 @@ harm_to_controllers  scenarios: the job that goes on with a sweep killed, requeu
 harm_to_files  scenarios: full and read-only disks, damaged files
 harm_to_us     scenarios: controllers killed, two at once, clocks that are wrong, a thousand points
 harm_to_allocations  scenarios: allocations that lose a node, their time, their controller, or slurmctld
-page           docs/reliability.md
 """

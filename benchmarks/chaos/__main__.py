@@ -24,15 +24,36 @@ import benchmarks.chaos.harm_to_jobs
 import benchmarks.chaos.harm_to_slurm
 import benchmarks.chaos.harm_to_us  # noqa: F401  (scenarios add themselves to the catalogue)
 from benchmarks.chaos.cluster import Cluster, command, test_cluster
-from benchmarks.chaos.page import COLUMNS, PAGE, counts, page
 from benchmarks.chaos.scenario import CATALOGUE, Scenario
 from benchmarks.chaos.workbench import Aftermath, ChaosWorkbench
+from benchmarks.marked_tables import table_lines
 from conf.errors import EXIT_FAILED
 from train_core.process.git_sha import git_sha
 
 LONGEST_SECONDS = 1200
 SIDE_BY_SIDE = 3
 """Scenarios that run at once, apart from those that disturb others. The machine may have few cores."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+HEADING = """\
+<!-- Written by `make chaos`; do not edit. -->
+# Reliability
+
+What goes wrong on clusters, done to real sweeps on a real Slurm: the test cluster of
+[slurm.md](slurm.md#a-slurm-cluster-on-your-own-machine), four emulated nodes on one machine. The training alone is
+made up: it sleeps, and counts its executions; a job's start, its claim on the folder, its attempts and how its end is
+written are the real ones. After each fault the sweep is carried on by its own command until nothing more is to come.
+
+"Lost" are trials that have no end although nothing more will be done, "run twice" those that ran to completion more
+than once, "wrong" those whose outcome, or row in the report, is not what was done to them; a traceback counts as one
+more. "Broken off" are repetitions in which the harm itself could not be done, which say nothing of the sweep. The harms
+come in an order that a seed shuffles, each on a cluster whose daemons run and whose nodes are all up. `make chaos`
+writes this page anew, with a new seed; `make chaos OPTIONS="--seed N"` repeats one.
+
+Not done here: network file systems, cgroups, real GPUs, power failures of a whole machine.
+"""
+COLUMNS = ("harm", "repetitions", "faults", "trials", "lost", "run twice", "wrong", "broken off")
+NUMBERS = ("num_faults", "num_trials", "lost", "twice", "wrong", "broken_off")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,6 +171,19 @@ def _print(found: Aftermath, folder: Path) -> None:
         print(f"    {found.note}", flush=True)
     if not found.is_unharmed:
         print(f"    {folder}", flush=True)
+
+
+def page(done: Sequence[tuple[Scenario, Sequence[Aftermath]]], circumstances: str) -> str:
+    """docs/reliability.md, ending in a newline; the circumstances are when, of which commit and with what."""
+    rows = [(scenario.harm, *counts(found)) for scenario, found in done]
+    total = ("**all**", *counts([each for _, found in done for each in found]))
+    return "\n".join((HEADING, f"{circumstances}\n", *table_lines(COLUMNS, [*rows, total], "---:"), ""))
+
+
+def counts(found: Sequence[Aftermath]) -> tuple[str, ...]:
+    """Repetitions, and the sums of `NUMBERS`."""
+    sums = [sum(getattr(each, name) for each in found) for name in NUMBERS]
+    return tuple(f"{number:,}" for number in (len(found), *sums))
 
 
 if __name__ == "__main__":

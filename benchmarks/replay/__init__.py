@@ -13,5 +13,4 @@ published   the rows of a published table as candidates, on the machine that the
 players     a search of sweeps, chance and Optuna's TPE; `knobs` and `cbo` are for those that choose knob by knob
 game        one player on one ground, until it is near the best
 contest     the players of a sweep side by side, over several machines
-page        the contest as a table, and as a document
 """
