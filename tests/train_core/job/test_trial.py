@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import resource
 import signal
@@ -164,16 +163,6 @@ def test_over_the_time_limit_is_timed_out(trial_of: TrialOf) -> None:
     assert 2.4 < time.monotonic() - started < 60
 
 
-@pytest.mark.thorough  # than watch/test_nonfinite
-@pytest.mark.slow
-def test_a_diverging_training_failed(trial_of: TrialOf) -> None:
-    values = TENSOR_2 | {"training.learning_rate": 1e30, "training.min_learning_rate": 1e30, "training.num_steps": 20}
-    measurement = run_trial_here(trial_of(values).path)
-    assert measurement.outcome is Outcome.FAILED
-    assert "diverged at step" in measurement.cause
-    assert "training.learning_rate" in measurement.cause
-
-
 @pytest.mark.slow
 def test_the_rank_that_went_wrong_is_blamed_and_not_the_first_that_said_so(
     trial_of: TrialOf, on_rank: Any, monkeypatch: pytest.MonkeyPatch
@@ -324,17 +313,6 @@ def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
         assert left == [Path(meeting).name], "the next start deletes what the killed one left in the temporary folder"
 
 
-@pytest.mark.thorough  # than test_main, which starts torchrun, and the rank that raises
-@pytest.mark.slow
-def test_a_rank_that_fails_under_torchrun_leaves_its_traceback(trial_of: TrialOf) -> None:
-    trial = trial_of(TENSOR_2 | {"data.path": "/nowhere"})
-    assert torchrun(trial, 2).returncode != 0
-    assert trial.read_measurement() is None
-    failures = trial.read_failures()
-    assert failures
-    assert all("data.path" in failure.cause for failure in failures)
-
-
 FAILING_RANK = """
 import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -405,16 +383,6 @@ def test_another_number_of_ranks_than_the_plan_has_is_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="1 ranks were started, and the plan has 2"):
         run_trial_as_rank(trial_of(TENSOR_2).path)
-
-
-def torchrun(trial: TrialFolder, num_ranks: int) -> subprocess.CompletedProcess[str]:
-    script = trial.path / "rank.py"
-    script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom train_core.job.trial import run_trial_as_rank\n"
-        f"run_trial_as_rank(Path({json.dumps(str(trial.path))}))\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    return subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=False)
 
 
 class DyingProcess:

@@ -169,6 +169,7 @@ def test_a_training_that_diverges_by_its_learning_rate_blames_no_rank(
     assert told == other
     for words, blamed in told:
         assert blamed is None, words
+        assert "training diverged at step" in words
         assert "Lower training.learning_rate" in words
 
 
