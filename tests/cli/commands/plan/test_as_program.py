@@ -7,37 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.main import main
 from sweeps.planner.choosing.choice import choose
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import request
+from tests.cli.commands.plan.conftest import GPT_22B, Plan
 from tests.composed import composed
-
-GPT_22B = (
-    *("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16"),
-    *("parallel.context_parallel_size=1", "parallel.recompute_every=1"),
-)
-Plan = Callable[..., str]
-
-
-@pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
-    """Runs `trisweep plan` with the arguments and returns its output, or what it says where it refuses them."""
-
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        assert not (ended.value.code and captured.out)
-        return captured.out or " ".join(captured.err.split())
-
-    return run
 
 
 def words_of(script: str, tmp_path: Path) -> list[str]:
@@ -161,5 +139,5 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
         (["--as", "torchtitan"], "none of its models of Llama 3.1 has this shape; the nearest, 70B, has model."),
     ],
 )
-def test_what_cannot_be_printed_is_one_sentence(plan: Plan, arguments: list[str], words: str) -> None:
-    assert words in plan(*GPT_22B, *arguments)
+def test_what_cannot_be_printed_is_one_sentence(refusal: Plan, arguments: list[str], words: str) -> None:
+    assert words in refusal(*GPT_22B, *arguments)

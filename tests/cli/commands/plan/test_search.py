@@ -8,56 +8,19 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.main import main
-from cli.output.console import console
 from results.units import significant
 from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
 from sweeps.points.plan import plan_sweep
+from tests.cli.commands.plan.conftest import GPT_22B, JOB, Plan
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.setting import Setting
-
-JOB = ("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16")
-GPT_22B = (*JOB, "parallel.context_parallel_size=1", "parallel.recompute_every=1")
-Plan = Callable[..., str]
-
-
-@pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
-    """Runs `trisweep plan` with the arguments and returns its output."""
-
-    def run(*arguments: str, columns: int = 100) -> str:
-        monkeypatch.setattr(console, "width", columns)
-        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        assert not ended.value.code, captured.err
-        return captured.out
-
-    return run
-
-
-@pytest.fixture
-def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
-    """Runs `trisweep plan` with arguments that it refuses, and returns what it says."""
-
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        assert ended.value.code == 2
-        assert captured.out == ""
-        return " ".join(captured.err.split())
-
-    return run
 
 
 @pytest.mark.slow

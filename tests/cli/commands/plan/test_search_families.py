@@ -5,37 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable
 
 import pytest
 
-from cli.main import main
 from conf.units import GIBIBYTE
+from tests.cli.commands.plan.conftest import GPT_22B, Plan
 from tests.composed import load
 from train_core.costs import estimate
 
-GPT_22B = (
-    *("model=gpt-22b", "cluster=selene", "precision=bf16", "batch.global_batch_size=64", "parallel.world_size=16"),
-    *("parallel.context_parallel_size=1", "parallel.recompute_every=1"),
-)
 AXES = ("tensor", "pipeline", "context")
-Plan = Callable[..., str]
-
-
-@pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
-    """Runs `trisweep plan` with arguments, and returns what it prints."""
-
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        assert (ended.value.code, captured.err) == (0, "")
-        return captured.out
-
-    return run
 
 
 def words(text: str) -> str:
@@ -82,10 +60,9 @@ def test_a_flat_list_and_csv_hold_plans_and_families(plan: Plan) -> None:
     assert len(set(sizes)) == len(sizes) == 10
 
 
-@pytest.mark.parametrize("columns", ["80", "100"])
-def test_the_table_of_families_fits_the_terminal(columns: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.output.console.console.width", int(columns))
-    assert max(map(len, plan(*GPT_22B).splitlines())) <= int(columns)
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_table_of_families_fits_the_terminal(columns: int, plan: Plan) -> None:
+    assert max(map(len, plan(*GPT_22B, columns=columns).splitlines())) <= columns
 
 
 @pytest.mark.slow
@@ -124,10 +101,5 @@ def test_a_plan_that_nearly_fills_the_memory_says_so(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("text", ["6", "6 gigs", "-1GiB", "80GiB", "100%", ""])
-def test_headroom_that_is_no_amount_is_refused(
-    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["trisweep", "plan", *GPT_22B, "--headroom", text])
-    with pytest.raises(SystemExit):
-        main()
-    assert "headroom = " in capsys.readouterr().err
+def test_headroom_that_is_no_amount_is_refused(text: str, refusal: Plan) -> None:
+    assert "headroom = " in refusal(*GPT_22B, "--headroom", text)
