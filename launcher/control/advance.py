@@ -9,7 +9,7 @@ attempts have ended unseen.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from conf.credentials import overrides_for_records
 from conf.folders import own_folders
@@ -29,7 +29,7 @@ from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
 from sweeps.chains import with_figures
 from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Entry, Finished, Journal, Pruned
+from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
 from sweeps.search.searcher import Answer
@@ -328,7 +328,18 @@ class Conductor:
         # Read anew, because their submissions were written only just now.
         again = [self.sweep.read_trial(each.trial) for each in readings if each.name in started]
         self._write(*(entry for each in again for entry in submissions(each, self.history)))
+        self._write(*self._refusals([each for each in readings if each.name not in started]))
         return started
+
+    def _refusals(self, not_started: Sequence[TrialReading]) -> Iterator[Ended]:
+        """The ends that spend a person's orders for trials that the place refused: no later attempt would."""
+        for each in not_started:
+            submitted = submission_time_of(each)
+            if self.history.course_of(each.name).wants_another(submitted):
+                now = self.sweep.read_trial(each.trial).measurement
+                # An earlier refusal says nothing about a trial that only waits for room now.
+                if now is not None and now.outcome is Outcome.INFEASIBLE and now != each.measurement:
+                    yield Ended(trial_id=each.name, submitted=submitted, outcome=now.outcome, device_seconds=0.0)
 
     def _end(self, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
         if readings:

@@ -216,6 +216,7 @@ class AllocationRoom(Workplace):
         reading.folder.path.mkdir(parents=True, exist_ok=True)
         ended = without_numbers(reading.planned.fingerprint, Outcome.INFEASIBLE, reason, time.time())
         reading.folder.write_measurement(ended)
+        self._ended.pop(reading.name, None)
         return True
 
     def _begin(self, sweep: Sweep, reading: TrialReading, placement: StepPlacement) -> None:

@@ -142,7 +142,10 @@ class History:
                     course.retry_after = None
             case Started(submitted=submitted):
                 course.started = submitted
-            case Ended(submitted=submitted, device_seconds=device_seconds):
+            case Ended(submitted=submitted, outcome=outcome, device_seconds=device_seconds):
+                # An attempt whose end was known has had no other end: the place refused the trial a further one.
+                if outcome is Outcome.INFEASIBLE and course.ended == submitted:
+                    course.retry_after = None
                 course.ended, course.ended_before_command = submitted, False
                 course.device_seconds += device_seconds
             case Pruned(submitted=submitted, because=because):

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from cli.output.state_document import state_document
+from conf.compose.settings import UNLIMITED_BUDGET
+from launcher.control.advance import Conductor
 from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_avoid
-from launcher.control.orders import retry_failed_trials
+from launcher.control.budget import Budget
+from launcher.control.orders import retry, retry_failed_trials
+from launcher.control.rules import Rules
 from launcher.slurm.texts import node_names
+from launcher.this_machine.capacity import MachineCapacity, Share
+from launcher.workplaces.here import ThisMachine
 from sweeps.folder.history import History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
@@ -165,3 +171,39 @@ def test_attempts_are_counted_on_disk_once_each_also_where_the_submission_is_los
 )
 def test_slurms_short_form_of_names_is_read(short: str, names: tuple[str, ...]) -> None:
     assert node_names(short) == names
+
+
+@pytest.mark.parametrize("faults", [(), (Fault.CRASH,)])
+def test_a_trial_that_its_place_refuses_again_is_not_ordered_for_ever(
+    faults: tuple[Fault, ...], sweep: Sweep, attempted: Attempted
+) -> None:
+    trial = sweep.record.trials[0]
+    one = Sweep(sweep.folder, sweep.record.model_copy(update={"trials": (trial,)}))
+    attempted(0, *faults)
+    for is_ordered in (bool(faults), True, True):
+        if is_ordered:
+            retry(one, one.read())
+        conductor = Conductor(one, _place(memory_bytes=1000), Rules(budget=Budget(UNLIMITED_BUDGET, None, 60.0)))
+        assert conductor.advance().num_waiting == 1
+        step = conductor.advance()
+        assert (step.readings[0].outcome, step.num_waiting, bool(step.finished)) == (Outcome.INFEASIBLE, 0, True)
+
+
+def test_an_order_for_a_trial_that_was_refused_waits_for_room(sweep: Sweep) -> None:
+    one = Sweep(sweep.folder, sweep.record.model_copy(update={"trials": sweep.record.trials[:1]}))
+    rules = Rules(budget=Budget(UNLIMITED_BUDGET, None, 60.0))
+    Conductor(one, _place(memory_bytes=1000), rules).advance()
+    retry(one, one.read())
+    place = _place(memory_bytes=2**40)
+    place.ledger.shares["another"] = Share(1, 0, ())
+    conductor = Conductor(one, place, rules)
+    assert [conductor.advance().num_waiting for _ in range(2)] == [1, 1]
+
+
+def _place(memory_bytes: int) -> ThisMachine:
+    """A machine on which nothing can start."""
+
+    def start(folder: str, devices: object, limit: object) -> None:
+        raise AssertionError("nothing is to be started")
+
+    return ThisMachine(MachineCapacity(1, memory_bytes, 0), Path, 60.0, start)
