@@ -28,6 +28,9 @@ SLOW_FACTOR = 10.0
 MOST_SECONDS = 60.0
 """No answer is kept for longer, and no controller is left unasked for longer."""
 
+MOST_DOUBLINGS = 10
+"""Of the wait for a tool that fails: after so many it is MOST_SECONDS whatever it began with."""
+
 
 FORGOTTEN_SECONDS = 3600.0
 
@@ -75,7 +78,7 @@ class Patience(NamedTuple):
             return False
         # A tool that fails is left alone twice as long each time, and a slow one in proportion to what an answer cost.
         wanted = (
-            self.seconds * 2**answer.failures if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
+            self.seconds * 2 ** min(answer.failures, MOST_DOUBLINGS) if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
         )
         return answer.age < min(wanted, MOST_SECONDS)
 
