@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from typing import NamedTuple
@@ -11,6 +12,13 @@ ANSWER_SECONDS = 20
 
 MANY_JOBS_SECONDS = 60
 """As long as Slurm or PBS may take to look at, or end, some hundred jobs."""
+
+TOOLS_OF_SLURM = frozenset({"squeue", "sacct", "sinfo", "scontrol", "scancel"})
+FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
+"""So begin variables by which people shape what Slurm's tools show them: jobs of ours would be missing from it."""
+
+FORMS = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
+"""Times in full, and lists of an array's elements of any length."""
 
 
 class ToolResult(NamedTuple):
@@ -43,10 +51,15 @@ def ask(*command: str, stdin: str | None = None, seconds: float | None = ANSWER_
         return ToolResult(None, "", f"there is no {command[0]} on the PATH")
     try:
         given = None if stdin is None else stdin.encode()
-        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False)
+        environment = _environment_of_slurm() if command[0] in TOOLS_OF_SLURM else None
+        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False, env=environment)
     except subprocess.TimeoutExpired:
         return ToolResult(None, "", f"{command[0]} did not answer within {seconds} s")
     except OSError as error:
         return ToolResult(None, "", str(error))
     # Not as text: a patch has to keep the line ends of its files.
     return ToolResult(done.returncode, *(said.decode(errors="replace") for said in (done.stdout, done.stderr)))
+
+
+def _environment_of_slurm() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(FILTERS)} | FORMS

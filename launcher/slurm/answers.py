@@ -29,7 +29,7 @@ MOST_SECONDS = 60.0
 """No answer is kept for longer, and no controller is left unasked for longer."""
 
 MOST_DOUBLINGS = 10
-"""Of the wait for a tool that fails: after so many it is MOST_SECONDS whatever it began with."""
+"""Of the wait for a tool that fails, which is at its longest by then."""
 
 
 FORGOTTEN_SECONDS = 3600.0
@@ -78,7 +78,9 @@ class Patience(NamedTuple):
             return False
         # A tool that fails is left alone twice as long each time, and a slow one in proportion to what an answer cost.
         wanted = (
-            self.seconds * 2 ** min(answer.failures, MOST_DOUBLINGS) if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
+            self.seconds * 2 ** min(answer.failures, MOST_DOUBLINGS)
+            if answer.has_failed
+            else max(self.seconds, SLOW_FACTOR * answer.took)
         )
         return answer.age < min(wanted, MOST_SECONDS)
 

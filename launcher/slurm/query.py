@@ -212,8 +212,8 @@ def _expand_ranges(job_id: str) -> list[str]:
     master, bracket, ranges = job_id.partition("_[")
     if not bracket:
         return [job_id]
-    # `%5` is the throttle of the array, and `...` stands where squeue has cut a long list short.
-    return [f"{master}_{element}" for element in numbers(re.sub(r"%\d+|\]|\.\.\.", "", ranges))]
+    # `%5` is the throttle of the array, and `...` stands where a long list was cut short, perhaps within a number.
+    return [f"{master}_{element}" for element in numbers(re.sub(r"%\d+|\]|[^,]*\.\.\.", "", ranges))]
 
 
 def _seconds(text: str) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 GPUS = re.compile(r"\bgpu:(?:([^:,(|]+):)*(\d+)")
 PART = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
 RANGES = re.compile(r"\[([^\]]*)\]")
+SPAN = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -37,13 +38,12 @@ def gpus_in(gres: str) -> list[tuple[str, int]]:
 
 
 def numbers(ranges: str) -> list[str]:
-    """`08-10,12` -> 08, 09, 10, 12: zeros in front belong to the name of a node."""
-    spans = [part.partition("-") for part in ranges.split(",")]
+    """`08-10,12` -> 08, 09, 10, 12: zeros in front belong to the name of a node. `0-4:2` -> 0, 2, 4."""
+    spans = [SPAN.fullmatch(part) for part in ranges.split(",")]
     return [
         f"{number:0{len(first)}d}"
-        for first, _, last in spans
-        if first.isdigit()
-        for number in range(int(first), int(last or first) + 1)
+        for first, last, step in (span.groups() for span in spans if span)
+        for number in range(int(first), int(last or first) + 1, int(step or 1))
     ]
 
 

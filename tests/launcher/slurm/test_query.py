@@ -30,6 +30,23 @@ def test_an_element_of_its_own_is_not_judged_by_the_rest_of_its_array(tools: Too
     }
 
 
+@pytest.mark.parametrize(
+    ("ranges", "elements"),
+    [
+        ("0-6:3", [0, 3, 6]),
+        ("1-2,5,8-10:2%4", [1, 2, 5, 8, 10]),
+        ("2,5,11...", [2, 5]),
+        ("2,5,...", [2, 5]),
+        ("2,5-9...%1", [2]),
+    ],
+)
+def test_elements_of_an_array_are_known_also_by_strides_and_where_their_list_was_cut_short(
+    ranges: str, elements: list[int], tools: Tools
+) -> None:
+    tools(squeue="true", sacct=f"echo '6_[{ranges}]|CANCELLED by 1000|2026-11-21T06:12:31|None assigned|sweep|'")
+    assert query_jobs(f"6_{n}" for n in range(13)).keys() == {f"6_{n}" for n in elements}
+
+
 def test_a_job_is_unknown_only_when_both_tools_answered(tools: Tools) -> None:
     tools(squeue="true", sacct="true")
     assert query_jobs(["7"]) == {}
@@ -108,3 +125,15 @@ def test_jobs_are_found_by_their_name(tools: Tools) -> None:
         "7_0": "a-1",
         "7_1": "a-1",
     }
+
+
+def test_how_a_person_likes_squeue_to_show_jobs_changes_no_answer(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools(
+        squeue='[ "$SQUEUE_USERS$SQUEUE_PARTITION" ] || echo "7|COMPLETED|$SLURM_TIME_FORMAT||sweep|"',
+        sacct='[ "$SLURM_BITSTR_LEN" = 0 ] && echo "8|$SLURM_CLUSTERS|N/A||sweep|"',
+    )
+    for name, value in {"SQUEUE_USERS": "me", "SLURM_TIME_FORMAT": "relative", "SLURM_CLUSTERS": "FAILED"}.items():
+        monkeypatch.setenv(name, value)
+    assert {job_id: state.name for job_id, state in query_jobs(["7", "8"]).items()} == {"7": "COMPLETED", "8": "FAILED"}
