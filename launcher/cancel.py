@@ -15,7 +15,7 @@ from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
 from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
-from launcher.tools import MANY_JOBS_SECONDS, ask
+from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
 from sweeps.folder.history import History
 from sweeps.folder.journal import Cancelled, Journal
@@ -23,9 +23,6 @@ from sweeps.folder.submission import Submission, read_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
-
-IDS_PER_CALL = 500
-"""A sweep may have thousands of jobs. So many ids at a time stay far below the longest command line."""
 
 SWEEP_END_SECONDS = 15
 """Longer than a sweep takes to end its own jobs, which is at most twice `this_machine.jobs.CANCEL_SECONDS`."""
@@ -136,8 +133,8 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     live = [each.job_id or "" for each in living]
     in_slurm = [each.job_id or "" for each in living if each.executor != "pbs"]
     # What can be cancelled is cancelled before anybody is told about the rest.
-    for first in range(0, len(in_slurm), IDS_PER_CALL):
-        _scancel(in_slurm[first : first + IDS_PER_CALL])
+    for ids in in_calls(in_slurm):
+        _scancel(ids)
     delete_jobs([each for each in living if each.executor == "pbs"])
     if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
         problem = f"{len(live)} jobs were cancelled, and {len(elsewhere)} were not: of the first, {elsewhere[0]}"
@@ -145,7 +142,7 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     return live
 
 
-def _scancel(job_ids: list[str]) -> None:
+def _scancel(job_ids: Sequence[str]) -> None:
     result = ask("scancel", *job_ids, seconds=MANY_JOBS_SECONDS)
     if not result.ok:
         raise UsageError(f"scancel failed: {result.complaint}", "Cancel the jobs by hand.")

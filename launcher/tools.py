@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 ANSWER_SECONDS = 20
@@ -12,6 +13,9 @@ ANSWER_SECONDS = 20
 
 MANY_JOBS_SECONDS = 60
 """As long as Slurm or PBS may take to look at, or end, some hundred jobs."""
+
+IDS_PER_CALL = 500
+"""A sweep may have thousands of jobs. So many ids or names at a time stay far below the longest command line."""
 
 TOOLS_OF_SLURM = frozenset({"squeue", "sacct", "sinfo", "scontrol", "scancel"})
 FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
@@ -59,6 +63,11 @@ def ask(*command: str, stdin: str | None = None, seconds: float | None = ANSWER_
         return ToolResult(None, "", str(error))
     # Not as text: a patch has to keep the line ends of its files.
     return ToolResult(done.returncode, *(said.decode(errors="replace") for said in (done.stdout, done.stderr)))
+
+
+def in_calls(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield as many ids, or names, at a time as one call takes."""
+    yield from (ids[first : first + IDS_PER_CALL] for first in range(0, len(ids), IDS_PER_CALL))
 
 
 def _environment_of_slurm() -> dict[str, str]:

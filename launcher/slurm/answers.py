@@ -77,11 +77,8 @@ class Patience(NamedTuple):
         if not self.seconds:
             return False
         # A tool that fails is left alone twice as long each time, and a slow one in proportion to what an answer cost.
-        wanted = (
-            self.seconds * 2 ** min(answer.failures, MOST_DOUBLINGS)
-            if answer.has_failed
-            else max(self.seconds, SLOW_FACTOR * answer.took)
-        )
+        doublings = min(answer.failures, MOST_DOUBLINGS)
+        wanted = self.seconds * 2**doublings if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
         return answer.age < min(wanted, MOST_SECONDS)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
 from launcher.slurm.query import ENDED_STATES
-from launcher.tools import MANY_JOBS_SECONDS, ask
+from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from sweeps.reading import Reading
 from train_core.whole_files import write_atomically
 
-IDS_PER_CALL = 500
 COLUMNS = (
     *("JobID", "JobName", "Cluster", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "Partition"),
     *("Account", "QOS", "NNodes", "NodeList", "AllocTRES", "TimelimitRaw", "ConsumedEnergyRaw"),
@@ -40,12 +39,12 @@ def keep_job_records(readings: Iterable[AnyReading]) -> int:
     none.
     """
     lacking = [each for each in readings if _lacks_record(each)]
-    parts = _parts([each.job_id or "" for each in lacking])
-    num_written, records = 0, dict(record for part in parts for record in _fetch_part(part) or ())
+    parts = in_calls([each.job_id or "" for each in lacking])
+    num_written, records = 0, _by_job(record for part in parts for record in _fetch_part(part) or ())
     for each in lacking:
         record = records.get(each.job_id or "")
         # The accounting may hear of a job's end only some time after its trial has ended.
-        if record is not None and _is_of(record, each) and record["State"].startswith(ENDED_STATES):
+        if record is not None and _is_of(record, each):
             with contextlib.suppress(OSError):
                 text = to_json(record, indent=1).decode()
                 write_atomically(each.folder.slurm_job, text, durable=False)
@@ -61,7 +60,7 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
     """
     by_job = {each.job_id: each for each in readings if _has_own_job(each) and each.job_id is not None}
     runs: dict[str, list[Mapping[str, str]]] = {}
-    for part in _parts(list(by_job)):
+    for part in in_calls(list(by_job)):
         # With --duplicates the accounting also shows the runs before a requeue, which are charged too.
         if (records := _fetch_part(part, ["--duplicates"])) is None:
             continue
@@ -72,6 +71,24 @@ def charged_times(readings: Iterable[Reading]) -> Mapping[str, ChargedTime]:
             if (reading := by_job.get(job)) and component in ("", "0") and _is_of(record, reading):
                 runs[reading.name].append(record)
     return {name: _charged_time(records) for name, records in runs.items()}
+
+
+def _by_job(records: Iterable[tuple[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+    """The records of jobs that have ended, by id; one of several components has the first's, with the energy of all."""
+    components: dict[str, list[dict[str, str]]] = {}
+    for job_id, record in records:
+        components.setdefault(job_id.partition("+")[0], []).append(record)
+    return {
+        job: each[0] | {"ConsumedEnergyRaw": _total([one["ConsumedEnergyRaw"] for one in each])}
+        for job, each in components.items()
+        if all(one["State"].startswith(ENDED_STATES) for one in each)
+    }
+
+
+def _total(joules: Sequence[str]) -> str:
+    """The sum; where a component was not measured, what Slurm says of that one."""
+    unmeasured = [each for each in joules if each == "0" or not each.isdigit()]
+    return unmeasured[0] if unmeasured else str(sum(map(int, joules)))
 
 
 def _charged_time(runs: Sequence[Mapping[str, str]]) -> ChargedTime:
@@ -101,11 +118,6 @@ def _lacks_record(reading: Reading) -> bool:
     # A trial that ran again has another job, which is younger than the record of the one before.
     is_old = path.exists() and path.stat().st_mtime < submission.submitted
     return reading.measurement is not None and (is_old or not path.exists())
-
-
-def _parts(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    # A command line may be only so long.
-    yield from (job_ids[first : first + IDS_PER_CALL] for first in range(0, len(job_ids), IDS_PER_CALL))
 
 
 def _fetch_part(job_ids: Sequence[str], options: Sequence[str] = ()) -> list[tuple[str, dict[str, str]]] | None:

@@ -10,12 +10,13 @@ import datetime
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from launcher.slurm.answers import FRESH, CommandAnswer, Patience, answer_of
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.texts import numbers
+from launcher.tools import in_calls
 
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
@@ -92,7 +93,7 @@ class SlurmSilent(Exception):
 
 
 def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, SlurmJobState]:
-    """States by job id (`12`, or `12_3` for an array element), in at most three calls for all of them.
+    """States by job id (`12`, or `12_3` for an array element), in few calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
     controller has forgotten; where there is no accounting, those are absent. So are jobs that live only in the books:
@@ -138,28 +139,33 @@ def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[
     return {job_id: state for job_id, state in selected.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--name"], wanted: Iterable[str], patience: Patience) -> dict[str, SlurmJobState]:
+def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: Patience) -> dict[str, SlurmJobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
-    answer = answer_of(["squeue", *columns, f"{by}={','.join(wanted)}"], patience)
-    # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
-    if answer.has_failed and "Invalid job id" not in answer.complained:
-        raise SlurmSilent
-    return _add_answer_time(_parse_lines(answer.said), answer)
+    states: dict[str, SlurmJobState] = {}
+    for some in in_calls(wanted):
+        answer = answer_of(["squeue", *columns, f"{by}={','.join(some)}"], patience)
+        # If squeue has forgotten the only job that it was asked about, it fails with this message: an answer too.
+        if answer.has_failed and "Invalid job id" not in answer.complained:
+            raise SlurmSilent
+        states |= _add_answer_time(_parse_lines(answer.said), answer)
+    return states
 
 
 def _sacct(job_ids: set[str], patience: Patience) -> dict[str, SlurmJobState]:
     """The answer is empty where the site keeps no accounting."""
     columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
-    jobs = ",".join(_masters(job_ids))
     if not shutil.which("sacct"):
         return {}
-    answer = answer_of(["sacct", *columns, f"--jobs={jobs}"], patience)
-    if not answer.has_failed:
-        return _add_answer_time(_parse_lines(answer.said), answer)
-    if "accounting storage is disabled" in answer.complained:
-        return {}
-    raise SlurmSilent
+    states: dict[str, SlurmJobState] = {}
+    for some in in_calls(_masters(job_ids)):
+        answer = answer_of(["sacct", *columns, f"--jobs={','.join(some)}"], patience)
+        if answer.has_failed and "accounting storage is disabled" in answer.complained:
+            return {}
+        if answer.has_failed:
+            raise SlurmSilent
+        states |= _add_answer_time(_parse_lines(answer.said), answer)
+    return states
 
 
 def _masters(job_ids: set[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET
 from launcher.control.attempts import is_charged_still, news
 from launcher.control.budget import Budget
-from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times
+from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times, keep_job_records
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended
 from sweeps.folder.submission import Submission, SurroundingJob, write_submission
@@ -95,3 +96,29 @@ def test_what_slurm_has_not_told_a_minute_later_counts_at_least_as_what_was_seen
     entries = news(reading, History.of([]), Budget(UNLIMITED_BUDGET, None, 400.0), charged)
     (end,) = [each for each in entries if isinstance(each, Ended)]
     assert end.device_seconds == pytest.approx(device_seconds, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "joules"),
+    [
+        ({"": "COMPLETED 700"}, "700"),
+        ({"+0": "COMPLETED 700", "+1": "CANCELLED by 0 50"}, "750"),
+        ({"+0": "COMPLETED 700", "+1": "COMPLETED 0"}, "0"),
+        ({"+0": "COMPLETED 700", "+1": "RUNNING 50"}, None),
+    ],
+    ids=["one type of nodes", "two", "two, of which one has no meters", "one component runs on"],
+)
+def test_the_record_of_a_job_over_several_types_of_nodes_is_kept_with_the_energy_of_all(
+    parts: dict[str, str], joules: str | None, ended: Callable[..., TrialReading], tools: Callable[..., None]
+) -> None:
+    reading = ended(ago=1.0)
+    told = []
+    for component, said in parts.items():
+        state, _, energy = said.rpartition(" ")
+        cells = {"JobID": JOB + component, "JobName": "ours", "State": state, "ConsumedEnergyRaw": energy}
+        told.append("|".join(cells.get(column, "") for column in COLUMNS))
+    tools(sacct="printf '%s\\n' " + " ".join(f"'{each}'" for each in told))
+    assert keep_job_records([reading]) == (joules is not None)
+    assert (joules is None) != reading.folder.slurm_job.exists()
+    if joules is not None:
+        assert json.loads(reading.folder.slurm_job.read_text())["ConsumedEnergyRaw"] == joules

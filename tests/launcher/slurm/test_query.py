@@ -137,3 +137,14 @@ def test_how_a_person_likes_squeue_to_show_jobs_changes_no_answer(
     for name, value in {"SQUEUE_USERS": "me", "SLURM_TIME_FORMAT": "relative", "SLURM_CLUSTERS": "FAILED"}.items():
         monkeypatch.setenv(name, value)
     assert {job_id: state.name for job_id, state in query_jobs(["7", "8"]).items()} == {"7": "COMPLETED", "8": "FAILED"}
+
+
+@pytest.mark.parametrize("names", [True, False], ids=["names", "numbers"])
+def test_thousands_of_jobs_are_asked_about_in_parts(names: bool, tools: Tools) -> None:
+    one_line = """for told in "$@"; do :; done; first=${told#*=}; echo "${first%%,*}|RUNNING|N/A||${first%%,*}|" """
+    tools(squeue=one_line.replace("${first%%,*}|R", "7|R") if names else one_line, sacct="true")
+    if names:
+        wanted = [f"trisweep-a-sweep-of-mixed-trials-{n:08x}" for n in range(6000)]
+        assert {state.job_name for state in query_named(wanted).values()} == {wanted[-500]}
+    else:
+        assert len(query_jobs(map(str, range(100_000, 101_001)))) == 3
