@@ -33,6 +33,8 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 OWN_OPTIONS = frozenset({"array", "output", "error", "nodes", "ntasks_per_node", "job_name", "open_mode", "time"})
 """These options follow from the trials, or have a key of their own under `slurm`."""
+OTHER_CLUSTERS = frozenset({"clusters", "M"})
+"""These send a job where squeue, which is not told, knows nothing of it: each trial would be submitted again."""
 
 
 def sbatch_parameters(
@@ -199,6 +201,10 @@ def _extra(slurm: SlurmSpec) -> dict[str, Any]:
         if name in OWN_OPTIONS:
             remedy = "Use the key of its own under slurm, or leave it to the trial."
             raise ConfigError(f"slurm.extra_sbatch.{option}", value, "cannot be set here", remedy)
+        if option in OTHER_CLUSTERS:
+            problem = "sends jobs to a cluster that the other tools of Slurm are not asked about"
+            remedy = f"Leave it out, and give the command after `export SLURM_CLUSTERS={value}`, which holds for all."
+            raise ConfigError(f"slurm.extra_sbatch.{option}", value, problem, remedy)
         if value is not False:
             extra[name if name in _get_default_parameters() else option] = value
     return extra
