@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from conf.compose.load import settings_of
 from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
 from conf.nearest import nearest
@@ -96,15 +97,16 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _of_step(objective: Objective, experiment: Experiment, step: Performance | Estimate) -> float:
-    device, devices = experiment.cluster.device, experiment.parallel.world_size
+    devices = experiment.parallel.world_size
     match objective:
         case "throughput":
             return step.model_flops_per_second_per_device
         case "dollars":
-            assert device.price_per_hour is not None, "a sweep for money is planned only where there is a price"
-            return device.price_per_hour * devices / SECONDS_PER_HOUR / step.tokens_per_second * TRILLION
+            price = experiment.price_per_hour
+            assert price is not None, "a sweep for money is planned only where there is a price"
+            return price * devices / SECONDS_PER_HOUR / step.tokens_per_second * TRILLION
         case "energy":
-            return device.watts * devices / step.tokens_per_second
+            return experiment.watts * devices / step.tokens_per_second
     return step.step_seconds
 
 
@@ -134,9 +136,8 @@ class Comparison:
             problem = "decides the number of steps, and training.num_steps is given as well"
             remedy = "Give only one of search.tokens and training.num_steps."
             raise ConfigError("search.tokens", int(tokens), problem, remedy)
-        if "dollars" in self.objectives and part_at(self.tree, "cluster.device.price_per_hour") is None:
-            problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
-            raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)
+        if "dollars" in self.objectives:
+            self._require_prices()
         for figure in filter(None, map(figure_of, self.objectives)):
             self._require_measured(figure)
         if "loss" in self.objectives:
@@ -145,6 +146,17 @@ class Comparison:
             problem = f"would favour small steps: the sweep varies {varied[0]}"
             remedy = "Seek throughput, dollars or energy, which are per token, or leave that key alone."
             raise ConfigError("search.objective", "step_time", problem, remedy)
+
+    def _require_prices(self) -> None:
+        settings = settings_of(self.tree)
+        others = [block.cluster for block in settings.mixed or () if block.cluster.name != settings.cluster.name]
+        problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
+        for cluster in (settings.cluster, *others):
+            if cluster.device.price_per_hour is None:
+                if cluster is not settings.cluster:
+                    problem = f"is not known of {cluster.name}, a part of the mixed job, and money is sought"
+                    remedy = f"Set device.price_per_hour in the file of cluster {cluster.name}."
+                raise ConfigError("cluster.device.price_per_hour", None, problem, remedy)
 
     def _require_measured(self, figure: str) -> None:
         stages = part_at(self.tree, "sweep.stages") or {}

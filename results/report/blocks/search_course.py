@@ -84,7 +84,7 @@ def _course(results: Sequence[TrialReading], proposed: frozenset[str], objective
 
 def _value(objective: Objective, reading: TrialReading) -> float | None:
     experiment = reading.experiment
-    if objective == "dollars" and experiment and experiment.cluster.device.price_per_hour is None:
+    if objective == "dollars" and experiment and experiment.price_per_hour is None:
         return None
     value = measured_value(objective, reading)
     return value if value is not None and math.isfinite(value) else None

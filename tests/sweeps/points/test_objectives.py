@@ -1,0 +1,37 @@
+"""What a sweep seeks, as values of its trials."""
+
+from __future__ import annotations
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.types.sweep_spec import Objective, PointSet
+from sweeps.points.objectives import Comparison, predicted_value
+from tests.composed import compose_tree, load
+from train_core.costs import IMPLEMENTATIONS, estimate
+
+MIXED = (
+    *("cluster=selene", "precision=bf16", "batch.global_batch_size=16", "model.num_layers=3"),
+    *("parallel.world_size=24", "parallel.pipeline_parallel_size=3", "mixed=dgx-h100:8+selene:16"),
+)
+
+
+@pytest.mark.parametrize("objective", ["dollars", "energy"])
+def test_money_and_energy_of_a_mixed_job_are_those_of_all_its_devices(objective: Objective) -> None:
+    experiment = load(MIXED).experiment()
+    predicted = estimate(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
+    per_second = 0.0
+    for block in experiment.blocks:
+        price = block.cluster.device.price_per_hour
+        assert price is not None
+        of_a_device = block.cluster.device.watts if objective == "energy" else price / 3600 * 1e12
+        per_second += block.num_devices * of_a_device
+    assert predicted_value(objective, experiment, predicted) == pytest.approx(per_second / predicted.tokens_per_second)
+
+
+def test_money_is_not_sought_where_a_part_of_the_mixed_job_has_no_price() -> None:
+    tree, blocks = compose_tree(MIXED), [block.model_dump() for block in load(MIXED).experiment().blocks]
+    blocks[0]["cluster"]["device"]["price_per_hour"] = None
+    with pytest.raises(ConfigError, match=r"price_per_hour = None: is not known of dgx-h100, a part of the mixed job"):
+        Comparison(("dollars",), PointSet(points=(), baseline={}), [], {**tree, "mixed": blocks}).require_sound()
+    Comparison(("dollars",), PointSet(points=(), baseline={}), [], tree).require_sound()
