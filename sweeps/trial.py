@@ -261,13 +261,24 @@ class SweepFolder:
         """The folder of the sweep of that name, at that place, which was planned last; None where there is none.
 
         Raises:
-            UsageError: its record cannot be read.
+            UsageError: its record cannot be read, or none can whose folder may be that of the sweep.
         """
         started = cls.started_in(output_dir, f"{name}-{place}")
         # A record is written when its sweep is planned, so that the youngest is that of the last command.
         youngest_first = sorted(started, key=lambda folder: folder.record.stat().st_mtime, reverse=True)
-        # The folder of a sweep with a longer name, such as lr-fine beside lr, matches too.
-        return next((folder for folder in youngest_first if folder.read_record().name == name), None)
+        unreadable: UsageError | None = None
+        for folder in youngest_first:
+            try:
+                if folder.read_record().name == name:
+                    return folder
+            except UsageError as error:
+                # The folder of a sweep with a longer name, such as lr-fine beside lr, matches too.
+                if "-" not in folder.path.name.removeprefix(f"{name}-"):
+                    raise
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
+        return None
 
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from conf.plan.knobs import LAYOUT_KEYS
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
-from sweeps.labels import name_of_point
+from sweeps.labels import LONGEST_IN_FOLDER, name_of_point
 from sweeps.planner.points import planned_points
 from sweeps.planner.request import KNOB_KEYS, request
 from sweeps.points.axes import (
@@ -36,6 +37,9 @@ from train_core.costs import IMPLEMENTATIONS, Estimate, estimates
 
 MEMORY_MARGIN = 1.1
 """The share of a device's memory up to which a plan is tried if a search asks for it: predictions may be too high."""
+
+MOST_BYTES_OF_NAME = 255
+"""Of a folder, on the usual file systems."""
 
 JOB_GROUPS = frozenset({"sweep", "slurm", "tracking", "output_dir", "budget", "controller", "launcher", "notify"})
 """Overrides in these groups name the sweep or say how its jobs are requested. They do not change what is measured."""
@@ -282,9 +286,13 @@ def _experiment(tree: Tree, point: Point) -> Experiment:
 
 
 def _name_of(point: Point) -> str:
-    """A folder-safe name for a point that is no experiment."""
+    """A folder-safe name for a point that is no experiment; one that no file system takes is cut short."""
     parts = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in point.items()]
-    return "infeasible-" + "-".join(parts).replace("/", "_")
+    name = ("infeasible-" + "-".join(parts).replace("/", "_")).encode()
+    if len(name) <= MOST_BYTES_OF_NAME:
+        return name.decode()
+    digest = hashlib.sha256(name).hexdigest()[:FEWEST_DIGITS]
+    return f"{name[:LONGEST_IN_FOLDER].decode(errors='ignore')}-{digest}"
 
 
 def _shortfall(predicted: Estimate) -> str:

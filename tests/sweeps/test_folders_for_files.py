@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,19 @@ def test_a_trials_steps_that_are_a_folder_are_put_aside_and_the_others_are_read(
     assert [path.name.partition(".")[0] for path in first.folder.damaged_files()] == ["metrics"]
     assert [each.performance is not None for each in Sweep.stored_in(folder).read()] == [True, True]
     assert second.folder.damaged_files() == []
+
+
+def test_a_damaged_record_of_a_sweep_with_a_longer_name_does_not_hide_the_older_one(folder: SweepFolder) -> None:
+    output_dir, other = folder.path.parent, SweepFolder(folder.path.parent / "test-big-local")
+    other.path.mkdir()
+    other.record.write_text("{torn")
+    os.utime(folder.record, (1.0, 1.0))
+    found = SweepFolder.planned_last(output_dir, "test")
+    assert found is not None
+    assert found.path == folder.path
+    folder.record.write_text("{torn as well")
+    with pytest.raises(UsageError, match=r"test-local/sweep\.json cannot be read"):
+        SweepFolder.planned_last(output_dir, "test")
+    folder.record.unlink()
+    with pytest.raises(UsageError, match=r"test-big-local/sweep\.json cannot be read"):
+        SweepFolder.planned_last(output_dir, "test")

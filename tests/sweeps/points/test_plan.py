@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conf.errors import ConfigError, UsageError
-from sweeps.points.plan import plan_sweep
+from conf.types.schema import Value
+from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.trial import SweepFolder, SweepRecord
-from tests.composed import composed
+from tests.composed import compose_tree, composed
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +128,17 @@ def test_the_record_keeps_no_password() -> None:
     record = plan_sweep(composed(["sweep=smoke", "tracking=server", address]), proxy=False, git_sha="abc")
     assert record.tracking.uri == "https://runs.example"
     assert "secret" not in record.model_dump_json()
+
+
+def test_a_point_of_many_keys_that_cannot_exist_has_a_name_that_a_folder_may_have() -> None:
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "virtual_pipeline_size")
+    point: dict[str, Value] = {f"parallel.{name}": 3 for name in (*sizes, "recompute_every", "zero_stage")}
+    point |= {"parallel.sequence_parallel": False, "parallel.schedule": "1f1b", "parallel.world_size": 2}
+    point |= {
+        "batch.micro_batch_size": 1,
+        "batch.global_batch_size": 8,
+        "training.learning_rate": 0.00012345678901234567,
+    }
+    names = [trial_of(compose_tree(["sweep=smoke"]), {**point, "training.seed": seed}, "").trial_id for seed in (1, 2)]
+    assert len(set(names)) == 2
+    assert all(name.startswith("infeasible-") and len(name) < 255 for name in names)
