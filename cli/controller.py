@@ -17,6 +17,8 @@ from launcher.controller import submit_controller, sweep_of, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.own_jobs import requeue
+from sweeps.folder.history import History
+from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID"})
@@ -30,6 +32,13 @@ def run_in_slurm(folder: str) -> None:
         return
     _forget_own_job()
     sweep_folder = sweep_of(Path(folder))
+    # A person's order that comes while the report is written clears the end of the sweep: nobody else looks at it.
+    while _carry_out(sweep_folder) and not (left := History.kept_in(sweep_folder)).finished and not left.is_cancelled:
+        print("Orders have come meanwhile.", flush=True)
+
+
+def _carry_out(sweep_folder: SweepFolder) -> bool:
+    """Go on until this job has no more to do, or its time is over; True once the sweep has ended and was reported."""
     wait_until_free(sweep_folder, LOCK_SECONDS)
     with lock_folder(sweep_folder):
         up = take_up(sweep_folder)
@@ -41,15 +50,16 @@ def run_in_slurm(folder: str) -> None:
         except KeyboardInterrupt as stop:
             print(f"Stopped by signal {stop.args[0]}.", flush=True)
             if stop.args[0] != signal.SIGUSR2:
-                return
+                return False
             if settings.slurm.scheduler == "slurm":
                 requeue()
             else:  # PBS runs a job that has ended well no second time, so that another one follows it
                 print(f"Job {submit_controller(up.conductor.sweep, settings.slurm, settings.controller)} goes on.")
-            return
+            return False
     print(f"The sweep has ended: {step.finished}." if step.finished else "The sweep is paused.", flush=True)
     if step.finished:
         report_on(up.conductor.sweep, settings.tracking)
+    return bool(step.finished)
 
 
 def _forget_own_job() -> None:

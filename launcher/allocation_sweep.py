@@ -11,6 +11,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
+from launcher.control.carrier import carrying_job
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
 from launcher.control.rules import Rules, SweepStep
@@ -18,7 +19,6 @@ from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
-from launcher.slurm.own_jobs import live_job
 from launcher.slurm.query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
@@ -76,14 +76,14 @@ def submit_allocation(
         command: what a person orders beside the points.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, another process works on the folder, or an allocation carries
-            another sweep out than the command's.
+        UsageError: there is no sbatch, Slurm refuses, another process works on the folder, a controller goes on with
+            the sweep, or an allocation carries another sweep out than the command's.
         ConfigError: the folder cannot be written, or a trial would not fit into the allocation.
     """
     require_sbatch(slurm)
-    if live := live_job(sweep.folder.allocation):
-        order_of_live_job(sweep, rules or slurm_rules(slurm), command, live.job_id)
-        return SubmittedAllocation(live.job_id, False, None)
+    if (live := carrying_job(sweep.folder, sweep.folder.allocation)) is not None:
+        order_of_live_job(sweep, rules or slurm_rules(slurm), command, live)
+        return SubmittedAllocation(live, False, None)
     shape = _shape(sweep, launcher, cluster)
     with lock_folder(sweep.folder):
         conductor = begin_sweep(sweep, Elsewhere(slurm), rules or slurm_rules(slurm), command, on_slurm=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.compose.load import Composition, compose
@@ -13,6 +13,7 @@ from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
+from launcher.control.carrier import carrying_job
 from launcher.control.composed_rules import rules_for, time_limit_here
 from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import SweepStep
@@ -20,7 +21,6 @@ from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.executor import SlurmExecutor
-from launcher.slurm.own_jobs import live_job
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
@@ -118,20 +118,20 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
 def resume_controller(sweep: Sweep) -> str | None:
     """Submit the job again that left a sweep when it was paused, and return its id; that of one that is still there.
 
-    None where no such job ever carried the sweep out.
+    None where no such job ever carried the sweep out, or where the sweep was cancelled.
 
     Raises:
         UsageError: Slurm does not answer, or refuses; or another process works on the folder.
     """
-    begun = History.kept_in(sweep.folder).begun
-    if begun is None or read_submission(sweep.folder.controller) is None:
+    history = History.kept_in(sweep.folder)
+    if history.begun is None or history.is_cancelled or read_submission(sweep.folder.controller) is None:
         return None
-    if (live := live_job(sweep.folder.controller)) is not None:
-        return live.job_id
-    settings = _compose_again(sweep.folder, begun).settings
+    if (live := carrying_job(sweep.folder)) is not None:
+        return live
+    settings = _compose_again(sweep.folder, history.begun).settings
     with lock_folder(sweep.folder):
-        if (live := live_job(sweep.folder.controller)) is not None:  # another command was faster
-            return live.job_id
+        if (live := carrying_job(sweep.folder)) is not None:  # another command was faster
+            return live
         return submit_controller(sweep, settings.slurm, settings.controller)
 
 
@@ -140,10 +140,13 @@ def start_now(sweep: Sweep) -> SweepStep | None:
     begun = History.kept_in(sweep.folder).begun
     if begun is None or not begun.on_slurm or holder(sweep.folder) is not None:
         return None
-    if live_job(sweep.folder.controller) is not None:
+    if carrying_job(sweep.folder) is not None:
         return None
     with lock_folder(sweep.folder):
-        return take_up(sweep.folder).conductor.advance()
+        conductor = take_up(sweep.folder).conductor
+        step, place = conductor.advance(), conductor.workplace
+        refusal = place.refusal if isinstance(place, SlurmQueue) else None
+        return step if refusal is None else replace(step, held=str(refusal))
 
 
 def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> SlurmSpec:

@@ -14,6 +14,7 @@ from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
 from launcher.control.budget import Budget
+from launcher.control.carrier import carrying_job
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
@@ -24,7 +25,6 @@ from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob
-from launcher.slurm.own_jobs import live_job
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import look_here
@@ -115,12 +115,13 @@ def carry_out_on_slurm(
     """Go on with the sweep through Slurm until it has ended.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        UsageError: there is no sbatch, Slurm refuses, or another process, or an allocation, carries the sweep out.
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
         KeyboardInterrupt: a signal came. The jobs go on, and so does the sweep with the same call.
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
+        carrying_job(sweep.folder, sweep.folder.controller)
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         with progress:
             return go_on(conductor, progress, poll_seconds)
@@ -137,18 +138,18 @@ def hand_over(
     """Have a small Slurm job go on with the sweep, and return its id. One that is queued or running is kept.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, another process works on the folder, or a job goes on with
-            another sweep than the command's.
+        UsageError: there is no sbatch, Slurm refuses, another process works on the folder, an allocation carries
+            the sweep out, or a job goes on with another sweep than the command's.
         ConfigError: the folder cannot be written, or the controller's time limit is too short.
     """
     require_scheduler(slurm)
-    if (live := live_job(sweep.folder.controller)) is not None:
-        order_of_live_job(sweep, rules, command, live.job_id)
-        return live.job_id
+    if (live := carrying_job(sweep.folder, sweep.folder.controller)) is not None:
+        order_of_live_job(sweep, rules, command, live)
+        return live
     with lock_folder(sweep.folder):
-        if (live := live_job(sweep.folder.controller)) is not None:  # another command was faster
-            order_of_live_job(sweep, rules, command, live.job_id)
-            return live.job_id
+        if (live := carrying_job(sweep.folder, sweep.folder.controller)) is not None:  # another command was faster
+            order_of_live_job(sweep, rules, command, live)
+            return live
         conductor = begin_sweep(sweep, SlurmQueue(slurm), rules, command, on_slurm=True)
         return submit_controller(conductor.sweep, slurm, controller)
 
@@ -164,11 +165,12 @@ def submit(
     """Submit what has neither a result nor a live job, and return at once.
 
     Raises:
-        UsageError: there is no sbatch, Slurm refuses, or another process works on the folder.
+        UsageError: there is no sbatch, Slurm refuses, or another process, or an allocation, carries the sweep out.
         ConfigError: the folder cannot be written, or an option of `slurm.extra_sbatch` is not free.
     """
     require_scheduler(slurm)
     with lock_folder(sweep.folder):
+        carrying_job(sweep.folder, sweep.folder.controller)
         queue = SlurmQueue(slurm, job)
         conductor = begin_sweep(sweep, queue, rules or slurm_rules(slurm), command, on_slurm=True)
         step = conductor.advance()

@@ -29,6 +29,7 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
     """Let a paused sweep go on. Its controller's job is submitted again if it has left."""
     from launcher.control.orders import resume as resume_sweep
     from launcher.controller import resume_controller
+    from sweeps.folder.history import History
     from sweeps.sweep import Sweep
 
     if as_json:
@@ -39,6 +40,9 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
     job_id = resume_controller(sweep)
     if job_id is not None:
         console.print(f"Job {job_id} goes on with the sweep.")
+    elif History.kept_in(sweep.folder).is_cancelled:
+        console.print("It is cancelled: nothing is started until the sweep is begun again, with")
+        print_unwrapped(f"  {command_by_name(sweep, Overrides.parse(overrides or ()), 'sweep')}")
     else:
         console.print("Where no other process carries it out, either of:")
         print_unwrapped(f"  {command_by_name(sweep, Overrides.parse(overrides or ()), 'sweep')}")

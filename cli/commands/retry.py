@@ -49,7 +49,9 @@ def retry(
     if not again:
         console.print("No trial has failed.")
     elif (step := start_now(sweep)) is not None:
-        console.print(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted.")
+        why = step.held or step.finished
+        not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
+        print_unwrapped(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted{not_all}.")
     else:
         words = command_by_name(sweep, Overrides.parse(overrides or ()), "sweep")
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")

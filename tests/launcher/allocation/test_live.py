@@ -12,8 +12,9 @@ from conf.errors import UsageError
 from conf.types.cluster_spec import ClusterSpec
 from launcher.allocation_sweep import request, submit_allocation
 from launcher.control.orders import SweepOrders
-from launcher.sweep import hand_over, slurm_rules
-from sweeps.folder.journal import Asked, Begun, Journal, Retried
+from launcher.controller import resume_controller
+from launcher.sweep import hand_over, slurm_rules, submit
+from sweeps.folder.journal import Asked, Begun, Cancelled, Journal, Retried
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -28,7 +29,7 @@ JOB = {"job_name": "trisweep-test-allocation-1a2b", "cluster": "alps"}
 
 
 @pytest.fixture
-def submit(folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf) -> Callable[[], str | None]:
+def submit_one(folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf) -> Callable[[], str | None]:
     """Submits the allocation of a sweep of one trial, or names the job that lives."""
     record = record_of([{"training.seed": 1}])
     folder.write_record(record)
@@ -46,7 +47,7 @@ def test_an_allocation_asks_for_all_memory_and_not_by_the_core_too(record_of: Re
 
 
 def test_no_second_allocation_is_submitted_where_slurm_cannot_know_the_first(
-    submit: Callable[[], str | None],
+    submit_one: Callable[[], str | None],
     folder: SweepFolder,
     slurm_submission: Callable[..., Submission],
     tools: Callable[..., None],
@@ -58,12 +59,12 @@ def test_no_second_allocation_is_submitted_where_slurm_cannot_know_the_first(
     )
     write_submission(folder.allocation, slurm_submission("12", **JOB))
     with pytest.raises(UsageError, match="its job is one of the Slurm cluster alps, and this machine asks jura"):
-        submit()
+        submit_one()
     assert not asked.exists()
 
 
 def test_the_number_of_an_allocation_that_is_found_by_its_name_is_written_down(
-    submit: Callable[[], str | None],
+    submit_one: Callable[[], str | None],
     folder: SweepFolder,
     slurm_submission: Callable[..., Submission],
     tools: Callable[..., None],
@@ -71,7 +72,7 @@ def test_the_number_of_an_allocation_that_is_found_by_its_name_is_written_down(
     found = f"echo '12|RUNNING|N/A||{JOB['job_name']}|'"
     tools(scontrol="echo 'ClusterName = alps'", squeue=found, sacct="true", srun="true", sbatch="exit 1")
     write_submission(folder.allocation, slurm_submission(None, **JOB))
-    assert submit() == "12"
+    assert submit_one() == "12"
     kept = read_submission(folder.allocation)
     assert kept is not None
     assert kept.job_id == "12"
@@ -88,9 +89,9 @@ def carry_out(
     """Gives a command to the sweep that a controller, or an allocation, carries out: job 12."""
     tools(
         scontrol="echo 'ClusterName = alps'",
-        squeue=f"echo '12|RUNNING|N/A||{JOB['job_name']}|'",
+        squeue=f'case $* in *--name=*) ;; *) echo "12|${{STATE:-RUNNING}}|N/A||{JOB["job_name"]}|" ;; esac',
         srun="true",
-        sbatch="exit 1",
+        sbatch="echo no more jobs >&2; exit 1",
     )
     write_submission(getattr(folder, request.param), slurm_submission("12", **JOB))
     slurm, settings = slurm_of(), load([])
@@ -131,3 +132,40 @@ def test_a_live_job_of_another_sweep_is_not_taken_for_that_of_the_command(
     Journal(folder.journal).append(Begun(overrides=(), on_slurm=True))
     with pytest.raises(UsageError, match="Job 12 carries the sweep out as it was planned before"):
         carry_out(record_of(seeds(num_points)), SweepOrders(budget, retry_failed=True))
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "RUNNING"])
+def test_a_job_that_only_ends_does_not_count_as_carrying_the_sweep_out(
+    state: str,
+    carry_out: Callable[..., str | None],
+    folder: SweepFolder,
+    record_of: RecordOf,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As between `trisweep cancel` and the end of the job that it had: a new one is to be submitted."""
+    record = record_of(seeds(1))
+    folder.write_record(record)
+    cancelled = [Cancelled(trial_id=None)] if state == "RUNNING" else []
+    Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True), *cancelled)
+    monkeypatch.setenv("STATE", state)
+    for module in ("controller", "allocation_sweep"):
+        monkeypatch.setattr(f"launcher.{module}.snapshot_code", lambda *_: folder.code / "0a1b")
+    if cancelled:
+        assert resume_controller(Sweep(folder, record)) is None
+    with pytest.raises(UsageError, match="no more jobs"):
+        carry_out(record, SweepOrders())
+
+
+def test_a_sweep_that_one_kind_of_job_carries_out_gets_none_of_the_other_kind(
+    carry_out: Callable[..., str | None], folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf
+) -> None:
+    sweep = Sweep(folder, record_of(seeds(1)))
+    folder.write_record(sweep.record)
+    runs, other = folder.controller, folder.allocation
+    if other.submission.exists():
+        runs, other = other, runs
+        with pytest.raises(UsageError, match=r"Job 12, of launcher=allocation, carries the sweep out already"):
+            submit(sweep, slurm_of())
+    runs.path.rename(other.path)
+    with pytest.raises(UsageError, match=r"Job 12, of launcher=\w+, carries the sweep out already.*`trisweep cancel`"):
+        carry_out(sweep.record, SweepOrders())

@@ -10,7 +10,10 @@ import pytest
 from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher import controller
+from launcher.control import carrier
 from launcher.control.orders import pause, remeasure_finished, require_not_paused, resume, retry
+from launcher.slurm.own_jobs import LiveJob
+from launcher.slurm.query import SlurmJobState
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Journal
 from sweeps.folder.submission import Submission, write_submission
@@ -91,7 +94,7 @@ def test_a_controller_that_another_command_has_submitted_meanwhile_is_taken(
     write_submission(sweep.folder.controller, slurm_submission("4", job_name="ours"))
     begun = Begun(overrides=("sweep=smoke",), on_slurm=True, config_dirs=())
     Journal(sweep.folder.journal).append(begun)
-    other = slurm_submission("5", job_name="ours")
-    answers = iter([None, other])
-    monkeypatch.setattr(controller, "live_job", lambda folder: next(answers))
+    other = LiveJob(slurm_submission("5", job_name="ours"), SlurmJobState("PENDING"))
+    answers = iter([None, None, other])
+    monkeypatch.setattr(carrier, "live_job", lambda folder: next(answers))
     assert controller.resume_controller(sweep) == "5"
