@@ -164,7 +164,7 @@ def _slow_device(ranks: Sequence[RankFacts], experiment: Experiment) -> Complain
 def _slow_link(ranks: Sequence[RankFacts], experiment: Experiment) -> Complaint | None:
     """The all-reduce over all ranks against the file's link between nodes; nobody can tell which node slows it."""
     cluster = experiment.cluster
-    link = next((link for link in cluster.links if link.num_devices > cluster.devices_per_node), None)
+    link = cluster.link_between_nodes
     rates = [each.bus_bytes_per_second for each in ranks if each.bus_bytes_per_second]
     if link is None or not rates or len({each.node for each in ranks}) == 1:
         return None

@@ -205,6 +205,11 @@ class ClusterSpec(Frozen):
     def num_devices(self) -> int:
         return self.num_nodes * self.devices_per_node
 
+    @property
+    def link_between_nodes(self) -> LinkSpec | None:
+        """The first link that reaches beyond a node; None where none does."""
+        return next((link for link in self.links if link.num_devices > self.devices_per_node), None)
+
     def can_give(self, num_devices: int) -> bool:
         """True if a job can have so many of its devices: a part of one node, or whole nodes."""
         fills_nodes = num_devices <= self.devices_per_node or num_devices % self.devices_per_node == 0

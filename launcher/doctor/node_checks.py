@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 
-from conf.types.cluster_spec import ClusterSpec, LinkSpec
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.node_report import NodeReport
@@ -99,7 +99,7 @@ def _link(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Check
         return
     rate, micros = first.link_bandwidth_bytes_per_second / GIGA, 1e6 * first.link_latency_seconds
     says = f"measured {rate:.3g} GB/s, {micros:.3g} microseconds with one device a node"
-    link = link_between_nodes(cluster)
+    link = cluster.link_between_nodes
     if link is None:
         yield NODES.ok("all-reduce", f"works; {says}. The file of {cluster.name} has no link between nodes")
         return
@@ -110,8 +110,3 @@ def _link(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Check
         yield NODES.warning("all-reduce", says, remedy)
     else:
         yield NODES.ok("all-reduce", says)
-
-
-def link_between_nodes(cluster: ClusterSpec) -> LinkSpec | None:
-    """The first link of the cluster's file that reaches beyond a node; None where none does."""
-    return next((link for link in cluster.links if link.num_devices > cluster.devices_per_node), None)
