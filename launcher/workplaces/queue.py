@@ -56,7 +56,7 @@ class SlurmQueue(Workplace):
             self._ended.pop(each.name, None)
         self.refusal = None
         try:
-            self.arrays += submit_trials(sweep, self.slurm, readings, self.job)
+            self.arrays += submit_trials(sweep, self.slurm, readings, self.job, ended=self._ended)
         except TooManyJobs as refusal:
             self.refusal = refusal
         before = {each.name: each.submission for each in readings}

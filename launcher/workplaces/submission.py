@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,19 +69,26 @@ def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[Jo
 
 
 def submit_trials(
-    sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading], job: SlurmJob = RUN_IN_SLURM
+    sweep: Sweep,
+    slurm: SlurmSpec,
+    readings: Sequence[TrialReading],
+    job: SlurmJob = RUN_IN_SLURM,
+    *,
+    ended: Mapping[str, TrialReading],
 ) -> list[SubmittedArray]:
     """Submit the trials that were read and return at once; every trial folder then names its job.
 
     Args:
         job: what each task of a job calls with the trial folder.
+        ended: the readings of trials whose end is known, by name: they are not read again.
 
     Raises:
         UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
     """
     require_scheduler(slurm)
     # The attempts are counted before `prepare` forgets what earlier ones left.
-    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], _avoided_nodes(sweep, readings)))
+    avoided = _avoided_nodes(sweep, readings, ended)
+    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], avoided))
     attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
     for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
@@ -136,9 +143,11 @@ def logs_folder(folder: SweepFolder) -> Path:
     return folder.submitit.absolute()
 
 
-def _avoided_nodes(sweep: Sweep, readings: Sequence[TrialReading]) -> dict[str, tuple[str, ...]]:
+def _avoided_nodes(
+    sweep: Sweep, readings: Sequence[TrialReading], ended: Mapping[str, TrialReading]
+) -> dict[str, tuple[str, ...]]:
     """The nodes that each trial is not to be given. Those that fail are known from all trials of the sweep."""
-    bad = bad_nodes(sweep.read())
+    bad = bad_nodes(ended.get(trial.trial_id) or sweep.read_trial(trial) for trial in sweep.record.trials)
     return {reading.name: nodes_to_avoid(reading, bad, _spare(reading)) for reading in readings}
 
 

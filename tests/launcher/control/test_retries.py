@@ -9,6 +9,7 @@ import pytest
 
 from cli.output.state_document import state_document
 from conf.compose.settings import UNLIMITED_BUDGET
+from conf.errors import UsageError
 from launcher.control.advance import Conductor
 from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_avoid
 from launcher.control.budget import Budget
@@ -17,12 +18,14 @@ from launcher.control.rules import Rules
 from launcher.slurm.texts import node_names
 from launcher.this_machine.capacity import MachineCapacity, Share
 from launcher.workplaces.here import ThisMachine
+from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.history import History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
 from tests.conftest import BuildRecord
+from tests.launcher.conftest import SlurmOf
 from train_core.measurement import Fault, Measurement, Outcome
 
 RULE = RetryRule(max_resubmits=2)
@@ -198,6 +201,32 @@ def test_an_order_for_a_trial_that_was_refused_waits_for_room(sweep: Sweep) -> N
     place.ledger.shares["another"] = Share(1, 0, ())
     conductor = Conductor(one, place, rules)
     assert [conductor.advance().num_waiting for _ in range(2)] == [1, 1]
+
+
+def test_trials_whose_end_is_known_are_not_read_again_for_the_nodes_that_failed_them(
+    sweep: Sweep,
+    attempted: Attempted,
+    slurm_of: SlurmOf,
+    tools: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be ten thousand of them, and trials start at every step."""
+    tools(sbatch="exit 1", srun="true", squeue="true", scontrol="true")
+    monkeypatch.setattr("launcher.workplaces.submission.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
+    ended, queue = attempted(0, Fault.PREFLIGHT, nodes=("n1",)), SlurmQueue(slurm_of())
+    first, *others = queue.read_trials(sweep)
+    read, read_trial = list[str](), Sweep.read_trial
+
+    def noting(own: Sweep, trial: Trial) -> TrialReading:
+        read.append(trial.trial_id)
+        return read_trial(own, trial)
+
+    monkeypatch.setattr(Sweep, "read_trial", noting)
+    with pytest.raises(UsageError):
+        queue.start(sweep, others[:1])
+    assert first.name == ended.name
+    assert others[1].name in read
+    assert ended.name not in read
 
 
 def _place(memory_bytes: int) -> ThisMachine:
