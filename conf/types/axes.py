@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
@@ -29,9 +30,8 @@ EXPRESSION_SIGN = "="
 """The mark at the beginning of a value that is computed from other keys."""
 MOST_VALUES = 100_000
 """The most values of one axis that are listed."""
-GRID_DIGITS, EXACT_DIGITS = 6, 12
-"""Significant digits of a value between the ends of a range, and of one that steps lead to. The latter are enough for
-any step, and hide what binary fractions add, as in 0.1 + 0.2."""
+GRID_DIGITS = 6
+"""Significant digits of a value between the ends of a range, to which no step leads."""
 
 
 def refusal(problem: str, remedy: str) -> PydanticCustomError:
@@ -126,9 +126,18 @@ class SweepAxis(Frozen):
         step = self.step or (1 if self.is_whole else None)
         if step is None or (self.high - self.low) / step > MOST_VALUES:
             return None
-        # The tiny surplus keeps the last step where a quotient falls just short of a whole number, as 0.3 / 0.1 does.
-        count = math.floor((self.high - self.low) / step * (1 + 1e-12)) + 1
-        return tuple(self._number(self.low + number * step) for number in range(count))
+        return tuple(self.after_steps(count, step) for count in range(self.num_steps(step) + 1))
+
+    def num_steps(self, step: float) -> int:
+        """How many steps lead from the lower end to the last value that is not above the higher one."""
+        if self.is_whole:
+            return int((self.high or 0) - (self.low or 0)) // int(step)
+        return int((_as_written(self.high or 0) - _as_written(self.low or 0)) // _as_written(step))
+
+    def after_steps(self, count: int, step: float) -> int | float:
+        """The value to which so many steps lead, as a person would write it, without what binary fractions add."""
+        low = self.low or 0
+        return int(low + count * step) if self.is_whole else float(_as_written(low) + count * _as_written(step))
 
     def holds(self, value: Value) -> bool:
         """True if a range contains a value."""
@@ -142,10 +151,15 @@ class SweepAxis(Frozen):
         shares = [number / (num - 1) for number in range(1, num - 1)]
         between = (low * (high / low) ** share if self.log else low + (high - low) * share for share in shares)
         # Few whole numbers near each other round to the same one.
-        return tuple(dict.fromkeys([low, *(self._number(value, GRID_DIGITS) for value in between), high]))
+        return tuple(dict.fromkeys([low, *(self._number(value) for value in between), high]))
 
-    def _number(self, value: float, digits: int = EXACT_DIGITS) -> int | float:
-        return round(value) if self.is_whole else float(f"{value:.{digits}g}")
+    def _number(self, value: float) -> int | float:
+        return round(value) if self.is_whole else float(f"{value:.{GRID_DIGITS}g}")
+
+
+def _as_written(number: float) -> Decimal:
+    """The number in decimals: 0.1, where a binary fraction is a little more."""
+    return Decimal(str(number))
 
 
 def _side_by_side(group: dict[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:

@@ -84,7 +84,7 @@ def ends(axis: SweepAxis) -> tuple[float, float, float | None]:
     step = axis.step or (1 if axis.is_whole and not axis.log else None)
     if step is None:
         return axis.low, axis.high, None
-    return axis.low, axis.low + math.floor((axis.high - axis.low) / step * (1 + 1e-12)) * step, step
+    return axis.low, axis.after_steps(axis.num_steps(step), step), step
 
 
 def draw_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
@@ -167,11 +167,10 @@ def _leads_to(axis: SweepAxis, value: int | float) -> bool:
 
 def _round(value: float, axis: SweepAxis) -> int | float:
     low, high, step = ends(axis)
-    if axis.is_whole:
-        whole = round(value) if step is None else low + round((value - low) / step) * step
-        return int(min(max(whole, low), high))
     if step is not None:
-        return float(f"{low + round((value - low) / step) * step:.12g}")
+        return min(max(axis.after_steps(round((value - low) / step), step), low), high)
+    if axis.is_whole:
+        return int(min(max(round(value), low), high))
     return min(max(float(f"{value:.{DRAWN_DIGITS}g}"), float(low)), float(high))
 
 

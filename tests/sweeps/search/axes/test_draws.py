@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 from optuna.trial import create_trial
 
@@ -9,7 +12,7 @@ from conf.compose.load import validate
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import spaces_of
-from sweeps.search.axes.draws import choices_of
+from sweeps.search.axes.draws import RandomDraws, choices_of, draw_point
 from sweeps.search.axes.tpe import distributions, quiet
 
 TREE = {"a": 0, "b": 0}
@@ -39,6 +42,23 @@ def test_a_tried_value_between_the_steps_of_a_range_is_none_of_its_choices(
         with quiet():
             known = distributions(spaces)
             create_trial(value=1.0, params=choices, distributions={name: known[name] for name in choices})
+
+
+def test_steps_lead_up_to_the_higher_end_whatever_binary_fractions_add() -> None:
+    lows, steps = (0.0, 0.1, 0.3, 0.05, 1.1, -0.7), (0.1, 0.3, 0.05, 0.15, 0.7, 1e-6)
+    for low, step, count in product(lows, steps, (2, 3, 5, 7, 12)):
+        axis: dict[str, Value] = {"low": low, "high": float(f"{low + count * step:.12g}"), "step": step}
+        spaces = spaces_of(validate(PointSet, {"axes": {"a": axis}, "points": [], "baseline": {}}), TREE, {})
+        known = distributions(spaces)  # an end between two steps makes Optuna warn, which fails here
+        dimension = spaces[0].dimensions[0]
+        assert dimension.axis is not None
+        values = dimension.axis.grid_values or ()
+        assert len(values) == count + 1
+        for value in values:
+            create_trial(value=1.0, params=choices_of(spaces, {"a": value}), distributions={"0:a": known["0:a"]})
+        chooser = RandomDraws(np.random.default_rng(0)).chooser()
+        drawn = {point["a"] for _ in range(20) if (point := draw_point(spaces, chooser)) is not None}
+        assert drawn <= set(values)
 
 
 def test_a_tried_point_at_which_a_value_cannot_be_computed_is_no_choice() -> None:
