@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOB, KNOBS
 from conf.types.schema import Value
+from sweeps.labels import dotted_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import Trial
@@ -20,6 +22,7 @@ RatesAre = Literal["measured", "predicted"]
 Set: TypeAlias = str | int | float | bool | None
 DERIVED_KNOBS = ("data_parallel_size", "layers_per_stage")
 """Follows from the other sizes, or has a value for every stage."""
+PLAN_KNOBS = tuple(knob.name for knob in KNOBS if knob.name not in DERIVED_KNOBS)
 WORDS = {
     "world_size": "number of devices",
     "tensor_parallel_size": "tensor-parallel size",
@@ -97,24 +100,25 @@ class KnobTable:
 def measured_table(results: Sequence[TrialReading]) -> KnobTable:
     """Return the table of what the trials of a sweep measured, and of those that ran out of memory."""
     points, baselines, disturbed = [], [], disturbances(results)
+    keys = _other_keys(result.trial for result in results)
     for result in results:
         if result.trial.trial_id in disturbed:
             continue  # a knob must not seem to do what something else on the machine did
         rate = result.performance.model_flops_per_second_per_device if result.performance else None
         if result.experiment is not None and (rate is not None or result.outcome is Outcome.OUT_OF_MEMORY):
-            points.append(KnobPoint(settings_of(result.experiment, result.trial.point), rate))
+            points.append(KnobPoint(settings_of(result.experiment, result.trial.point, keys), rate))
             baselines += [points[-1]] if result.trial.is_baseline else []
     started = [result for result in results if result.outcome not in (None, Outcome.INFEASIBLE)]
     return KnobTable("measured", _without_outsiders(points, baselines), len(started) - len(points))
 
 
-def predicted_table(trials: Iterable[Trial]) -> KnobTable:
+def predicted_table(trials: Sequence[Trial]) -> KnobTable:
     """Return the table of what is predicted of points; those that do not fit have no rate."""
-    points, baselines = [], []
+    points, baselines, keys = [], [], _other_keys(trials)
     for trial in trials:
         if trial.experiment is not None and trial.estimate is not None:
             rate = None if trial.infeasible_reason else trial.estimate.model_flops_per_second_per_device
-            points.append(KnobPoint(settings_of(trial.experiment, trial.point), rate))
+            points.append(KnobPoint(settings_of(trial.experiment, trial.point, keys), rate))
             baselines += [points[-1]] if trial.is_baseline else []
     return KnobTable("predicted", _without_outsiders(points, baselines))
 
@@ -128,13 +132,21 @@ def _without_outsiders(points: Sequence[KnobPoint], baselines: Sequence[KnobPoin
     return tuple(point for point in points if point.settings not in outside)
 
 
-def settings_of(experiment: Experiment, point: Mapping[str, Value]) -> dict[str, Set]:
-    """Every knob of the plan, and what else the sweep's point sets."""
-    knobs = [knob.name for knob in KNOBS if knob.name not in DERIVED_KNOBS]
-    settings: dict[str, Set] = {name: _plain(experiment.knob_value(name)) for name in knobs}
+def settings_of(experiment: Experiment, point: Mapping[str, Value], other_keys: Iterable[str]) -> dict[str, Set]:
+    """Every knob of the plan, and the values of these keys: the point's own, else those that it was run with."""
+    settings: dict[str, Set] = {name: _plain(experiment.knob_value(name)) for name in PLAN_KNOBS}
     settings["num_micro_batches"] = experiment.num_micro_batches
-    others = {key: value for key, value in point.items() if key.rsplit(".", 1)[-1] not in (*settings, *DERIVED_KNOBS)}
-    return settings | others
+    return settings | {key: point[key] if key in point else dotted_value(experiment, key) for key in other_keys}
+
+
+def _other_keys(trials: Iterable[Trial]) -> list[str]:
+    """What any point sets beside the knobs of a plan: blocks of axes, and axes on conditions, set different keys."""
+    known = (*PLAN_KNOBS, "num_micro_batches", *DERIVED_KNOBS)
+    return [
+        key
+        for key in dict.fromkeys(chain.from_iterable(each.point for each in trials))
+        if key.rsplit(".", 1)[-1] not in known
+    ]
 
 
 def columns_of(points: Sequence[KnobPoint]) -> tuple[KnobColumn, ...]:

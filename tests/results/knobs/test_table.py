@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conf.types.schema import Value
 from results.knobs.finding import published_order
 from results.knobs.table import KnobPoint, columns_of, knob_words, measured_table, predicted_table
 from tests.results.conftest import WriteSweep, performance, trial
@@ -92,3 +93,14 @@ def test_only_the_sweep_that_repeats_a_study_has_a_published_order() -> None:
     ]
     assert {place.confirmed for place in places} == {"no"}
     assert published_order("175b") == []
+
+
+def test_a_key_that_some_points_leave_to_the_configuration_has_its_value_there() -> None:
+    """Blocks of axes vary different keys, and an axis on a condition is missing in some points."""
+    key = "training.weight_decay"
+    swept = [trial(name, micro_batch_size=m) for name, m in (("a", 1), ("b", 2), ("c", 1), ("d", 2))]
+    points: list[dict[str, Value]] = [{}, {key: 0.1}, {"training.clip_gradient_norm": 1.0}, {key: 0.2}]
+    trials = [one.model_copy(update={"point": point}) for one, point in zip(swept, points, strict=True)]
+    table = predicted_table(trials)
+    assert [point.settings[key] for point in table.points] == [0.1, 0.1, 0.1, 0.2]
+    assert {column.name: column.values for column in columns_of(table.points)}[key] == (0.1, 0.2)
