@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from conf.compose.circles import circle_of
 from conf.compose.complaints import dotted_fields, first_complaint
 from conf.compose.plausible import doubts
 from conf.compose.settings import Settings
@@ -176,6 +177,10 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             return hydra.compose(root, overrides=texts, return_hydra_config=with_its_own)
+    except RecursionError:
+        if (circle := circle_of(overrides)) is not None:
+            raise circle from None
+        raise
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise _readable_error(error, overrides) from None
 

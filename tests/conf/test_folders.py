@@ -68,6 +68,23 @@ def test_the_command_line_holds_before_the_variable_and_that_before_the_file(
         assert own_folders() == (first, third, second, fourth)
 
 
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"mine": "other", "other": "mine"}, r"builds on itself: .*mine.yaml on .*other.yaml on .*mine.yaml. Take one"),
+        ({"selene": "selene"}, r"selene': builds on itself: .*selene.yaml has its own name .* such as my-selene.yaml"),
+        ({"mine": "/cluster: selene", "selene": "/cluster/selene"}, r"cluster = '?selene'?: builds on itself"),
+    ],
+)
+def test_a_file_that_builds_on_itself_is_named(own: Own, files: dict[str, str], complaint: str) -> None:
+    texts = {
+        f"cluster/{name}.yaml": f"defaults: [{{{of}}}]" if ":" in of else f"defaults: [{of}, _self_]"
+        for name, of in files.items()
+    }
+    with further_folders([own("a", texts)]), pytest.raises(ConfigError, match=complaint):
+        load([f"cluster={next(iter(files))}"])
+
+
 def test_slurm_settings_with_the_name_of_an_own_cluster_are_taken_without_asking(own: Own) -> None:
     text = (CONF_DIR / "slurm" / "default.yaml").read_text().replace("partition: null", "partition: ours")
     with further_folders([own("a", {**cluster("mine"), "slurm/mine.yaml": text})]):
