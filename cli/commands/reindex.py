@@ -11,7 +11,7 @@ import typer
 from cli.command_line.arguments import OverrideTexts, complete_sweep, composition_of
 from cli.output.console import complaints, print_unwrapped, shown_path
 from conf.credentials import hide_credentials
-from conf.errors import TrisweepError, UsageError
+from conf.errors import EXIT_FAILED, TrisweepError, UsageError
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
     """Write the runs of a sweep, or of all sweeps and trainings, into MLflow anew from what is on disk.
 
     Without a sweep, an SQLite store is moved aside and made anew; nothing of it is deleted.
+
+    Exit code 1: the store of a sweep that was left out did not answer.
     """
     from launcher.where import existing_folder
     from sweeps.sweep import Sweep
@@ -47,11 +49,15 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
         return
     if not SweepFolder.started_in(root, "*"):
         raise UsageError(f"There is no sweep in {root}", "Name the folder of sweeps with output_dir=PATH.")
-    write_all_anew(tracking, chosen, root)
+    if not write_all_anew(tracking, chosen, root):
+        raise typer.Exit(EXIT_FAILED)
 
 
-def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> None:
+def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> bool:
     """Write the runs of all sweeps and trainings of the folder; an SQLite store that is there is kept beside.
+
+    Returns:
+        True if all that could be read was written; what was not is named on stderr.
 
     Args:
         tracking, chosen: see `_write_anew`.
@@ -70,13 +76,18 @@ def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Pa
     if tracking.kind == "sqlite":
         for path in move_store_aside(root):
             print_unwrapped(f"The store that was there is kept as {shown_path(path)}")
-    written = set[Path]()
+    written, left_out = set[Path](), list[Path]()
     for sweep in sweeps:
-        written |= _write_anew(sweep, tracking, chosen, root)
+        try:
+            written |= _write_anew(sweep, tracking, chosen, root)
+        except TrisweepError as error:  # its own store may be one that does not answer
+            _say_left_out(sweep.folder.path, error)
+            left_out.append(sweep.folder.path)
     # A training whose sweep no longer knows the trial that it was begun from is there all the same.
-    for sweep in sweeps:
+    for sweep in (each for each in sweeps if each.folder.path not in left_out):
         others = [run for run in trainings_of(root, sweep.record.name) if run.folder.path not in written]
         written |= _write_trainings(others, sweep, chosen or sweep.record.tracking.signed_in_as(tracking), root)
+    return not left_out
 
 
 def _readable(folder: SweepFolder) -> Sweep | None:
@@ -86,8 +97,12 @@ def _readable(folder: SweepFolder) -> Sweep | None:
     try:
         return Sweep.stored_in(folder)
     except (TrisweepError, OSError) as error:
-        complaints.print(hide_credentials(f"{folder.path.name} is left out: {error}"), markup=False)
+        _say_left_out(folder.path, error)
         return None
+
+
+def _say_left_out(folder: Path, error: Exception) -> None:
+    complaints.print(hide_credentials(f"{folder.name} is left out: {error}"), markup=False)
 
 
 def _write_anew(sweep: Sweep, configured: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> set[Path]:

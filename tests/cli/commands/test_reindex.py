@@ -8,7 +8,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import typer
 
+from cli.commands.reindex import reindex
+from conf.compose.load import compose
+from conf.errors import UsageError
+from conf.overrides import Overrides
+from results.mlflow import sweep_import
+from sweeps.points.plan import plan_sweep
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
 from tests.cli.conftest import Command
 
 WHAT_STORES_SHARE = (
@@ -81,6 +90,27 @@ def test_a_store_stays_where_no_sweep_can_be_read(trisweep: Command, tmp_path: P
     assert done.returncode == 2
     assert f"No sweep in {tmp_path / 'runs'} can be read" in " ".join(done.stderr.split())
     assert store.read_bytes() == b"what is there"
+
+
+def test_a_sweep_whose_store_does_not_answer_costs_no_other_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = plan_sweep(compose(Overrides.parse(["sweep=smoke"])), proxy=False, git_sha="")
+    for name in ("a-local", "b-local"):
+        SweepFolder(tmp_path / name).write_record(record)
+
+    def import_into(sweep: Sweep, *_: object, **__: object) -> sweep_import.ImportSummary:
+        if sweep.folder.path.name == "a-local":
+            raise UsageError("no MLflow server answers", "Start it.")
+        return sweep_import.ImportSummary("", "", "", created=6, updated=0, unchanged=0)
+
+    monkeypatch.setattr(sweep_import, "import_sweep", import_into)
+    with pytest.raises(typer.Exit) as ended:
+        reindex(None, [f"output_dir={tmp_path}"])
+    assert ended.value.exit_code == 1
+    said = capsys.readouterr()
+    assert "a-local is left out: no MLflow server answers" in said.err
+    assert "b-local: 6 runs written" in said.out
 
 
 @pytest.mark.thorough  # than mlflow/test_sweep_import, where a damaged store is rebuilt
