@@ -114,7 +114,8 @@ def _differences(result: TrialReading, baseline: TrialReading) -> list[str]:
         "model": here.model.model_dump(exclude={"name"}) != base.model.model_dump(exclude={"name"}),
         "precision": here.precision != base.precision,
         "recompute": here.parallel.recompute != base.parallel.recompute,
-        "cluster": (here.cluster, here.mixed) != (base.cluster, base.mixed),
+        # By name, as in fingerprints: what was measured stays so when a calibration corrects the cluster's file.
+        "cluster": here.place != base.place,
         "device": _device(result) != _device(baseline),
     }
     return [name for name, differs in unequal.items() if differs]

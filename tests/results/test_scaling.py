@@ -12,7 +12,7 @@ from results.scaling import Scaling, scalings
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import measured_points
 from sweeps.trial import Trial
-from tests.results.conftest import ENVIRONMENT, FULL, performance, trial
+from tests.results.conftest import ENVIRONMENT, FULL, cluster, performance, trial
 from train_core.measurement import Environment, Measurement, Outcome, Performance
 from train_core.trial_folder import TrialFolder
 
@@ -114,12 +114,19 @@ def test_a_batch_that_grows_otherwise_is_not_comparable() -> None:
         ({"recompute": "full"}, "recompute"),
         ({"model": FULL}, "model"),
         ({"dtype": "bf16"}, "precision"),
+        ({"cluster": cluster("another-cluster")}, "cluster"),
     ],
 )
-def test_another_model_precision_or_recomputation_gives_no_number(change: dict[str, Any], named: str) -> None:
+def test_another_model_precision_recomputation_or_cluster_gives_no_number(change: dict[str, Any], named: str) -> None:
     other = against_baseline(measured_trial(300.0, 4, **change))
     assert (other.kind, other.efficiency, other.speed_up) == (None, None, None)
     assert named in other.note
+
+
+def test_a_cluster_whose_file_was_corrected_since_is_still_the_same() -> None:
+    before = cluster()
+    calibrated = before.model_copy(update={"efficiency": before.efficiency.model_copy(update={"matmul": 0.7})})
+    assert against_baseline(measured_trial(300.0, 4, cluster=calibrated)).kind == "strong"
 
 
 def test_another_device_gives_no_number() -> None:
