@@ -59,6 +59,11 @@ class SoughtPoint:
         return self.runs[0].reading
 
     @property
+    def is_number(self) -> bool:
+        """True if it came to a number in every objective."""
+        return all(map(math.isfinite, self.values))
+
+    @property
     def bounds(self) -> tuple[float, float]:
         half = self.half_width or 0.0
         return self.values[0] - half, self.values[0] + half
@@ -181,5 +186,5 @@ def best_measured(
     if record.seeks_rate:
         rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
         return next(((reading, (rate,)) for reading, rate in rates), None)
-    found = ((point.reading, point.values) for point in sought_points(record, readings))
-    return next(((reading, values) for reading, values in found if all(map(math.isfinite, values))), None)
+    found = (point for point in sought_points(record, readings) if point.is_number)
+    return next(((point.reading, point.values) for point in found), None)

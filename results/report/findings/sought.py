@@ -52,6 +52,8 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where
     points = sought_points(record, results)
     if not points:
         return "", "", ""
+    if not any(point.is_number for point in points):
+        return "The only point diverged." if len(points) == 1 else f"All {len(points)} points diverged.", "", ""
     if len(record.objective) > 1:
         return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points

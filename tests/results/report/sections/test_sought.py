@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from math import nan
 
 import pytest
 
+from conf.types.sweep_spec import Objective
+from results.report.findings.sought import sought_sentences
+from results.report.sections import answer
 from results.report.sections.sought import section
 from sweeps.trial import Trial
 from tests.results.conftest import WriteSweep, performance, trial
@@ -30,3 +34,16 @@ def test_of_points_that_all_reach_the_same_no_axis_is_said_to_matter(write_sweep
     assert found is not None
     assert len(rows_of(found, "sought-points")) == len(trials) == 12
     assert "Which axis mattered" not in text_of(found)
+
+
+@pytest.mark.parametrize("objective", [("loss",), ("loss", "step_time")])
+@pytest.mark.parametrize(("num_points", "headline"), [(1, "The only point diverged."), (2, "All 2 points diverged.")])
+def test_where_every_training_diverged_that_is_the_answer(
+    write_sweep: WriteSweep, objective: tuple[Objective, ...], num_points: int, headline: str
+) -> None:
+    trials = [trial(f"t{size}", micro_batch_size=size) for size in range(1, num_points + 1)]
+    sweep = write_sweep(trials, {each.trial_id: performance(100.0, final_loss=nan) for each in trials})
+    sought = sweep.record.model_copy(update={"objective": objective})
+    assert sought_sentences(sought, sweep.read(), "smoke") == (headline, "", "")
+    shown = answer.section(subject_of(sweep._replace(record=sought)))
+    assert (shown.finding, shown.blocks) == (headline, ())
