@@ -8,6 +8,7 @@ from pydantic import field_validator, model_validator
 
 from conf.credentials import HIDDEN, is_web_address
 from conf.errors import ConfigError
+from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.schema import Count, Frozen, NonNegative, Positive
 from conf.types.sites import SlurmSpec, TrackingSpec
@@ -115,7 +116,7 @@ class Settings(ExperimentParts):
     def _somewhere(cls, value: str) -> str:
         if not value.strip():
             raise ConfigError("output_dir", value, "is empty", "Give output_dir=PATH; a dot is the current folder.")
-        return value
+        return str(at_home(value, "output_dir")) if value.startswith("~") else value
 
     def experiment(self, stage: StagePlace | None = None) -> Experiment:
         """The experiment that these settings describe.

@@ -55,6 +55,10 @@ def test_a_key_that_the_chosen_file_leaves_to_its_default_is_set_like_any_other(
         assert load([extra]).slurm.extra_sbatch == {"mem": 0}
 
 
+def test_the_output_folder_may_begin_with_a_home() -> None:
+    assert load(["output_dir='~/x'"]).output_dir == str(Path.home() / "x")
+
+
 def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
     with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
         load(["sweep=175"])
@@ -81,6 +85,8 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("batch.micro_batch_size", r"override = 'batch\.micro_batch_size'"),
         ("output_dir=runs/é", r"output_dir = 'runs/é': holds characters .* Quote .*: \"output_dir='runs/é'\""),
         ("output_dir=a,b", r"output_dir = 'a,b': are several values.* or a text as \"output_dir='a,b'\""),
+        ("output_dir=~/x", r"output_dir = '~/x': holds characters .* Quote .*: \"output_dir='~/x'\""),
+        ("output_dir='~nobody-here/x'", r"output_dir = '~nobody-here/x': begins with the home of a user"),
         ("output_dir=", r"output_dir = '': is empty\. Give output_dir=PATH"),
         (
             "model=",
