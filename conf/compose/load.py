@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from conf.compose.tree import Tree, dotted_keys, value_at
 from conf.compose.wrong_overrides import (
     LOOK_LIKE,
     as_hydra_spells,
+    cleared_before,
     no_option,
     require_no_hidden_mapping,
     wrong_alone,
@@ -173,7 +175,8 @@ def _with_hydra(root: str, overrides: Overrides, *, with_its_own: bool = False) 
     _require_sweep(overrides)
     require_no_hidden_mapping(overrides)
     # Of two overrides of one key Hydra takes the later one, so those of the site come before the command's.
-    texts = [*(site_overrides() if root == ROOT else ()), *map(as_hydra_spells, overrides)]
+    own = chain.from_iterable((*cleared_before(each), as_hydra_spells(each)) for each in overrides)
+    texts = [*(site_overrides() if root == ROOT else ()), *own]
     try:
         with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
             return hydra.compose(root, overrides=texts, return_hydra_config=with_its_own)

@@ -16,6 +16,8 @@ from conf.overrides import Override, Overrides, for_a_shell
 
 MOST_NAMED = 10
 KEY = re.compile(r"[\w./@:-]+")
+POINTS = tuple(f"{of}.{name}" for of in ("sweep", "sweep.proxy") for name in ("axes", "baseline"))
+"""Mappings that are what the sweep is of, as lists of points are: what is stated of them is all of them."""
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
@@ -38,6 +40,18 @@ def as_hydra_spells(override: Override) -> str:
     if text.startswith(override.key) and override.pins and can_be_set(override.key):
         return f"++{text}"
     return f"+{text}" if text.startswith("sweep=") else text
+
+
+def cleared_before(override: Override) -> list[str]:
+    """Hydra's override that takes away what is there, where a stated mapping takes its place.
+
+    Hydra merges mappings, so that an empty one would change nothing, and axes would multiply those of the sweep's file.
+    A plus in front asks for merging.
+    """
+    value = (override.value or "").replace(" ", "")
+    is_whole = value == "{}" or (override.key in POINTS and value.startswith("{"))
+    is_plain = override.text.startswith(override.key) and override.pins and can_be_set(override.key)
+    return [f"++{override.key}=null"] if is_whole and is_plain else []
 
 
 def wrong_alone(override: Override) -> ConfigError | None:

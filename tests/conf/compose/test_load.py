@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose.load import compose_tree, load, settings_of
-from conf.compose.tree import value_at, with_values
+from conf.compose.tree import part_at, value_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.folders import CONF_DIR, options
 
@@ -57,6 +57,31 @@ def test_a_key_that_the_chosen_file_leaves_to_its_default_is_set_like_any_other(
 
 def test_the_output_folder_may_begin_with_a_home() -> None:
     assert load(["output_dir='~/x'"]).output_dir == str(Path.home() / "x")
+
+
+SEEDS = "sweep.axes={training.seed: [1, 2]}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "expected"),
+    [
+        ((SEEDS,), "sweep.axes", {"training.seed": [1, 2]}),
+        ((SEEDS, "+sweep.axes={data.kind: [a]}"), "sweep.axes", {"training.seed": [1, 2], "data.kind": ["a"]}),
+        (("sweep.axes={}",), "sweep.axes", {}),
+        (("sweep.baseline={ }",), "sweep.baseline", {}),
+        (("slurm=frontier", "slurm.extra_sbatch={}"), "slurm.extra_sbatch", {}),
+        (("slurm=frontier", "slurm.extra_sbatch={}", "slurm.extra_sbatch.mem=0"), "slurm.extra_sbatch", {"mem": 0}),
+    ],
+)
+def test_a_mapping_that_is_stated_whole_takes_the_place_of_the_files(
+    overrides: tuple[str, ...], key: str, expected: object
+) -> None:
+    assert part_at(compose_tree(["sweep=175b", *overrides]), key) == expected
+
+
+def test_axes_with_a_plus_are_added_to_the_sweeps_own() -> None:
+    axes = compose_tree(["sweep=175b", f"+{SEEDS}"])["sweep"]["axes"]
+    assert list(axes) == [*compose_tree(["sweep=175b"])["sweep"]["axes"], "training.seed"]
 
 
 def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
