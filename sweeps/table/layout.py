@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal
 
 from conf.errors import ConfigError
 from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
-from conf.types.schema import BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
+from conf.types.schema import MOST_SEQUENCES, BatchPlan, ExpertDispatcher, ParallelPlan, Recompute
 from sweeps.table.cells import Row, choice_of, flag_of, index_of, integer_of, match_in, text_of
 from sweeps.table.model import MOST_LAYERS
 
@@ -170,15 +171,19 @@ def _require_modelled(row: Row) -> None:
 
 def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     """Sequences of a step. A row that names none, and no pipeline, runs one micro-batch of each replica a step."""
-    replicas = parallel.world_size // (
-        parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.context_parallel_size
-    )
+    sizes = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size
+    replicas = max(1, parallel.world_size // math.prod(sizes))  # fewer devices than one takes are refused with all else
     local = _local_batch_of(row)
     micro_batch = integer_of(row, "micro_batch", default=_usual_micro_batch(local, parallel.pipeline_parallel_size))
     if text_of(row, "global_batch") or (parallel.pipeline_parallel_size > 1 and local is None):
         return BatchPlan(global_batch_size=integer_of(row, "global_batch"), micro_batch_size=micro_batch)
     many = MANY_MICRO_BATCHES if flag_of(row, "grad_reduce_excluded", default=False) else 1
     of_replica = micro_batch * many if local is None else local
+    if of_replica * replicas > MOST_SEQUENCES:
+        problem = f"makes {of_replica * replicas:,} sequences of a step, on {replicas:,} replicas"
+        remedy = f"Correct it, or fill in global_batch with up to {MOST_SEQUENCES:,}."
+        column = "micro_batch" if local is None else "local_batch"
+        raise ConfigError(column, text_of(row, column), problem, remedy)
     return BatchPlan(global_batch_size=of_replica * replicas, micro_batch_size=micro_batch)
 
 

@@ -114,6 +114,22 @@ def test_a_step_without_a_stated_batch_is_one_micro_batch_of_each_replica() -> N
     assert batch(tp="4", cp="2") == 2 * 8
 
 
+@pytest.mark.parametrize(
+    ("cells", "complaint"),
+    [
+        ({"micro_batch": "100000000"}, "micro_batch = '100000000': makes 6,400,000,000 sequences of a step, on 64 rep"),
+        ({"micro_batch": "", "local_batch": "100000000"}, "local_batch = '100000000': makes 6,400,000,000 sequences"),
+    ],
+)
+def test_more_sequences_than_any_step_has_are_told_by_their_column(cells: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        batch(**cells)
+
+
+def test_fewer_devices_than_one_replica_takes_are_left_for_the_setup_to_refuse() -> None:
+    assert batch(cp="128") == 2
+
+
 def test_a_rate_without_the_reduction_of_gradients_is_that_of_many_micro_batches() -> None:
     assert batch(notes="steady tok/s, gradient all-reduce excluded") == 2 * 64 * MANY_MICRO_BATCHES
 
