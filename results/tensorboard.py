@@ -16,6 +16,7 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
+from results.mlflow.metric_keys import RANK_MEMORY
 from results.mlflow.run_content import LoggedMetric, RunContent
 from train_core.whole_files import write_atomically
 
@@ -92,11 +93,11 @@ def _write_file(content: RunContent, last_step: int, folder: Path) -> None:
 
 def _metrics_at_steps(content: RunContent, last_step: int) -> Iterator[LoggedMetric]:
     """The steps that are new, and, once the trial has ended, what is known of it as a whole, where its curves end."""
-    for metric in content.metrics_after(last_step):
-        if metric.step:
-            yield metric
-        elif content.end_ms is not None:
-            yield metric._replace(step=content.last_step)
+    yield from (metric for metric in content.steps.metrics if metric.step > last_step)
+    if content.end_ms is not None:
+        for metric in content.metrics:
+            of_ranks = metric.key == RANK_MEMORY  # which has the rank in the place of the step
+            yield metric if of_ranks else metric._replace(step=content.last_step)
 
 
 def _scalar_event(metric: LoggedMetric) -> Any:

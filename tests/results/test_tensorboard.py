@@ -27,7 +27,10 @@ def content(steps: int, *, attempt: str = "first", end_ms: int | None = None) ->
         attempt=attempt,
         tags={},
         params={"tp": "2"},
-        metrics=(LoggedMetric("pred/step_s", 0.5, 500, 0),),
+        metrics=(
+            LoggedMetric("pred/step_s", 0.5, 500, 0),
+            *(LoggedMetric("meas/rank_mem_GiB", 1.0 + rank, 4000, rank) for rank in range(3)),
+        ),
         steps=StepHistory(repr(history).encode(), lambda: history),
     )
 
@@ -52,6 +55,8 @@ def test_a_trial_that_goes_on_gets_only_its_new_steps(tmp_path: Path) -> None:
     write_events([content(3, end_ms=4000)], tmp_path)
     assert losses(folder) == [(1, 9.0), (2, 8.0), (3, 7.0)]
     assert [event.step for event in read(folder).Scalars("pred/step_s")] == [3], "the whole trial's, at its end"
+    memory = [(event.step, event.value) for event in read(folder).Scalars("meas/rank_mem_GiB")]
+    assert memory == [(0, 1.0), (1, 2.0), (2, 3.0)], "the rank is in the place of the step, also of rank 0"
     assert "_hparams_/session_start_info" in read(folder).summary_metadata
 
 
