@@ -19,8 +19,9 @@ FORMAT = repr((VERSION, STEPS, SYSTEM))
 
 DIGITS = 5
 
-MAX_TAG_LENGTH = 4000
-"""MLflow promises to take 5,000 bytes, and a letter may need more than one."""
+MAX_TAG_LENGTH, MAX_PARAM_LENGTH = 4000, 6000
+"""MLflow promises to take 5,000 bytes of a tag, and a letter may need more than one. Of a parameter it keeps so many
+letters, and one that comes back shorter than it was sent would count as changed."""
 
 STATUS = {
     None: "SCHEDULED",
@@ -127,3 +128,8 @@ def milliseconds(time_seconds: float) -> int:
 def tag(text: str) -> str:
     """Text as long as MLflow takes."""
     return text[:MAX_TAG_LENGTH]
+
+
+def param(value: object) -> str:
+    """The text of a parameter, as long as MLflow keeps it."""
+    return str(value)[:MAX_PARAM_LENGTH]

@@ -8,7 +8,7 @@ from functools import partial
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS, knob_value
 from results.mlflow import metric_keys
-from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, StepHistory, at, milliseconds, tag
+from results.mlflow.run_content import STATUS, LoggedMetric, RunContent, StepHistory, at, milliseconds, param, tag
 from results.scaling import Scaling
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepRecord
@@ -57,7 +57,7 @@ def trial_run(record: SweepRecord, result: TrialReading, related: Related) -> Ru
         run,
         name=name,
         tags=run.tags | {key: tag(value) for key, value in tags.items()},
-        params={key: str(value) for key, value in trial.point.items()} | run.params,
+        params={key: param(value) for key, value in trial.point.items()} | run.params,
         metrics=(*run.metrics, *sought, *figures, *scaled),
     )
 
@@ -157,13 +157,13 @@ def _params(experiment: Experiment | None) -> dict[str, str]:
     if experiment is None:
         return {}
     knobs = {
-        knob.label.format("") or knob.name: str(knob_value(knob.name, experiment.parallel, experiment.batch))
+        knob.label.format("") or knob.name: param(knob_value(knob.name, experiment.parallel, experiment.batch))
         for knob in KNOBS
         if knob.name != "world_size"
     }
     sizes = {"devices": str(experiment.parallel.world_size), "nodes": str(experiment.num_nodes)}
     tree = experiment.model_dump(mode="json", include=set(GROUPS))
-    return knobs | sizes | {f"{group}.{name}": str(value) for group in GROUPS for name, value in tree[group].items()}
+    return knobs | sizes | {f"{group}.{name}": param(value) for group in GROUPS for name, value in tree[group].items()}
 
 
 def _step_metrics(result: Reading) -> list[LoggedMetric]:

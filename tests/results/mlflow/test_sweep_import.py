@@ -158,6 +158,19 @@ def test_a_long_training_is_a_run_of_its_own_and_grows(
     assert store.load().created == 6, "the sweep's own runs are others"
 
 
+def test_a_value_longer_than_mlflow_keeps_is_no_reason_for_another_run(store: Store) -> None:
+    trials = store.record.trials
+    long = {"trainer.flags.config": "x" * 7000}
+    changed = [one.model_copy(update={"point": long}) if one.trial_id == "two" else one for one in trials]
+    store.record = store.record.model_copy(update={"trials": tuple(changed)})
+    write_steps(store.folder, "two", range(1, 4))
+    store.load()
+    first = store.runs()["two"].info.run_id
+    write_steps(store.folder, "two", (4, 5))
+    assert store.load().created == 0
+    assert store.runs()["two"].info.run_id == first
+
+
 def test_outcomes_become_statuses_and_causes_become_tags(store: Store) -> None:
     store.load()
     runs = store.runs()
