@@ -37,6 +37,11 @@ def hide_credentials(text: str) -> str:
     return WEBHOOK.sub(rf"\1{HIDDEN}", USER_INFO.sub(f"{HIDDEN}@", text))
 
 
+def shown_value(key: str, value: object) -> object:
+    """The value as messages may show it: `***` of a webhook's address, and of a variable of jobs."""
+    return HIDDEN if key == SECRET_KEY or f"{key}.".startswith("slurm.environment.") else value
+
+
 def has_hidden_variables(override: str) -> bool:
     """True if it gives variables of jobs what stands for values that are hidden."""
     return OF_ENVIRONMENT.fullmatch(override) is not None and HIDDEN in override

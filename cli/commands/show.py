@@ -11,7 +11,7 @@ import yaml
 from cli.command_line.arguments import AsJson, OverrideTexts, composition_of
 from cli.output.console import print_json, print_unwrapped
 from conf.compose.model_from import KEY
-from conf.credentials import hide_credentials, shown_tree
+from conf.credentials import hide_credentials, hide_variables, shown_tree
 from conf.folders import option_called, options, shown_source
 from conf.overrides import Overrides
 
@@ -39,7 +39,7 @@ def show(overrides: OverrideTexts = None, everything: All = False, as_json: AsJs
         for key, path in sources.get(name, {}).items():
             print_unwrapped(f"# {key}: {path}")
         for override in (each for each in own if each.group == name and each.pins):
-            print_unwrapped(f"# {hide_credentials(override.text)} from the command line")
+            print_unwrapped(f"# {hide_credentials(hide_variables(override.text))} from the command line")
         print_unwrapped(hide_credentials(yaml.safe_dump({name: values}, sort_keys=False)))
 
 

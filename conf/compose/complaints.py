@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from conf.compose.settings import Settings
+from conf.credentials import shown_value
 from conf.errors import ConfigError
 from conf.nearest import nearest
 
@@ -43,7 +44,7 @@ def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str)
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         return ConfigError(key, complaint["input"], "is not a group of values", _entries(field_names(model, parts)))
     remedy = complaint.get("ctx", {}).get("remedy", CORRECT)
-    return ConfigError(key, complaint["input"], _problem(complaint), remedy)
+    return ConfigError(key, shown_value(key, complaint["input"]), _problem(complaint), remedy)
 
 
 def _entries(fields: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from conf.compose.complaints import can_be_set
-from conf.credentials import HIDDEN, SECRET_KEY, SECRETS_IN
+from conf.credentials import HIDDEN, SECRETS_IN, shown_value
 from conf.errors import ConfigError
 from conf.folders import groups, options
 from conf.nearest import listed, most_like
@@ -65,7 +65,7 @@ def wrong_alone(override: Override) -> ConfigError | None:
         return ConfigError(key, value, "is not a key, which is words with dots between them", LOOK_LIKE)
     if key in groups() and value not in options(key):
         return no_option(key, value)
-    printable = HIDDEN if key == SECRET_KEY else value
+    printable = str(shown_value(key, value))
     try:
         is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
     except HydraException:

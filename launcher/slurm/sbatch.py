@@ -11,6 +11,7 @@ from typing import Any
 # submitit has no public way to show a job's text without submitting it, which a dry run needs.
 from submitit.slurm.slurm import _get_default_parameters, _make_sbatch_string
 
+from conf.credentials import HIDDEN
 from conf.errors import ConfigError
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
@@ -128,10 +129,10 @@ def _require_plain(slurm: SlurmSpec) -> None:
     for key, value in (own | extra).items():
         if value is not None and CONTROL.search(value):
             raise ConfigError(f"slurm.{key}", value, "holds a control character", "Write it on one line.")
-    for name, value in slurm.environment.items():
+    for name in slurm.environment:
         if not IDENTIFIER.fullmatch(name):
             remedy = "Use letters, digits and underscores, and begin with no digit."
-            raise ConfigError("slurm.environment", f"{name}={value}", f"{name!r} cannot name a variable", remedy)
+            raise ConfigError("slurm.environment", f"{name}={HIDDEN}", f"{name!r} cannot name a variable", remedy)
 
 
 def setup_lines(slurm: SlurmSpec, code: Path) -> list[str]:

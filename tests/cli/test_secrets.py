@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import HOOK, OF_HOOK, SECRET, Command
+from tests.cli.conftest import HOOK, OF_HOOK, OF_JOBS, SECRET, Command
 
 
 def files_with(secret: str, folder: Path) -> list[str]:
@@ -39,3 +39,20 @@ def test_no_message_shows_a_webhook(arguments: tuple[str, ...], tmp_path: Path, 
     done = trisweep(*arguments, cwd=tmp_path)
     assert done.stdout + done.stderr
     assert OF_HOOK not in "".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (OF_JOBS, "# slurm.environment.MY_KEY=*** from the command line"),
+        (f"{OF_JOBS},b", "are several values"),
+        (f"{OF_JOBS}'", "holds characters"),
+        ("4711", "must be a text"),
+    ],
+)
+def test_no_message_shows_a_variable_of_jobs(value: str, said: str, tmp_path: Path, trisweep: Command) -> None:
+    done = trisweep("show", f"slurm.environment.MY_KEY={value}", cwd=tmp_path)
+    words = " ".join((done.stdout + done.stderr).split())
+    assert said in words
+    assert OF_JOBS not in words
+    assert "4711" not in words

@@ -184,7 +184,7 @@ def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of: R
         ("constraint", "a\x0bb", r"slurm\.constraint"),
         ("extra_sbatch", {"comment": "a\nrm -rf ~"}, r"slurm\.extra_sbatch\.comment"),
         ("extra_sbatch", {"mem\nrm": 1}, r"holds a control character"),
-        ("environment", {"A;rm -rf ~;B": "1"}, r"slurm\.environment = 'A;rm -rf ~;B=1': 'A;rm -rf ~;B' cannot name"),
+        ("environment", {"A;rm -rf ~;B": "1"}, r"slurm\.environment = .*\*\*\*': 'A;rm -rf ~;B' cannot name"),
         ("environment", {"1A": "1"}, r"Use letters, digits and underscores"),
     ],
 )
