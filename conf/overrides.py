@@ -116,7 +116,11 @@ def value_text(value: object) -> str:
 def for_a_shell(key: str, value: object) -> str:
     """The override that sets a key, as a person may copy it into a command."""
     is_plain = not isinstance(value, str) or PLAIN.fullmatch(value)
-    text = f"{key}={value_text(value) if is_plain else quoted_text(str(value))}"
+    return shell_word(f"{key}={value_text(value) if is_plain else quoted_text(str(value))}")
+
+
+def shell_word(text: str) -> str:
+    """An override, so quoted that a shell hands it on as it is."""
     # Around single quotes a shell takes double ones, which people can read, unless it would expand something in them.
     return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -28,13 +28,18 @@ KINDS = {
     "dict": "a mapping of names to values",
 }
 """The kind of a value, by the first part of pydantic's name of the mistake, such as `int_type` and `int_parsing`."""
+BRANCHES = ("str", "int", "float", "bool")
+"""Pydantic's addition to the place of a value that may be of several types."""
 MISTAKES_OF_KIND = ("type", "parsing", "from_float")
 
 
 def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
     """The first of the mistakes, with its dotted key, its value and the remedy."""
-    complaint = error.errors(include_url=False)[0]
-    parts = [str(part) for part in complaint["loc"] if part != KEY_ITSELF]
+    complaint, *others = error.errors(include_url=False)
+    place = complaint["loc"]
+    if place[-1:] and place[-1] in BRANCHES and any(other["loc"][:-1] == place[:-1] for other in others):
+        place = place[:-1]  # of a value of several types pydantic complains once for each
+    parts = [str(part) for part in place if part != KEY_ITSELF]
     key = prefix + ".".join(parts)
     if complaint["type"] == "missing":
         return ConfigError(key, None, "is missing", f"Add it: {key}=VALUE, or in the file of its group.")
@@ -73,6 +78,20 @@ def dotted_fields() -> frozenset[str]:
 def can_be_set(key: str) -> bool:
     """True if a dotted key is a field, or an entry of one that is a mapping."""
     return key in dotted_fields() or key.rpartition(".")[0] in _mappings()
+
+
+@cache
+def kinds_of(key: str) -> frozenset[Any]:
+    """The types that the value of a dotted key may be of; empty of a key that is no field."""
+    return frozenset(of for known, kind in _below(Settings, "", ()) if known == key for of in _branches(kind))
+
+
+def _branches(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) in (Union, UnionType, Annotated):
+        for part in get_args(kind):
+            yield from _branches(part)
+    else:
+        yield get_origin(kind) or kind
 
 
 @cache

@@ -7,17 +7,19 @@ import re
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from conf.compose.complaints import can_be_set
+from conf.compose.complaints import can_be_set, kinds_of
 from conf.credentials import HIDDEN, SECRETS_IN, shown_value
 from conf.errors import ConfigError
 from conf.folders import groups, options
 from conf.nearest import listed, most_like
-from conf.overrides import Override, Overrides, for_a_shell
+from conf.overrides import PLAIN, Override, Overrides, for_a_shell, quoted_text, shell_word
 
 MOST_NAMED = 10
 KEY = re.compile(r"[\w./@:-]+")
 POINTS = tuple(f"{of}.{name}" for of in ("sweep", "sweep.proxy") for name in ("axes", "baseline"))
 """Mappings that are what the sweep is of, as lists of points are: what is stated of them is all of them."""
+EXAMPLE = ("'a=b'", "c")
+"""Entries of a list, of which one needs quotes."""
 LOOK_LIKE = "Overrides look like cluster=frontier or batch.micro_batch_size=2."
 
 
@@ -66,6 +68,9 @@ def wrong_alone(override: Override) -> ConfigError | None:
     if key in groups() and value not in options(key):
         return no_option(key, value)
     printable = str(shown_value(key, value))
+    of = next((points for points in POINTS if key.startswith(f"{points}.")), None)
+    if of is not None and "." in (name := key.removeprefix(f"{of}.")):
+        return _one_of_points(of, name, value)
     try:
         is_single = not OverridesParser.create().parse_override(as_hydra_spells(override)).is_sweep_override()
     except HydraException:
@@ -107,12 +112,32 @@ def _unreadable(key: str, value: str) -> ConfigError:
         remedy = "Quote a text with braces, and all of it for the shell: \"trainer.command=[train.py,'{world_size}']\"."
         return ConfigError(key, value, "cannot be read", remedy)
     problem = "holds characters that mean something else in an override"
+    if value.startswith("["):
+        remedy = f"Quote its entries, and all of it for the shell, as in {_quoted_list(key, value)}"
+        return ConfigError(key, value, problem, remedy)
     return ConfigError(key, value, problem, f"Quote the value, and all of it for the shell: {for_a_shell(key, value)}")
+
+
+def _quoted_list(key: str, value: str) -> str:
+    """The override with those entries in quotes that need them; an example where the list holds more than texts."""
+    entries = [entry.strip() for entry in value.strip("[]").split(",")]
+    is_of_texts = not set("".join(entries)) & set("[]{}'\"")
+    quoted = [entry if PLAIN.fullmatch(entry) else quoted_text(entry) for entry in entries]
+    return shell_word(f"{key}=[{','.join(quoted if is_of_texts else EXAMPLE)}]")
+
+
+def _one_of_points(of: str, name: str, value: str) -> ConfigError:
+    """Entries of such a mapping have dots in their names, which an override's key cannot tell from its own."""
+    remedy = f"Write {shell_word(f'+{of}={{{name}: {value}}}')}."
+    return ConfigError(f"{of}.{name}", value, f"names an entry of {of} whose own name has dots", remedy)
 
 
 def _several(key: str, values: str) -> ConfigError:
     """Several values where one is taken, which Hydra takes for a sweep of its own."""
-    remedy = f"Give one of them, a list as {key}=[{values}], or a text as \"{key}='{values}'\"."
+    kinds = kinds_of(key)
+    as_list = f", a list as {key}=[{values}]" if tuple in kinds or not kinds else ""
+    as_text = f", or a text as \"{key}='{values}'\"" if str in kinds or not kinds else ""
+    remedy = f"Give one of them{as_list if as_text else as_list.replace(',', ', or', 1)}{as_text}."
     if key == "cluster":
         remedy = f"Give one of them, or let a search choose: `trisweep plan --clusters {values}`."
     elif key in groups():

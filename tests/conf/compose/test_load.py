@@ -84,6 +84,11 @@ def test_axes_with_a_plus_are_added_to_the_sweeps_own() -> None:
     assert list(axes) == [*compose_tree(["sweep=175b"])["sweep"]["axes"], "training.seed"]
 
 
+def test_an_axis_in_an_overrides_key_is_told_how_it_is_written() -> None:
+    with pytest.raises(ConfigError, match=r"own name has dots\. Write '\+sweep\.axes=\{training\.seed: \[1,2\]\}'\.$"):
+        load(["sweep=175b", "sweep.axes.training.seed=[1,2]"])
+
+
 def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
     with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
         load(["sweep=175"])
@@ -137,6 +142,12 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("sweep=cluster=selene", r"sweep = 'cluster=selene': is not the name of a sweep\. Name the sweep first"),
         ("cluster=frontier,selene", r"cluster = .*: are several values.*plan --clusters frontier,selene"),
         ("parallel.tensor_size=8", r"parallel\.tensor_size = '8': .*Did you mean parallel\.tensor_parallel_size\?"),
+        ("slurm.setup=[export A=1, ls]", r"Quote its entries, .* as in \"slurm\.setup=\['export A=1',ls\]\""),
+        ("slurm.setup=[['a=1'],b=1]", r"Quote its entries, .* as in \"slurm\.setup=\['a=b',c\]\""),
+        ("cluster.num_nodes=4,8", r"Give one of them\.$"),
+        ("slurm.setup=a,b", r"Give one of them, or a list as slurm\.setup=\[a,b\]\.$"),
+        ("slurm.extra_sbatch.mem=1.5", r"slurm\.extra_sbatch\.mem = 1\.5: must be a text"),
+        ("slurm.extra_sbatch.str=1.5", r"slurm\.extra_sbatch\.str = 1\.5: must be a text"),
         ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
     ],
 )
