@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from benchmarks.left_out import LeftOutRow
 from benchmarks.measured_rows import MeasuredRow, table_of
-from results.score import RowComparison, comparison, constant_error, rank_correlation, score
+from results.accuracy import spearman
+from results.score import RowComparison, comparison, constant_error, score
 from sweeps.table.prices import PricedRow
 
 Item = TypeVar("Item")
@@ -67,7 +68,7 @@ class TableResult:
     @property
     def rank_correlation(self) -> float | None:
         predicted = [-each.without.left_out_s for each in self.rows]
-        return rank_correlation(predicted, [-each.row.seconds for each in self.rows])
+        return spearman(predicted, [-each.row.seconds for each in self.rows])
 
     def worst(self, count: int) -> list[TestedRow]:
         """The rows that are missed by most, the largest miss first."""

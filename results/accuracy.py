@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,19 +70,34 @@ def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> RankCorrelation | None:
     """The agreement of the order as predicted with that as measured; None of fewer than three trials, or all equal."""
     valid = [(predicted, measured) for predicted, measured in pairs if _is_positive(predicted, measured)]
-    # Neither coefficient is defined where one side is constant.
-    if len(valid) < FEWEST_RANKED or any(len(set(column)) == 1 for column in zip(*valid, strict=True)):
+    predicted, measured = [pair[0] for pair in valid], [pair[1] for pair in valid]
+    rho = spearman(predicted, measured)
+    if rho is None:  # nor is tau defined then
         return None
     from scipy import stats  # takes longer to load than most reports take to write
 
-    predicted, measured = zip(*valid, strict=True)
-    kendall, spearman = stats.kendalltau(predicted, measured), stats.spearmanr(predicted, measured)
-    return RankCorrelation(
-        count=len(valid),
-        kendall=float(kendall.statistic),
-        kendall_chance=float(kendall.pvalue),
-        spearman=float(spearman.statistic),
-    )
+    kendall = stats.kendalltau(predicted, measured)
+    return RankCorrelation(len(valid), float(kendall.statistic), float(kendall.pvalue), rho)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's correlation of two sides, which is Pearson's of their ranks.
+
+    None of fewer than three pairs, and where all values of one side are equal.
+    """
+    if len(first) < FEWEST_RANKED:
+        return None
+    x, y = _ranks(first), _ranks(second)
+    middle = (len(x) + 1) / 2
+    spread = sum((a - middle) ** 2 for a in x) * sum((b - middle) ** 2 for b in y)
+    together = sum((a - middle) * (b - middle) for a, b in zip(x, y, strict=True))
+    return None if spread == 0 else together / spread**0.5
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value, from 1 upwards. Equal values share the mean of their ranks."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value) + 1) / 2 for value in values]
 
 
 def _is_positive(*values: float) -> bool:

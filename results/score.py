@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.units import GIBIBYTE
+from results.accuracy import spearman
 from results.measured import is_allocated, measured_step_seconds, ran_out_of_memory
 from sweeps.table.cells import Row, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
-
-FEWEST_FOR_RANKS = 3
-"""The ranks of two rows agree or disagree entirely, which says nothing."""
 
 
 @dataclass(frozen=True)
@@ -175,29 +173,9 @@ def constant_error(rates: Sequence[float]) -> float | None:
     return min((sum(abs(rate / constant - 1) for rate in rates) / len(rates) for constant in rates), default=None)
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's correlation, which is Pearson's of the ranks.
-
-    None for fewer than three rows, and where all values of one side are equal.
-    """
-    if len(first) < FEWEST_FOR_RANKS:
-        return None
-    x, y = _ranks(first), _ranks(second)
-    middle = (len(x) + 1) / 2
-    spread = sum((a - middle) ** 2 for a in x) * sum((b - middle) ** 2 for b in y)
-    together = sum((a - middle) * (b - middle) for a, b in zip(x, y, strict=True))
-    return None if spread == 0 else together / spread**0.5
-
-
 def _step_rank_correlation(timed: Sequence[RowComparison]) -> float | None:
     predicted = [-one.prediction.estimate.step_seconds for one in timed]
-    return rank_correlation(predicted, [-(one.step_seconds or 0.0) for one in timed])
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value, from 1 upwards. Equal values share the mean of their ranks."""
-    ordered = sorted(values)
-    return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]
+    return spearman(predicted, [-(one.step_seconds or 0.0) for one in timed])
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from results.accuracy import error_of, error_statistics, rank_correlation
+from results.accuracy import error_of, error_statistics, rank_correlation, spearman
 
 
 def test_an_error_is_a_share_of_the_measurement() -> None:
@@ -40,3 +40,21 @@ def test_the_same_order_is_one_and_a_swapped_neighbour_costs_a_third() -> None:
 @pytest.mark.parametrize("pairs", [[], [(1.0, 1.0), (2.0, 2.0)], [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]])
 def test_too_few_trials_or_equal_ones_have_no_order(pairs: list[tuple[float, float]]) -> None:
     assert rank_correlation(pairs) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "correlation"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
+        ([1, 1, 2], [5, 6, 7], 0.8660254),
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_spearmans_correlation_is_that_of_the_ranks(
+    left: list[float], right: list[float], correlation: float | None
+) -> None:
+    found = spearman(left, right)
+    assert found == (None if correlation is None else pytest.approx(correlation))

@@ -14,7 +14,6 @@ from results.score import (
     comparison,
     constant_error,
     mean_of_series,
-    rank_correlation,
     score,
 )
 from results.terminal.score_table import score_in_all, score_table, series_table
@@ -118,22 +117,6 @@ def test_the_constant_is_the_best_single_rate() -> None:
 def test_the_published_table_1_of_megatron_is_within_6_percent_of_a_constant() -> None:
     """The rates of arXiv 2104.04473, table 1."""
     assert constant_error([137, 138, 142, 135, 138, 140, 148, 155, 163, 163]) == pytest.approx(0.0585, abs=5e-4)
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "correlation"),
-    [
-        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
-        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
-        ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
-        ([1, 1, 2], [5, 6, 7], 0.8660254),
-        ([1, 2], [1, 2], None),
-        ([1, 1, 1], [1, 2, 3], None),
-    ],
-)
-def test_rank_correlation_is_spearmans(left: list[float], right: list[float], correlation: float | None) -> None:
-    found = rank_correlation(left, right)
-    assert found == (None if correlation is None else pytest.approx(correlation))
 
 
 def test_the_table_scores_every_source_table_and_all_rows() -> None:
