@@ -11,6 +11,7 @@ from conf.errors import ConfigError, UsageError
 from conf.units import count_of
 from results.score import comparison
 from sweeps.table.file import read_table
+from sweeps.table.headers import unread_sentence
 from sweeps.table.prices import PricedRow, price
 
 MOST_APART = 10
@@ -23,7 +24,7 @@ class MeasuredTable:
     """The rows of one cluster.
 
     Attributes:
-        notes: what was left out, and why.
+        notes: what was left out or not read, and why.
     """
 
     cluster: str
@@ -40,10 +41,12 @@ def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
     Raises:
         UsageError: there is no such table, none of its rows can be used, or it is not said which cluster's are meant.
     """
-    usable, refused = _trials(price(read_table(path).records))
+    table = read_table(path)
+    (usable, refused), unread = _trials(price(table.records)), unread_sentence(table.columns)
     clusters = sorted({name for name, _ in usable})
     if not usable:
-        because = f": {refused[0].removesuffix('.')}" if refused else ""
+        first = refused[0] if refused else unread
+        because = f": {first.removesuffix('.')}" if first else ""
         problem = f"No row of {path} holds a measured step that can be priced{because}"
         raise UsageError(problem, "Give iter_time_s, or a rate, beside the columns of docs/estimate.md.")
     if cluster is None and len(clusters) > 1:
@@ -53,7 +56,7 @@ def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
     if not trials:
         problem = f"No row of {path} is of cluster {chosen}; its rows are of {', '.join(clusters)}"
         raise UsageError(problem, "Name the cluster in a column `cluster`, or choose one of those.")
-    return MeasuredTable(chosen, trials, _notes(len(usable) - len(trials), refused))
+    return MeasuredTable(chosen, trials, _notes(len(usable) - len(trials), refused, unread))
 
 
 def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:
@@ -79,8 +82,10 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
     return usable, refused
 
 
-def _notes(num_elsewhere: int, refused: Sequence[str]) -> tuple[str, ...]:
+def _notes(num_elsewhere: int, refused: Sequence[str], unread: str | None) -> tuple[str, ...]:
     notes = [f"Left out: {count_of(num_elsewhere, 'row')} of other clusters"] if num_elsewhere else []
     if refused:
         notes.append(f"Left out: {count_of(len(refused), 'row')}, the first because of {refused[0].removesuffix('.')}")
+    if unread is not None:
+        notes.append(unread.removesuffix("."))
     return tuple(notes)

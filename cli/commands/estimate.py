@@ -41,7 +41,8 @@ def estimate(
     """
     from results.terminal.priced_table import priced_table
     from sweeps.planner.request import implementation_called
-    from sweeps.table.file import misspelt_columns, read_table, write_table
+    from sweeps.table.file import read_table, write_table
+    from sweeps.table.headers import unread_sentence
     from sweeps.table.prices import price
 
     if implementation is not None:
@@ -56,8 +57,8 @@ def estimate(
         console.print(priced_table(rows, console.width))
     console.print(_summary(rows, out))
     _print_reasons(rows, MOST_REASONS if out else len(rows))
-    for column, meant in misspelt_columns(read.columns):
-        console.print(f"Column {column} was not read: did you mean {meant}?")
+    if sentence := unread_sentence(read.columns):
+        console.print(sentence)
     if out is not None:
         console.print(f"Predicted, not measured: {out}")
     compared = _print_scores(rows) if score else []

@@ -5,5 +5,6 @@ prices          every row with its prediction, or the reason why it has none
 configuration   one row as a `Setup` and a trainer; put together from `model`, `clusters`, `layout`
                 and `trainer`, which reads the precision too
 remarks         what a row and its source say in words, made into columns before anything else reads the row
+headers         columns that nothing reads, and the ones that may be meant
 unread          what changes a price and nothing reads: such a row gets no prediction
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
 from sweeps.table.cells import Row
-from sweeps.table.configuration import DEVICE_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from sweeps.table.configuration import DEVICE_COLUMNS, REQUIRED_COLUMNS
 from train_core.whole_files import write_atomically
 
 FIRST_LINE = 2
@@ -31,9 +30,6 @@ PREDICTED_COLUMNS = (
     "pred_outside",
     "reason",
 )
-
-OWN_WORDS = {"step_seconds": "iter_time_s", "step_s": "iter_time_s", "trainer": "implementation"}
-"""What other pages of this package call what a column of published tables says."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +86,6 @@ def read_table(path: Path) -> ConfigurationTable:
     kept = [index for index, name in enumerate(header) if name not in PREDICTED_COLUMNS]
     columns = tuple(header[index] for index in kept)
     return ConfigurationTable(columns, tuple(_record(columns, kept, len(header), *line) for line in lines[1:]))
-
-
-def misspelt_columns(columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Columns that nothing reads and whose names are close to an optional one that the table lacks, each with that one.
-
-    Without a warning, a misspelt optional column would silently mean the default in every row.
-    """
-    lacking = [name for name in OPTIONAL_COLUMNS if name not in columns]
-    unknown = [name for name in columns if name not in (*OPTIONAL_COLUMNS, *REQUIRED_COLUMNS, *DEVICE_COLUMNS)]
-    meant = [(name, _meant(name, lacking)) for name in unknown]
-    return [(name, column) for name, column in meant if column is not None and column not in columns]
-
-
-def _meant(name: str, lacking: Sequence[str]) -> str | None:
-    """The column that is meant by a name of this package's own words, or by a misspelt one."""
-    close = difflib.get_close_matches(name, lacking, n=1, cutoff=0.7)
-    return OWN_WORDS.get(name) or next(iter(close), None)
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -35,20 +35,30 @@ NAMED_OTHERWISE = {
     "activation_checkpointing": "recompute",
     "context_parallel": "cp",
     "context_parallel_size": "cp",
+    "dtype": "precision",
     "expert_parallel": "ep",
     "expert_parallel_size": "ep",
     "experts": "num_experts",
     "experts_per_token": "top_k",
     "gradient_checkpointing": "recompute",
+    "head_size": "head_dim",
+    "intermediate_size": "ffn_hidden",
     "n_experts": "num_experts",
+    "n_kv_heads": "kv_heads",
     "num_key_value_heads": "kv_heads",
     "num_kv_heads": "kv_heads",
     "num_query_groups": "kv_heads",
+    "recomputation": "recompute",
+    "seq_parallel": "sequence_parallel",
     "sliding_window": "attention_window",
     "virtual_pipeline": "vpp",
     "virtual_pipeline_size": "vpp",
+    "vocab_size": "vocab",
+    "vp": "vpp",
     "window": "attention_window",
     "window_size": "attention_window",
+    "zero": "zero_stage",
+    "zero_optimization": "zero_stage",
 }
 """Columns of other people's tables, and what they are called here."""
 UNREAD_MODELS = (
@@ -74,6 +84,8 @@ EXTRA_PREDICTIONS = r"(?<!no )(?<!without )\bmtp\b(?!:? ?(?:off|disabled|none|0)
 WAITING_HOST = r"(?:cuda[_ ])?launch[_ ]blocking"
 """A switch for debugging: the host waits for every kernel before it launches the next one."""
 NOTHING = ("", "0", "no", "none", "false")
+USUALLY_ONE = ("cp", "ep", "num_experts", "top_k", "vpp")
+"""Columns in which 1 is what an empty cell means."""
 
 
 def require_read(row: Row) -> None:
@@ -110,5 +122,5 @@ def _require_known_model(row: Row) -> None:
 
 
 def _says_something(row: Row, column: str) -> bool:
-    plain = (*NOTHING, "1") if column in NAMED_OTHERWISE else NOTHING
+    plain = (*NOTHING, "1") if NAMED_OTHERWISE.get(column) in USUALLY_ONE else NOTHING
     return text_of(row, column).lower().removesuffix(".0") not in plain

@@ -144,8 +144,8 @@ def test_reasons_and_columns_that_look_misspelt_are_on_the_screen(tmp_path: Path
     done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "line 3: hidden = 'wide': is not a number" in done.stdout
-    assert "Column recomputing was not read: did you mean recompute?" in done.stdout
-    assert "Column kvheads was not read: did you mean kv_heads?" in done.stdout
+    meant = "recomputing (did you mean recompute?), kvheads (did you mean kv_heads?)"
+    assert f"Columns that were not read: {meant}." in done.stdout
 
 
 def test_a_table_of_which_nothing_could_be_priced_is_a_failure(tmp_path: Path) -> None:

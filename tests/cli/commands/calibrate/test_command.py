@@ -285,7 +285,11 @@ def test_what_is_proposed_is_of_the_cluster_that_was_named(own: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "arguments", "complaint"),
     [
-        (TABLE.replace("iter_time_s", "seconds"), (), "No row of ours.csv holds a measured step that can be priced"),
+        (
+            TABLE.replace("iter_time_s", "iter_time_ms"),
+            (),
+            "that can be priced: Columns that were not read: iter_time_ms (did you mean iter_time_s?)",
+        ),
         (TABLE, ("cluster=frontier",), "No row of ours.csv is of cluster frontier; its rows are of selene"),
         (TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 2: iter_time_s = 'thirty': is not a number"),
         ("\n" + TABLE.replace(",30", ",thirty").replace(",40", ","), (), "line 3: iter_time_s = 'thirty'"),
