@@ -14,10 +14,6 @@ from sweeps.table.file import read_table
 from sweeps.table.headers import unread_sentence
 from sweeps.table.prices import PricedRow, price
 
-MOST_APART = 10
-"""Times that a measured step may be of its prediction, or the other way round. No published step is twice or half of
-its own; beyond this, one of the two is of something else, such as milliseconds."""
-
 
 @dataclass(frozen=True)
 class MeasuredTable:
@@ -73,10 +69,6 @@ def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]],
             refused.append(f"line {line}: {row.reason}")
         elif compared is not None and compared.step_seconds is not None:
             configuration, seconds = row.prediction.configuration, compared.step_seconds
-            predicted = row.prediction.estimate.step_seconds
-            if not 1 / MOST_APART <= seconds / predicted <= MOST_APART:
-                refused.append(f"line {line}: a step of {seconds:.3g} s, where {predicted:.3g} s are predicted")
-                continue
             setup, kind = configuration.setup, configuration.implementation
             usable.append((setup.cluster.name, FinishedTrial(setup.label, setup, seconds, None, True, kind)))
     return usable, refused

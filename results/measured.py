@@ -15,6 +15,9 @@ from sweeps.table.prices import RowPrediction
 from sweeps.table.remarks import with_columns
 from train_core.costs.counts.flops import attention_core_forward_flops
 
+STEP_COLUMNS = ("iter_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_pct", "hfu_pct")
+"""Columns that say how long a step took; the first one that is filled does."""
+
 
 def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
     """Seconds of one optimizer step as the row measured it; None where it holds no time and no rate."""
@@ -29,6 +32,11 @@ def measured_step_seconds(row: Row, prediction: RowPrediction) -> float | None:
         if rate is not None:
             return _counted_flops(row, kind, prediction) / setup.parallel.world_size / rate
     return None
+
+
+def fewest_flops(prediction: RowPrediction) -> float:
+    """FLOPs of a step that nobody can do without: of the model, with the half of the scores that a mask leaves."""
+    return prediction.estimate.model_flops - _masked_flops(prediction)
 
 
 def counts_model_flops(row: Row, peak_flops_per_second: float) -> bool:
@@ -83,10 +91,16 @@ def _measured_flops(row: Row, kind: str, prediction: RowPrediction) -> float | N
 
 def _counted_flops(row: Row, kind: str, prediction: RowPrediction) -> float:
     """FLOPs of a step as the row's source counts them."""
-    estimate, setup = prediction.estimate, prediction.configuration.setup
+    estimate = prediction.estimate
     counted = estimate.model_flops if kind == "model" else estimate.hardware_flops
     if not counts_half_of_attention(row, prediction):
         return counted
+    return counted - _masked_flops(prediction)
+
+
+def _masked_flops(prediction: RowPrediction) -> float:
+    """FLOPs of a step on scores that a causal mask hides."""
+    setup = prediction.configuration.setup
     # Forward and backward together are three times the forward pass, of which half is left out.
     core = attention_core_forward_flops(setup.model, setup.batch.global_batch_size)
-    return counted - 1.5 * setup.model.num_layers * core
+    return 1.5 * setup.model.num_layers * core

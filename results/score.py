@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import GIBIBYTE
 from results.accuracy import spearman
+from results.impossible import require_possible
 from results.measured import is_allocated, measured_step_seconds, ran_out_of_memory
 from sweeps.table.cells import Row, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
@@ -98,13 +99,15 @@ def comparison(priced: PricedRow) -> RowComparison | None:
     """The row's prediction beside its measurements; None for a row that was not priced or holds none.
 
     Raises:
-        ConfigError: a measurement is not a number, with the column as its key.
+        ConfigError: a measurement is not a number or cannot be, with the column as its key.
     """
     if priced.prediction is None:
         return None
     row = priced.record.row
     seconds, memory = measured_step_seconds(row, priced.prediction), number_of(row, "memory_gib")
     ran_out = ran_out_of_memory(row)
+    if not ran_out:  # such a row says how much it would have needed
+        require_possible(row, priced.prediction)
     if seconds is None and memory is None and not ran_out:
         return None
     models_memory = priced.prediction.configuration.models_memory

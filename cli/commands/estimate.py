@@ -136,14 +136,15 @@ def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     for message in unreadable[:MOST_UNREADABLE]:
         console.print(f"Left out: {message}")
     if len(unreadable) > MOST_UNREADABLE:
-        console.print(f"... and {len(unreadable) - MOST_UNREADABLE} more rows whose measurements cannot be read.")
+        more = count_of(len(unreadable) - MOST_UNREADABLE, "more row")
+        console.print(f"... and {more} whose measurements cannot be used.")
     if compared:
         console.print(score_in_all(compared))
     return compared
 
 
 def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[str]]:
-    """Rows beside their measurements, and what is wrong with measurements that cannot be read."""
+    """Rows beside their measurements, and what is wrong with measurements that cannot be used."""
     from results.score import comparison
 
     compared: list[RowComparison] = []
@@ -153,7 +154,7 @@ def _comparisons(rows: Sequence[PricedRow]) -> tuple[list[RowComparison], list[s
             beside = comparison(row)
         except ConfigError as error:
             # One cell that is not a number must not cost the score of a table with thousands of rows.
-            unreadable.append(str(error))
+            unreadable.append(f"line {row.record.line}: {error}")
             continue
         compared += [beside] if beside else []
     return compared, unreadable

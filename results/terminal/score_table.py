@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from conf.units import count_of
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
 from results.table import Cell, Table, breakable, text
 from results.units import ABSENT
@@ -50,7 +51,7 @@ def score_table(comparisons: Sequence[RowComparison], width: int = WIDE) -> Tabl
 def score_in_all(comparisons: Sequence[RowComparison]) -> str:
     """The score of all rows in a sentence, which a terminal shows last."""
     overall = score(comparisons)
-    parts = [f"steps are off by {_percent(overall.step_error)} % in the mean of {overall.num_steps} rows"]
+    parts = [f"steps are off by {_percent(overall.step_error)} % in the mean of {count_of(overall.num_steps, 'row')}"]
     if overall.inside is not None:
         parts.append(f"{_percent(overall.inside)} % within the interval in which 80 % are expected")
     if overall.memory_error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -68,6 +69,35 @@ def test_a_row_without_measurements_is_not_compared() -> None:
 def test_a_measurement_that_is_no_number_names_its_column() -> None:
     with pytest.raises(ConfigError, match="iter_time_s = 'fast': is not a number"):
         comparison(priced(iter_time_s="fast"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({"iter_time_s": "0.0141"}, "iter_time_s = '0.0141': is a rate above the 312 TFLOP/s that A100"),
+        ({"iter_time_s": "14100"}, "iter_time_s = '14100': is a step of 1.41e+04 s, where "),
+        ({"tokens_per_s": "1.4e3"}, "tokens_per_s = '1.4e3': is a step of 1.5e+03 s, where"),
+        ({"tflops_per_gpu": "313"}, "tflops_per_gpu = '313': is a rate above the 312 TFLOP/s"),
+        ({"mfu_pct": "0.44"}, "mfu_pct = '0.44': is a step of "),
+        ({"hfu_pct": "150"}, "hfu_pct = '150': is a rate above"),
+        ({"memory_gib": "70000", "iter_time_s": "15"}, "memory_gib = '70000': is more than the 80 GiB of the"),
+    ],
+)
+def test_a_measurement_that_cannot_be_is_refused(cells: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        comparison(priced(**cells))
+
+
+def test_what_a_data_sheet_of_the_narrower_type_allows_is_no_impossible_rate() -> None:
+    device = {"gpu": "H100-80GB-SXM", "recompute": "none", "tflops_per_gpu": "1000"}
+    with pytest.raises(ConfigError, match="is a rate above the 989 TFLOP/s"):
+        comparison(priced(**device))
+    assert compared(**device, precision="fp8").step_seconds is not None
+
+
+def test_memory_that_was_rounded_up_or_had_run_out_is_compared() -> None:
+    assert compared(memory_gib="80").memory_error is not None
+    assert compared(memory_gib="120", notes="out of memory").fits is False
 
 
 def test_a_row_that_ran_out_of_memory_did_not_fit_and_has_no_time() -> None:

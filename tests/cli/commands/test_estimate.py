@@ -67,7 +67,8 @@ def test_the_score_is_printed_and_unconfirmed_rows_are_counted(tmp_path: Path) -
     assert "Predicted against measured" in done.stdout
     assert "A paper, 1" in done.stdout
     assert "Left out, with confirmed=no: 1 row." in done.stdout
-    assert "Left out: iter_time_s = 'fast': is not a number" in done.stdout
+    assert "Left out: line 4: iter_time_s = 'fast': is not a number" in done.stdout
+    assert "in the mean of 1 row," in done.stdout
 
 
 def test_a_score_without_measurements_says_so(tmp_path: Path) -> None:
@@ -75,6 +76,14 @@ def test_a_score_without_measurements_says_so(tmp_path: Path) -> None:
     done = trisweep("estimate", "in.csv", "--out", "out.csv", "--score", cwd=tmp_path)
     assert done.returncode == 0
     assert "No row that was priced holds a measurement." in done.stdout
+
+
+def test_rows_with_impossible_units_are_counted_and_not_scored(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(HEADER + GOOD + GOOD.replace(",3.5,", ",0.0035,") * 6)
+    done = trisweep("estimate", "in.csv", "--score", cwd=tmp_path)
+    assert "Left out: line 3: iter_time_s = '0.0035': is a rate above the 312 TFLOP/s" in done.stdout
+    assert "... and 1 more row whose measurements cannot be used." in done.stdout
+    assert "in the mean of 1 row," in done.stdout
 
 
 @pytest.mark.slow

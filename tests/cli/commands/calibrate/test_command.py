@@ -301,7 +301,7 @@ def test_what_is_proposed_is_of_the_cluster_that_was_named(own: Path, tmp_path: 
         (
             TABLE.replace(",30", ",30000").replace(",40", ",40000"),
             (),
-            "line 2: a step of 3e+04 s, where",
+            "line 2: iter_time_s = '30000': is a step of 3e+04 s, where",
         ),  # milliseconds
     ],
 )
