@@ -77,4 +77,4 @@ def _outside_sentences(shown: Sequence[Judged]) -> Iterator[str]:
         which = "all" if len(numbers) == len(shown) else ", ".join(f"#{number}" for number in numbers)
         yield f"Outside what was validated ({which}): {side}."
     if (more := len(in_order) - MOST_OUTSIDE) > 0:
-        yield f"Outside what was validated on {more} more side{'s' * (more > 1)}, which --format json names."
+        yield f"Outside what was validated on {more} more side{'s' * (more > 1)}, which --json names."

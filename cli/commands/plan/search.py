@@ -71,7 +71,7 @@ def _require_plans_alone(options: SearchOptions) -> None:
     given = [option for option, value in (("--explain", options.explain), ("--scaling", options.scaling)) if value]
     if options.chosen_format == "csv" and given:
         problem = "--format csv prints a line for each plan, and nothing else"
-        raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --format json.")
+        raise UsageError(problem, f"Leave out {' and '.join(given)}, or take --json.")
 
 
 def _waiting(num_spaces: int) -> AbstractContextManager[object]:

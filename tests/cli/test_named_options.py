@@ -1,0 +1,44 @@
+"""Every option that a message names is one that a command has."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from cli.commands.plan.command import FORMATS
+from cli.main import app
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("cli/**/*.py", "results/*.py", "results/search/*.py", "results/terminal/*.py", "sweeps/planner/**/*.py")
+OF_OTHER_PROGRAMS = {"--logdir", "--ntasks-per-node"}
+NAMED = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)(?: ([a-z]+))?")
+VERBS = {"asks"}
+"""Words that follow `--format` and are no value of it."""
+
+
+def options_of(command: object) -> Iterator[str]:
+    yield "--help"
+    for parameter in getattr(command, "params", ()):
+        yield from parameter.opts
+    for other in getattr(command, "commands", {}).values():
+        yield from options_of(other)
+
+
+def named_in(path: Path) -> Iterator[tuple[str, str]]:
+    """Options that texts of a module name, docstrings too, each with the word that follows it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from NAMED.findall(node.value)
+
+
+def test_options_that_messages_name_exist_and_so_do_formats() -> None:
+    known = {*options_of(typer.main.get_command(app))} | OF_OTHER_PROGRAMS
+    paths = [path for room in ROOMS for path in ROOT.glob(room) if "--" in path.read_text()]
+    named = {(path.name, *option) for path in paths for option in named_in(path)}
+    assert len(named) > 50
+    assert [each for each in named if each[1] not in known] == []
+    assert {value for _, option, value in named if option == "--format" and value} <= {*FORMATS, *VERBS}
