@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import UnionType
@@ -76,8 +77,9 @@ def dotted_fields() -> frozenset[str]:
 
 
 def can_be_set(key: str) -> bool:
-    """True if a dotted key is a field, or an entry of one that is a mapping."""
-    return key in dotted_fields() or key.rpartition(".")[0] in _mappings()
+    """True if a dotted key is a field, or an entry of one that is a mapping, inside entries of other ones too."""
+    mapping = key.rpartition(".")[0]
+    return key in dotted_fields() or any(re.fullmatch(pattern, mapping) for pattern in _mappings())
 
 
 @cache
@@ -95,8 +97,18 @@ def _branches(kind: Any) -> Iterator[Any]:
 
 
 @cache
-def _mappings() -> frozenset[str]:
-    return frozenset(key for key, kind in _below(Settings, "", ()) if get_origin(kind) is dict)
+def _mappings() -> tuple[str, ...]:
+    """Patterns of the dotted keys of fields that are mappings; of those inside entries of others, each entry's too."""
+    return tuple(_mappings_below(Settings, ""))
+
+
+def _mappings_below(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for key, kind in _below(model, "", ()):
+        if get_origin(kind) is dict:
+            pattern = f"{prefix}{re.escape(key)}"
+            yield pattern
+            if (entry := single_model(get_args(kind)[1])) is not None:
+                yield from _mappings_below(entry, rf"{pattern}\.[^.]+\.")
 
 
 def _below(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...]) -> Iterator[tuple[str, Any]]:

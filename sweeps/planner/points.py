@@ -33,6 +33,8 @@ PROBES: Mapping[str, str] = {
 """What each knob's probe tests, in the order in which they are taken."""
 KIND_KEYS = {"training.compile_layers", "watch.compare_replicas_every"}
 """Settings that go with a kind of plan or not: if one plan is refused because of them, all of its kind are."""
+PLAN_GROUPS = {"parallel", "batch", "trainer"}
+"""The groups whose values a plan chooses, and that of a program that cannot carry out what is chosen together."""
 SEARCHED_FOR_EACH = (4, 100)  # plans searched for each one wanted; the first suffices where the kind exists at all
 
 
@@ -77,6 +79,8 @@ def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Infe
     for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in kinds_of(space)):
         reason = refusal_of(strategy, parts)
         if reason is not None:
+            if reason.key not in KIND_KEYS and reason.key.partition(".")[0] not in PLAN_GROUPS:
+                return reason  # of what all plans have in common, so that no other plan could help
             problem = f"{reason.problem}, and there is no other plan {shown}"
             return InfeasiblePlan(reason.key, reason.value, problem, f"{reason.remedy} {remedy}")
     return InfeasiblePlan("search.kind", plan.kind, f"finds no plan {shown} and that this trainer runs", remedy)

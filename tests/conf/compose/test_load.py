@@ -89,6 +89,13 @@ def test_an_axis_in_an_overrides_key_is_told_how_it_is_written() -> None:
         load(["sweep=175b", "sweep.axes.training.seed=[1,2]"])
 
 
+def test_an_entry_of_a_mapping_inside_another_one_is_set_without_a_plus() -> None:
+    values = load(["trainer=torchtitan", "trainer.values.flavor.to.mine=own"]).trainer.values
+    assert values["flavor"].to == {"mine": "own"}
+    with pytest.raises(ConfigError, match=r"trainer\.values\.flavour\.of = None: is missing"):
+        load(["trainer=torchtitan", "trainer.values.flavour.to.mine=own"])
+
+
 def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
     with pytest.raises(ConfigError, match=r"sweep = '175': is not an option.*Did you mean 175b\?"):
         load(["sweep=175"])

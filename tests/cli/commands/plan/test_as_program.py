@@ -17,6 +17,11 @@ from sweeps.planner.request import request
 from tests.cli.commands.plan.conftest import GPT_22B, Plan
 from tests.composed import composed
 
+ONE_PLAN = (
+    *("parallel.tensor_parallel_size=8", "parallel.pipeline_parallel_size=1", "parallel.zero_stage=3"),
+    *("parallel.sequence_parallel=true", "batch.micro_batch_size=1", "parallel.recompute=full"),
+)
+
 
 def words_of(script: str, tmp_path: Path) -> list[str]:
     """The words with which a shell that runs the script starts the program."""
@@ -136,8 +141,21 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
         (["--as", "megatron-lm", "--pareto"], "--as prints one command, and no table"),
         (["--as", "megatron-lm", "--top", "3", "--format", "csv", "--budget", "9"], "Leave out --top, --format."),
         (["--as", "command"], "names no program"),
-        (["--as", "torchtitan"], "none of its models of Llama 3.1 has this shape; the nearest, 70B, has model."),
     ],
 )
 def test_what_cannot_be_printed_is_one_sentence(refusal: Plan, arguments: list[str], words: str) -> None:
     assert words in refusal(*GPT_22B, *arguments)
+
+
+def test_a_model_that_the_program_does_not_have_is_not_said_to_need_another_plan(refusal: Plan) -> None:
+    refused = refusal(*GPT_22B, *ONE_PLAN, "--as", "torchtitan")
+    named = "(trainer.values.flavor.otherwise=FLAVOR names one of a module of yours)"
+    assert f"none of its models of Llama 3.1 has this shape {named}; the nearest, 70B, has model." in refused
+    assert "no other plan" not in refused
+    assert refused.endswith("Choose another value, or another trainer.")
+
+
+@pytest.mark.parametrize("key", ["otherwise", "to.gpt-22b"])
+def test_a_model_of_a_module_of_the_users_own_is_named_beside_the_program(plan: Plan, key: str) -> None:
+    named = f"trainer.values.flavor.{key}=mine"
+    assert "--model.flavor mine" in plan(*GPT_22B, *ONE_PLAN, named, "--as", "torchtitan")
