@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conf.types.schema import DOCUMENTS, DataSpec, PrecisionPlan
-from sweeps.planner import Choice
+from sweeps.planner import Candidate, Choice
 from sweeps.planner.choosing.choice import Judged, num_rivals
 from sweeps.planner.request import Request
 from train_core.costs.estimate import TIGHT_SHARE
@@ -22,13 +22,22 @@ def notes(shown: Sequence[Judged], choice: Choice | None, request: Request) -> I
     if choice is not None:
         yield _order_sentence(choice, shown)
     yield from _outside_sentences(shown)
-    full = [f"#{number}" for number, judged in enumerate(shown, start=1) if judged.predicted.is_tight]
-    if full:
-        need = "needs" if len(full) == 1 else "need"
-        yield f"! {', '.join(full)} {need} more than {TIGHT_SHARE:.0%} of the memory; --headroom 10% leaves some free."
+    yield from tight_sentences([judged.candidate for judged in shown])
     yield from unpriced_sentences(request.settings.data, request.settings.precision)
     if request.padding:
         yield padded_vocabulary_sentence(request.vocab_size, request.settings.model.vocab_size)
+
+
+def tight_sentences(shown: Sequence[Candidate]) -> Iterator[str]:
+    """Yield the sentence on those plans, by their numbers, that nearly fill the memory."""
+    full = [f"#{number}" for number, candidate in enumerate(shown, start=1) if candidate.is_tight]
+    if full:
+        yield tight_sentence(f"{', '.join(full)} {'needs' if len(full) == 1 else 'need'}")
+
+
+def tight_sentence(needing: str) -> str:
+    """The sentence on what needs nearly all of the memory, such as `It needs`."""
+    return f"! {needing} more than {TIGHT_SHARE:.0%} of the memory; --headroom 10% leaves some free."
 
 
 def unpriced_sentences(data: DataSpec, precision: PrecisionPlan) -> Iterator[str]:

@@ -28,7 +28,8 @@ def search_table(
     *,
     several_places: bool,
 ) -> Table:
-    """The best plans, best first. TFLOPS are model FLOPs per device.
+    """The best plans, best first. TFLOPS are model FLOPs per device; an exclamation mark follows the memory of plans
+    that nearly fill it.
 
     Args:
         title: what they are.
@@ -39,8 +40,7 @@ def search_table(
 
 
 def judged_table(shown: Sequence[Judged], training: Training, title: str, *, several_places: bool, width: int) -> Table:
-    """The same with the interval in which four measurements of five are expected; an exclamation mark follows the
-    memory of plans that nearly fill it.
+    """The same with the interval in which four measurements of five are expected.
 
     Args:
         width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
@@ -54,7 +54,6 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     for judged in shown:
         cells = _cells(judged.candidate, training)
         cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
-        cells["GiB"] += "!" if judged.predicted.is_tight else ""
         rows.append(cells)
     return _table(title, best, columns, rows)
 
@@ -97,7 +96,7 @@ def _cells(candidate: Candidate, training: Training) -> dict[str, str]:
         "step s": seconds(candidate.step_seconds),
         "TFLOPS": tflops(candidate.model_flops_per_second_per_device),
         "MFU %": percent(candidate.model_flops_utilization),
-        "GiB": gib(candidate.peak_memory_bytes),
+        "GiB": gib(candidate.peak_memory_bytes) + ("!" if candidate.is_tight else ""),
         "$/Mtoken": significant(costs["predicted_dollars_per_million_tokens"]),
         "J/token": significant(costs["predicted_joules_per_token"]),
         "hours": significant(costs["predicted_hours"]),

@@ -21,7 +21,8 @@ from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
 from launcher.command_trainer.start import HUGGINGFACE_STARTER
-from results.search.notes import padded_vocabulary_sentence
+from results.search.notes import padded_vocabulary_sentence, tight_sentence
+from results.units import gib
 from sweeps.planner import choose
 from sweeps.planner.points import planned_points, refusal_of
 from sweeps.points.plan import plan_sweep
@@ -149,6 +150,8 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
     yield f"# {experiment.model.name} on {devices} ({experiment.cluster.name}):"
     yield f"# {experiment.label}"
     yield from _comment(_prediction(chosen))
+    if chosen.predicted.is_tight:
+        yield from _comment(tight_sentence("It needs"))
     job = {name: MARK.format(variable) for name, variable in IN_A_SHELL.items()}
     # Files get a folder of the plan's own, where none of the same name is a person's.
     folder = f"./{experiment.label}" if trainer.files else "."
@@ -168,8 +171,10 @@ def _lines(chosen: ChosenPlan) -> Iterator[str]:
 
 
 def _prediction(chosen: ChosenPlan) -> str:
-    seconds, rate = chosen.predicted.step_seconds, chosen.predicted.model_flops_per_second_per_device / TERA
-    figures = f"{seconds:.3g} s a step, {rate:.4g} TFLOPS a device"
+    predicted = chosen.predicted
+    seconds, rate = predicted.step_seconds, predicted.model_flops_per_second_per_device / TERA
+    memory = f"{gib(predicted.peak_memory_bytes)} of {gib(predicted.memory_capacity_bytes)} GiB"
+    figures = f"{seconds:.3g} s a step, {rate:.4g} TFLOPS a device, {memory}"
     return f"Predicted, not measured: {figures}, at the costs of {chosen.costs_of}."
 
 

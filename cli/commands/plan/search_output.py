@@ -12,7 +12,7 @@ from cli.output.next_command import same_command
 from conf.overrides import Overrides
 from results.search.explanation import explanation_document, explanation_lines
 from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
-from results.search.notes import notes, padded_vocabulary_sentence
+from results.search.notes import notes, padded_vocabulary_sentence, tight_sentences
 from results.search.rows import as_csv, families_document, judged_row, search_document, search_row
 from results.search.table import judged_table, scaling_document, scaling_table, search_table
 from sweeps.planner import Candidate, Choice, PlanObjective, Training
@@ -148,6 +148,8 @@ def _print_tables(answer: SearchOutput) -> None:
     if answer.front is not None:
         title = "nothing beats these in time and money"
         console.print(search_table(answer.front, training, title, several_places=True))
+        for sentence in tight_sentences(answer.front):
+            console.print(sentence)
     _print_scaling(answer)
     _print_explanations(answer.explanations)
     if answer.knobs is not None:

@@ -31,6 +31,7 @@ from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from train_core.costs import Estimate, StepTime, estimate
 from train_core.costs.counts.flops import model_flops
+from train_core.costs.estimate import TIGHT_SHARE
 from train_core.costs.price import price
 from train_core.costs.setting import Setting
 from train_core.costs.terms import row_of
@@ -71,6 +72,11 @@ class Candidate:
     @property
     def model_flops_utilization(self) -> float:
         return self.model_flops_per_second_per_device / self.space.setting.peak_flops_per_second
+
+    @property
+    def is_tight(self) -> bool:
+        """True if it fits, but so closely that what the prediction leaves out may decide."""
+        return self.peak_memory_bytes > TIGHT_SHARE * self.space.setting.cluster.device.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)

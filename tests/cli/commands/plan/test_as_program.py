@@ -155,6 +155,19 @@ def test_a_model_that_the_program_does_not_have_is_not_said_to_need_another_plan
     assert refused.endswith("Choose another value, or another trainer.")
 
 
+@pytest.mark.parametrize(("gib", "is_tight"), [(80, False), (77, True)])
+def test_a_command_says_how_much_memory_its_plan_needs_and_whether_that_is_nearly_all(
+    plan: Plan, gib: int, is_tight: bool
+) -> None:
+    sizes = ("parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=2", "batch.micro_batch_size=8")
+    others = ("parallel.zero_stage=1", "parallel.sequence_parallel=true", "parallel.recompute=none")
+    device = (f"cluster.device.memory_bytes={gib * 2**30}", "parallel.virtual_pipeline_size=1")
+    printed = plan(*GPT_22B, *sizes, *others, *device, "--as", "megatron-lm")
+    comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
+    assert f"TFLOPS a device, 70.2 of {gib}.0 GiB, at" in comments
+    assert ("! It needs more than 90% of the memory; --headroom 10%" in printed) == is_tight
+
+
 @pytest.mark.parametrize("key", ["otherwise", "to.gpt-22b"])
 def test_a_model_of_a_module_of_the_users_own_is_named_beside_the_program(plan: Plan, key: str) -> None:
     named = f"trainer.values.flavor.{key}=mine"

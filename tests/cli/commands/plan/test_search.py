@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -191,6 +192,13 @@ def test_time_against_money_over_clusters(plan: Plan) -> None:
     assert seconds == sorted(seconds)
     assert dollars == sorted(dollars, reverse=True)
     assert len(front) > 1
+
+
+@pytest.mark.slow
+def test_plans_of_the_front_that_nearly_fill_the_memory_are_marked_as_in_the_other_table(plan: Plan) -> None:
+    shown = plan(*GPT_22B, "--devices", "16,32", "--pareto").partition("nothing beats these in time and money")[2]
+    assert len(re.findall(r"\d!", shown)) == 1
+    assert "! #1 needs more than 90% of the memory; --headroom 10% leaves some free." in shown
 
 
 @pytest.mark.one_in(2)
