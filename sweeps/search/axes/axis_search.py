@@ -22,7 +22,7 @@ from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
-from sweeps.search.axes.draws import Draws, RandomDraws, draw_point, grid_points
+from sweeps.search.axes.draws import MOST_LISTED, Draws, RandomDraws, draw_point, grid_points, require_computable
 from sweeps.search.axes.seen_points import (
     PointKey,
     SeenPoint,
@@ -40,8 +40,6 @@ MOST_DRAWS = 300
 """Draws for one point. A space where so many in a row bring nothing new is taken point by point, if it can be."""
 MOST_LEARNED_DRAWS = 24
 """The same of draws that follow what was measured, which take a hundred times as long and tend to repeat themselves."""
-MOST_LISTED = 20_000
-"""The largest grid that is gone through for what the draws have left over, which takes half a minute."""
 NUM_RANDOM = 8
 """Points that are drawn at random before what they have shown says anything about others."""
 PATIENCE = 10
@@ -189,13 +187,16 @@ def search_of_axes(part: SweepPart, max_trials: int) -> AxisSearch:
     """The search that draws from the axes of a sweep.
 
     Raises:
-        ConfigError: there are no axes to draw from, or an axis has a value that is wrong wherever it is drawn.
+        ConfigError: there are no axes to draw from, an axis has a value that is wrong wherever it is drawn, or a value
+            that follows from others can be computed nowhere.
     """
     spaces = spaces_of(part.points, part.tree, part.pinned)
     plan = part.composition.settings.search
     if not spaces and not part.points.points:
         raise _without_axes(part)
     _require_valid_values(part.tree, spaces)
+    if spaces:
+        require_computable(spaces)
     listed = stated_points(part.points, part.tree, part.pinned)
     return AxisSearch(part.tree, spaces, listed, plan, max_trials)
 

@@ -21,6 +21,8 @@ from sweeps.points.plan import SweepPart, trial_of
 from sweeps.trial import Trial
 
 DRAWN_DIGITS = 4
+MOST_LISTED = 20_000
+"""The largest grid that is gone through for what the draws have left over, which takes half a minute."""
 BLOCK = "space"
 """The name of the choice among blocks of axes."""
 Choices = dict[str, float]
@@ -89,15 +91,24 @@ def ends(axis: SweepAxis) -> tuple[float, float, float | None]:
 
 def draw_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
     """One point; None where it breaks a constraint, or where a value that follows from others cannot be computed."""
-    number = chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0
-    space, point = spaces[number], Point()
     try:
-        for dimension in space.dimensions:
-            if space.exists(dimension, point):
-                point |= space.resolve(dimension, _row(dimension, chooser, number), point)
-        return point if space.allows(point) else None
+        return _computed_point(spaces, chooser)
     except ConfigError:
         return None
+
+
+def _computed_point(spaces: Sequence[AxisSpace], chooser: Chooser) -> Point | None:
+    """One point; None where it breaks a constraint.
+
+    Raises:
+        ConfigError: a value that follows from others, a condition or a constraint cannot be computed at it.
+    """
+    number = chooser.row(BLOCK, len(spaces), ordered=False) if len(spaces) > 1 else 0
+    space, point = spaces[number], Point()
+    for dimension in space.dimensions:
+        if space.exists(dimension, point):
+            point |= space.resolve(dimension, _row(dimension, chooser, number), point)
+    return point if space.allows(point) else None
 
 
 def choices_of(spaces: Sequence[AxisSpace], point: Mapping[str, Value]) -> Choices | None:
@@ -184,11 +195,35 @@ NUM_DRAWN = 200
 """Points of which it is found out whether they can exist and fit, which takes less than a second."""
 
 
+def require_computable(spaces: Sequence[AxisSpace]) -> None:
+    """Refuse axes of which no draw can be computed: a search would end without a word of it.
+
+    Raises:
+        ConfigError: the first reason, such as a division by zero.
+    """
+    chooser, errors = RandomChooser(np.random.default_rng(0)), list[ConfigError]()
+    while len(errors) < NUM_DRAWN:
+        try:
+            _computed_point(spaces, chooser)
+        except ConfigError as error:
+            errors.append(error)
+        else:
+            return
+    is_small = sum(space.num_combinations for space in spaces) <= MOST_LISTED
+    if not is_small or next(grid_points(spaces), None) is None:
+        raise errors[0]
+
+
 def space_size(part: SweepPart) -> str:
-    """A sentence for people; empty where the sweep has no axes."""
+    """A sentence for people; empty where the sweep has no axes.
+
+    Raises:
+        ConfigError: a value that follows from others can be computed nowhere.
+    """
     spaces = spaces_of(part.points, part.tree, part.pinned)
     if not spaces:
         return ""
+    require_computable(spaces)
     number = sum(space.num_combinations for space in spaces)
     size = f"{number:,.0f} combinations" if math.isfinite(number) else "a continuous space"
     chooser = RandomChooser(np.random.default_rng(0))

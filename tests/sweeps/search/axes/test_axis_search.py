@@ -103,6 +103,21 @@ def test_points_at_which_a_value_cannot_be_computed_are_left_out_by_draws_and_by
         assert answer.finished == "every point that can run was tried"
 
 
+@pytest.mark.parametrize("warmup", ["{low:1,high:2000}", "[1,2]"])
+def test_a_value_that_can_be_computed_nowhere_is_an_error_and_no_end_of_the_search(warmup: str) -> None:
+    nowhere = "'=0.00001 / (training.learning_rate_warmup_steps * 0)'"
+    axes = f"training.learning_rate_warmup_steps:{warmup},training.min_learning_rate:{nowhere}"
+    with pytest.raises(ConfigError, match=r"sweep\.axes\.training\.min_learning_rate = .* at training\.learning_rate"):
+        LossSweep(*BASE, f"+sweep.axes={{{axes}}}", "search=random")
+
+
+def test_a_value_that_can_be_computed_at_one_point_of_many_is_no_error() -> None:
+    seldom = "'=0.00001 / (training.learning_rate_warmup_steps == 7)'"
+    axes = f"training.learning_rate_warmup_steps:{{low:0,high:4000}},training.min_learning_rate:{seldom}"
+    sweep = LossSweep(*BASE, f"+sweep.axes={{{axes}}}", "search=random")
+    assert not sweep.search.ask(sweep.first(), 0).finished
+
+
 def test_points_in_flight_are_not_asked_again_and_the_search_waits_for_them() -> None:
     sweep = LossSweep(*BASE, SMALL, "search=random")
     asked = sweep.search.ask(sweep.first(), 5)

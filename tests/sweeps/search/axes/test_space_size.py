@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conf.errors import ConfigError
 from sweeps.points.plan import part_of
 from sweeps.search.axes.draws import space_size
 from tests.composed import composed
@@ -30,6 +31,11 @@ def test_a_huge_space_is_no_surprise() -> None:
     rates = "+sweep.axes={training.learning_rate:{low:1e-5,high:1e-3}}"
     text = size_of(rates, "+sweep.constraints=['training.seed < 0']")
     assert "a continuous space. Of 200 that were drawn, 0 keep the constraints, 0 can exist and 0 fit." in text
+
+
+def test_a_space_in_which_no_value_can_be_computed_says_why() -> None:
+    with pytest.raises(ConfigError, match=r"divides by zero at training\.seed="):
+        size_of("+sweep.axes={training.seed:{low:1,high:9},training.num_steps:'=1 / (training.seed * 0)'}")
 
 
 def test_a_sweep_without_axes_has_no_space() -> None:
