@@ -22,6 +22,7 @@ from sweeps.planner.plans.blocks import searched_values
 from sweeps.planner.request import Request, configured_strategy, mixed_request, request
 
 BEST = "best"
+WORLD_SIZE = "parallel.world_size"
 OF_MIXED = frozenset({"search", "num_tokens", "num_steps", "mixed", "implementation", "top", "output_format"})
 """The options that count for one job over several types of devices."""
 
@@ -87,6 +88,7 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
     # A mixed job has its devices given and is searched for time alone, which may be said.
     allowed = OF_MIXED | {"objective"} if options.chosen_objective == DEFAULT_OBJECTIVE else OF_MIXED
     options.require_only(allowed, "--mixed says which devices one job takes, and finds the fastest plan")
+    _say_passed_over(composition, "--mixed", options.mixed)
     wanted = mixed_request(composition, options.mixed, options.implementation)
     training = training_of(wanted, options)
     choice = choose_mixed(wanted.spaces, options.num_shown)
@@ -95,6 +97,7 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
 
 def request_of(composition: Composition, options: SearchOptions) -> Request:
     """What is searched, as the options say."""
+    _say_passed_over(composition, "--devices", options.devices)
     return request(
         composition,
         devices=options.devices,
@@ -102,6 +105,13 @@ def request_of(composition: Composition, options: SearchOptions) -> Request:
         implementation=options.implementation,
         headroom=options.headroom,
     )
+
+
+def _say_passed_over(composition: Composition, option: str, devices: str | None) -> None:
+    """Say that the configuration's number of devices counts for nothing beside an option that names others."""
+    stated = composition.overrides.stated_value(WORLD_SIZE)
+    if devices is not None and stated not in (None, devices):
+        complaints.print(f"{WORLD_SIZE}={stated} is passed over, as {option} says how many devices are searched.")
 
 
 def training_of(wanted: Request, options: SearchOptions) -> Training:
@@ -154,6 +164,6 @@ def _explanation_of(plan: str, composition: Composition, space: Space) -> Explan
     if not own.of({"cluster"}).entries:
         settings = settings.model_copy(update={"cluster": cluster})
     # A null of the configuration has become all devices by now, so the overrides tell if a number was stated.
-    states_devices = "parallel.world_size" in own.pinned_keys()
+    states_devices = WORLD_SIZE in own.pinned_keys()
     world_size = settings.parallel.world_size if states_devices else space.world_size
     return explain(configured_strategy(settings, world_size), settings, space.setting.implementation)

@@ -310,6 +310,26 @@ def test_bad_input_is_one_message_on_stderr(arguments: list[str], message: str, 
     assert message in refusal(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--devices", "13"),
+            "parallel.world_size=16 is passed over, as --devices says how many devices are searched.",
+        ),
+        (("--mixed", "selene:9,dgx-h100:9"), "parallel.world_size=16 is passed over, as --mixed says"),
+        (("--devices", "16", "--budget", "-1", "--tokens", "1e9"), None),
+        (("--budget", "-1", "--tokens", "1e9"), None),
+    ],
+)
+def test_a_number_of_devices_beside_an_option_that_names_another_is_passed_over_with_a_word(
+    options: tuple[str, ...], said: str | None, refusal: Plan
+) -> None:
+    complained = refusal(*GPT_22B, *options)
+    assert ("is passed over" in complained) == (said is not None)
+    assert said is None or said in complained
+
+
 @pytest.mark.slow
 def test_the_search_imports_neither_torch_nor_mlflow_nor_pandas(tmp_path: Path) -> None:
     code = (
