@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from conf.compose.load import settings_of
 from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
 from conf.nearest import nearest
@@ -148,6 +147,8 @@ class Comparison:
             raise ConfigError("search.objective", "step_time", problem, remedy)
 
     def _require_prices(self) -> None:
+        from conf.compose.load import settings_of  # here, as it takes Hydra along, and reports measure without it
+
         settings = settings_of(self.tree)
         others = [block.cluster for block in settings.mixed or () if block.cluster.name != settings.cluster.name]
         problem, remedy = "is not known, and money is sought", "Set cluster.device.price_per_hour=DOLLARS."
