@@ -30,7 +30,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import Value
 from conf.units import GIBIBYTE
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
@@ -45,7 +44,16 @@ from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait
 from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.progress import Progress
 from train_core.checkpoints.reader import Reader, failure_of_a_rank, read
-from train_core.checkpoints.what_to_read import descriptions_in, facts_of_training, how_it_goes_on, whole_checkpoint
+from train_core.checkpoints.what_to_read import (
+    Refusal,
+    descriptions_in,
+    facts_of_training,
+    how_it_goes_on,
+    require_own_data,
+    require_same_training,
+    take_any,
+    whole_checkpoint,
+)
 from train_core.checkpoints.writer import Writer
 from train_core.model.transformer import Transformer
 from train_core.optimizer.optimizer import Optimizer
@@ -118,34 +126,35 @@ class Checkpoints:
         With `checkpoint.resume` a training goes on after the step of that checkpoint, too.
 
         Raises:
-            ConfigError: `checkpoint.load` is no whole checkpoint of this model, or cannot be resumed by this training.
+            ConfigError: `checkpoint.load` is no whole checkpoint of this model, or other data would follow than before.
             UsageError: the folder has checkpoints, and all of them are damaged.
         """
         # Its own checkpoints come first: a training that was interrupted goes on, whatever it once started from.
-        own = self._read_last(self._last_of_folder)
+        own = self._read_last(self._last_of_folder, partial(require_own_data, wanted=self.training))
         if own is not None:
-            return own.step
+            return own[1].step
         given = result_of_first(self._path_to_load, self.world)
         if given is None:
             return 0
-        wanted = self.training if self.plan.resume else None
-        loaded = self._read_last(partial(whole_checkpoint, given), wanted)
+        resumes = self.plan.resume
+        refuse = partial(require_same_training, wanted=self.training) if resumes else take_any
+        loaded = self._read_last(partial(whole_checkpoint, given), refuse)
+        assert loaded is not None  # `whole_checkpoint` finds one, or raises
+        # Said only now: a damaged one is passed over for the one before it.
+        if resumes and self.world.rank == 0:
+            LOGGER.warning(how_it_goes_on(*loaded, self.training))
         # Unless it resumes another one, a training that starts from its state still does all of its own steps.
-        return loaded.step if loaded is not None and wanted is not None else 0
+        return loaded[1].step if resumes else 0
 
     def _read_last(
-        self, find: Callable[[Mapping[Path, str]], Path | None], wanted: Mapping[str, Value] | None = None
-    ) -> Facts | None:
-        """Read what `find` finds; where that is damaged, what it finds when it is told so. None where it finds none.
-
-        Args:
-            wanted: see `descriptions_in`.
-        """
+        self, find: Callable[[Mapping[Path, str]], Path | None], refuse: Refusal
+    ) -> tuple[Path, Facts] | None:
+        """Read what `find` finds; where that is damaged, what it finds when it is told so. None where it finds none."""
         unreadable: dict[Path, str] = {}
         # One rank looks for all, or ranks might restore different steps where a folder is just being changed.
         while (found := result_of_first(partial(find, unreadable), self.world)) is not None:
             try:
-                return self._read(found, wanted)
+                return found, self._read(found, refuse)
             except Unreadable as problem:  # raised on all ranks alike
                 unreadable[found] = str(problem)
         return None
@@ -162,8 +171,8 @@ class Checkpoints:
         load = self.plan.load
         return None if load is None or is_weights(load) else Path(load).expanduser()
 
-    def _read(self, checkpoint: Path, wanted: Mapping[str, Value] | None) -> Facts:
-        descriptions = partial(descriptions_in, checkpoint, self.experiment.model, wanted)
+    def _read(self, checkpoint: Path, refuse: Refusal) -> Facts:
+        descriptions = partial(descriptions_in, checkpoint, self.experiment.model, refuse)
         facts, metadata = result_of_first(descriptions, self.world)
         states, replicas = self.optimizer.states, self.replicas
         biases = pieces_of_whole(self.router_biases.tensors())
@@ -174,8 +183,6 @@ class Checkpoints:
         replicas.share_weights()
         self.optimizer.num_updates = facts.num_updates
         self.optimizer.loss_scale.restore(facts.loss_scale)
-        if wanted is not None and self.world.rank == 0:  # only now: a damaged one is passed over for the one before it
-            LOGGER.warning(how_it_goes_on(checkpoint, facts, wanted))
         return facts
 
     def is_due(self, step: int) -> bool:

@@ -10,7 +10,7 @@ is said."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +51,20 @@ def whole_checkpoint(path: Path, unreadable: Mapping[Path, str]) -> Path:
     raise ConfigError(KEY, str(path), f"is no whole checkpoint: it {problem}", remedy)
 
 
-def descriptions_in(
-    checkpoint: Path, model: ModelSpec, training: Mapping[str, Value] | None = None
-) -> tuple[Facts, Metadata]:
-    """A checkpoint's description of itself and of its tensors.
+Refusal = Callable[[Path, Facts], None]
+"""Raises ConfigError where nothing is to be taken from a checkpoint that describes itself so."""
 
-    Args:
-        training: what `facts_of_training` says of one that is to go on after the checkpoint's step; None
-            where its weights and moments are all that is taken.
+
+def descriptions_in(checkpoint: Path, model: ModelSpec, refuse: Refusal) -> tuple[Facts, Metadata]:
+    """A checkpoint's description of itself and of its tensors.
 
     Raises:
         Unreadable: it is damaged.
-        ConfigError: it is of another model, or of another training.
+        ConfigError: it is of another model, or `refuse` refuses it.
     """
     facts = read_facts(checkpoint)
     require_same_spec(checkpoint, facts.model, model)
-    if training is not None:
-        require_same_training(checkpoint, facts, training)
+    refuse(checkpoint, facts)
     metadata = read_metadata(checkpoint, facts)
     require_same_shapes(checkpoint, saved_shapes(metadata), model)
     return facts, metadata
@@ -150,16 +147,20 @@ def _masks(experiment: Experiment) -> str:
     return f"{experiment.batch.micro_batch_size} at once on {kind}, {parts} in {drawing}"
 
 
-def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
+def take_any(checkpoint: Path, facts: Facts) -> None:
+    """Take weights and moments of whatever training."""
+
+
+def require_same_data(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value], instead: str) -> None:
     """Refuse to go on from a checkpoint after which other data would come than if the training had not stopped.
 
     Args:
         wanted: what `facts_of_training` says of the training that is to go on.
+        instead: what to do where the data of then is not wanted.
 
     Raises:
-        ConfigError: names the first value that differs; or no step is left to do.
+        ConfigError: names the first value that differs.
     """
-    instead = f"or use {RESUME}=false to begin with step 1"
     saved = facts.training
     differing = _differing(ORDER, saved, wanted)
     # How the text was named matters only where its tokens differ: the same content may lie elsewhere by now.
@@ -173,6 +174,17 @@ def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, V
         problem = f"is not the {value_text(saved[first])} of the training in the checkpoint {checkpoint}"
         same = " ".join(for_a_shell(key, saved[key]) for key in differing)
         raise ConfigError(first, wanted[first], problem, f"Use {same}, {instead}.")
+
+
+def require_own_data(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
+    """Raises ConfigError where a training would go on in its own folder with other data; see `require_same_data`."""
+    require_same_data(checkpoint, facts, wanted, f"or move {checkpoint.parent} away to begin with step 1")
+
+
+def require_same_training(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> None:
+    """Raises ConfigError where a training would go on from another one with other data, or has no step left to do."""
+    instead = f"or use {RESUME}=false to begin with step 1"
+    require_same_data(checkpoint, facts, wanted, instead)
     num_steps: Any = wanted[NUM_STEPS]
     if num_steps <= facts.step:
         problem = f"leaves none to do after step {facts.step} of the checkpoint {checkpoint}"

@@ -45,6 +45,14 @@ TWO_REPLICAS = {
     "checkpoint.keep_last": 2,
 }
 
+ONE_STEP = {
+    "model.num_layers": 1,
+    "training.num_steps": 1,
+    "training.num_warmup_steps": 0,
+    "checkpoint.every_steps": 1,
+    "checkpoint.asynchronous": False,
+}
+
 
 @pytest.fixture
 def killed_after(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -106,6 +114,33 @@ def test_one_rank_reads_for_all_what_was_measured_before(
         first, second = worlds(2).run(losses_of, experiment, tmp_path)
         assert first == second
         assert len(first) == num_steps
+
+
+def refusal_of_training(world: World, experiment: Experiment, folder: Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        losses_of(world, experiment, folder)
+    return str(refused.value)
+
+
+def test_a_training_goes_on_in_its_own_folder_with_the_text_of_then_alone(
+    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+) -> None:
+    folder, text = TrialFolder(tmp_path / "training"), tmp_path / "text"
+    text.mkdir()
+    (text / "b.txt").write_text("the same words again and again " * 300)
+    experiment = experiment_of(ONE_STEP | {"data.path": str(text), "data.tokenizer": "bpe", "model.vocab_size": 320})
+    losses = worlds(1).run(losses_of, experiment, folder.path)
+    tokenizer = folder.tokenizer.read_bytes()
+    assert worlds(1).run(losses_of, experiment, folder.path) == losses
+    (text / "a.txt").write_text("some other letters, quite unlike those before\n" * 100)
+    (told,) = worlds(1).run(refusal_of_training, experiment, folder.path)
+    words = re.escape(
+        f"data.path = {str(text)!r}: holds other text than when {path_of(folder.checkpoints, 1)} was written"
+    )
+    tokens = r" \(tokens-\w+ \([\d,]+ tokens\), not tokens-\w+ \([\d,]+ tokens\)\)\."
+    remedy = re.escape(f" Give the text of then, or move {folder.checkpoints} away to begin with step 1.")
+    assert re.fullmatch(words + tokens + remedy, told), told
+    assert folder.tokenizer.read_bytes() == tokenizer, "that of the weights is lost"
 
 
 @pytest.mark.thorough  # than the training that was killed
