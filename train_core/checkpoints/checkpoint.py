@@ -49,6 +49,7 @@ from train_core.checkpoints.what_to_read import (
     descriptions_in,
     facts_of_training,
     how_it_goes_on,
+    how_it_starts,
     require_own_data,
     require_same_training,
     take_any,
@@ -141,8 +142,9 @@ class Checkpoints:
         loaded = self._read_last(partial(whole_checkpoint, given), refuse)
         assert loaded is not None  # `whole_checkpoint` finds one, or raises
         # Said only now: a damaged one is passed over for the one before it.
-        if resumes and self.world.rank == 0:
-            LOGGER.warning(how_it_goes_on(*loaded, self.training))
+        said = (how_it_goes_on if resumes else how_it_starts)(*loaded, self.training)
+        if said and self.world.rank == 0:
+            LOGGER.warning(said)
         # Unless it resumes another one, a training that starts from its state still does all of its own steps.
         return loaded[1].step if resumes else 0
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences
+from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences, warn_of_other_ids
 from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue
 from train_core.process.first_rank import result_of_first
 
 
-def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) -> FirstValue | None:
+def loaded_weights(
+    experiment: Experiment, world: Axis, device: torch.device, tokenizer: Callable[[], str | None] = lambda: None
+) -> FirstValue | None:
     """The Hugging Face weights that `checkpoint.load` names; None where it names none. All ranks call it.
 
     A checkpoint of this trainer is not read here: it holds the optimizer's state too, and is restored later.
+
+    Args:
+        tokenizer: see `warn_of_other_ids`.
 
     Raises:
         ConfigError: they were to be resumed, or are of another model.
@@ -34,5 +40,6 @@ def loaded_weights(experiment: Experiment, world: Axis, device: torch.device) ->
 
     if world.rank == 0:  # once for the job, and not once for each rank
         warn_of_differences(path, experiment.model)
+        warn_of_other_ids(path, experiment.data, tokenizer)
     weights = huggingface.Weights(path, experiment.model)
     return lambda name, shape: weights.value(name, shape).to(device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from conf.compose.model_from import DEEPSEEK_V3 as DEEPSEEK_V3_DEFAULTS
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
 from conf.types.model_spec import ModelSpec, RotaryScaling
-from conf.types.schema import ROTARY_BASE, Family
+from conf.types.schema import ROTARY_BASE, DataSpec, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 
 LOGGER = logging.getLogger(__name__)
@@ -174,8 +175,30 @@ def warn_of_differences(path: str | None, spec: ModelSpec) -> None:
             LOGGER.warning("%s names %s", beside, difference)
 
 
+def warn_of_other_ids(path: str | None, data: DataSpec, tokenizer: Callable[[], str | None]) -> None:
+    """Log where the ids of a text are not those of the tokenizer beside the weights that `checkpoint.load` may name.
+
+    Args:
+        tokenizer: gives the content of the `tokenizer.json` of the text; None where none is read.
+    """
+    if path is None or not is_weights(path) or (own := tokenizer()) is None:
+        return
+    beside = _beside(Path(path).expanduser(), "tokenizer.json")
+    if not beside.exists() or beside.read_text() != own:
+        LOGGER.warning(
+            "checkpoint.load = %s: the ids of its tokenizer mean other text than those of data.tokenizer = %s; to keep"
+            " them, make an indexed dataset with its tokenizer, for data=megatron",
+            path,
+            data.tokenizer,
+        )
+
+
 def _config_beside(weights: Path) -> Path:
-    return (weights if weights.is_dir() else weights.parent) / "config.json"
+    return _beside(weights, "config.json")
+
+
+def _beside(weights: Path, name: str) -> Path:
+    return (weights if weights.is_dir() else weights.parent) / name
 
 
 def _read(path: Path) -> HuggingFaceConfig:

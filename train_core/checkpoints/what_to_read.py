@@ -201,6 +201,18 @@ def how_it_goes_on(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) 
     return f"going on after step {facts.step} of {checkpoint}{with_what}{masks}"
 
 
+def how_it_starts(checkpoint: Path, facts: Facts, wanted: Mapping[str, Value]) -> str:
+    """For people: that ids mean other text than where a training starts from; empty where they mean the same."""
+    saved = facts.training
+    by_pairs = any(
+        said.get("data.source") == "text" and said.get("data.tokenizer") == "bpe" for said in (saved, wanted)
+    )
+    if not by_pairs or None in (saved.get(TOKENS), wanted[TOKENS]) or saved[TOKENS] == wanted[TOKENS]:
+        return ""
+    learnt = f"whose ids meant other text ({saved[TOKENS]}, not {wanted[TOKENS]})"
+    return f"starting from {checkpoint}, {learnt}: byte pairs are those of the text from which they were learnt"
+
+
 def _differing(keys: Sequence[str], saved: Mapping[str, Value], wanted: Mapping[str, Value]) -> list[str]:
     """The keys of which a checkpoint says another value; one of another version may not say all of them."""
     return [key for key in keys if key in saved and saved[key] != wanted[key]]

@@ -138,12 +138,18 @@ def learnt_beside(tokens: Path) -> Path:
 
 def keep_tokenizer(data: DataSpec, tokens: TokenFile | None, kept: Path) -> None:
     """Write the tokenizer of the tokens; nothing where they were made elsewhere."""
+    if (tokenizer := tokenizer_of(data, tokens)) is not None:
+        write_atomically(kept, tokenizer, durable=False)
+
+
+def tokenizer_of(data: DataSpec, tokens: TokenFile | None) -> str | None:
+    """The content of a `tokenizer.json` of the tokens; None where they were made elsewhere."""
     if tokens is None or data.source != "text":
-        return
+        return None
     if data.tokenizer == "bytes":
-        write_atomically(kept, bytes_tokenizer().to_str(), durable=False)
-    elif (learnt := learnt_beside(tokens.path)).exists():
-        write_atomically(kept, learnt.read_text(), durable=False)
+        return str(bytes_tokenizer().to_str())
+    learnt = learnt_beside(tokens.path)
+    return learnt.read_text() if learnt.exists() else None
 
 
 def bytes_tokenizer() -> Any:

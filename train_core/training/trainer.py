@@ -15,6 +15,7 @@ from conf.plan.experiment import Experiment
 from train_core.axes import OPTIMIZER, Layout
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches
+from train_core.data.byte_pairs import tokenizer_of
 from train_core.data.token_file import TokenFile
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
@@ -74,7 +75,8 @@ class Trainer:
         self.mesh = build_mesh(Layout.of(experiment), world.rank, world.clock, world.timeout)
         # Data first: a wrong path is found before a model is built.
         self.batches = parts.batches(experiment, self.mesh, world.device, cache_dir)
-        first_value = loaded_weights(experiment, self.mesh.world, world.device)
+        tokenizer = partial(tokenizer_of, experiment.data, self.batches.tokens)
+        first_value = loaded_weights(experiment, self.mesh.world, world.device, tokenizer)
         self.stage = parallelize(experiment, self.mesh, world.device, first_value, parts.attention)
         self.replicas = parts.replicas(self.stage, self.mesh, experiment)
         self.optimizer = Optimizer(self.replicas, self.mesh, experiment, world.device)

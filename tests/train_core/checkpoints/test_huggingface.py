@@ -23,7 +23,7 @@ from train_core.checkpoints import first_weights
 from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
-from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences
+from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences, warn_of_other_ids
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
@@ -500,6 +500,28 @@ def test_differences_that_are_taken_are_said(
     rows, window = caplog.messages
     assert "the 6 rows beyond start as the mean of the others, and an export keeps them" in rows
     assert "sliding_window = 32" in window
+
+
+@pytest.mark.parametrize(
+    ("beside", "own", "is_said"),
+    [(None, "{}", True), ("[]", "{}", True), ("{}", "{}", False), (None, None, False)],
+    ids=["no tokenizer there", "another one", "the same one", "ids made elsewhere"],
+)
+def test_ids_of_another_tokenizer_than_that_of_the_weights_are_said(
+    beside: str | None,
+    own: str | None,
+    is_said: bool,
+    experiment_of: ExperimentOf,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    if beside is not None:
+        (tmp_path / "tokenizer.json").write_text(beside)
+    warn_of_other_ids(str(tmp_path), experiment_of({"data.tokenizer": "bytes"}).data, lambda: own)
+    assert [f"checkpoint.load = {tmp_path}: the ids of its tokenizer mean other" in m for m in caplog.messages] == (
+        [True] if is_said else []
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,12 @@ from conf.errors import ConfigError
 from conf.types.schema import Value
 from tests.train_core.conftest import ExperimentOf
 from train_core.checkpoints.checkpoint_folder import Facts
-from train_core.checkpoints.what_to_read import facts_of_training, how_it_goes_on, require_same_training
+from train_core.checkpoints.what_to_read import (
+    facts_of_training,
+    how_it_goes_on,
+    how_it_starts,
+    require_same_training,
+)
 
 Values = dict[str, object]
 AT = Path("checkpoints/step-000003")
@@ -21,9 +26,9 @@ GPU = {"cluster.device.kind": "gpu"}
 OTHER_MASKS = "; dropout draws other masks than there"
 
 
-def facts(experiment_of: ExperimentOf, values: Values) -> tuple[Facts, dict[str, Value]]:
+def facts(experiment_of: ExperimentOf, values: Values, tokens: str = "tokens") -> tuple[Facts, dict[str, Value]]:
     experiment = experiment_of(values)
-    training = facts_of_training(experiment, "tokens")
+    training = facts_of_training(experiment, tokens)
     return Facts(step=3, num_updates=3, label="", model=experiment.model, loss_scale={}, training=training), training
 
 
@@ -78,3 +83,22 @@ def test_a_layout_that_draws_other_masks_is_said(
 def test_another_micro_batch_draws_other_masks(experiment_of: ExperimentOf) -> None:
     words = f" with batch.micro_batch_size = 2, which was 1{OTHER_MASKS}"
     assert told(experiment_of, DROPS | {"batch.micro_batch_size": 1}, DROPS | {"batch.micro_batch_size": 2}) == words
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tokens", "is_said"),
+    [
+        ("bpe", "bpe", "others", True),
+        ("bytes", "bpe", "others", True),
+        ("bpe", "bytes", "others", True),
+        ("bpe", "bpe", "tokens", False),
+        ("bytes", "bytes", "others", False),
+    ],
+)
+def test_a_start_from_other_byte_pairs_is_said(
+    before: str, after: str, tokens: str, is_said: bool, experiment_of: ExperimentOf
+) -> None:
+    saved, _ = facts(experiment_of, {"data.tokenizer": before})
+    _, wanted = facts(experiment_of, {"data.tokenizer": after}, tokens)
+    words = f"starting from {AT}, whose ids meant other text (tokens, not {tokens}): "
+    assert how_it_starts(AT, saved, wanted).startswith(words) if is_said else not how_it_starts(AT, saved, wanted)
