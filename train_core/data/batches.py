@@ -48,7 +48,8 @@ class Batches:
             experiment.batch.micro_batch_size,
             experiment.batch.global_batch_size,
         )
-        self.first_sequence = mesh.batch.rank * experiment.num_micro_batches * self.micro_batch_size
+        self.num_sequences = experiment.num_micro_batches * self.micro_batch_size  # of this replica, in a step
+        self.first_sequence = mesh.batch.rank * self.num_sequences
         self.device = device
         # Every rank takes part in this, also those that will read nothing, because it is a collective.
         self.tokens = tokens = shared_tokens(experiment, mesh, cache_dir)
@@ -65,16 +66,16 @@ class Batches:
         return self._read(1, batch, index)
 
     def attended_share(self, step: int) -> float:
-        """The scores between tokens of one document, of all pairs of tokens in the sequences of a step's global batch.
+        """The scores between tokens of one document, of all pairs of tokens in this replica's sequences of a step.
 
         Of n equal documents in every sequence that is 1 / n.
         """
         if self.documents is None:
             return 1.0
-        first = (step - 1) * self.global_batch_size
-        numbers = (self.documents[0](first + i)[:-1] for i in range(self.global_batch_size))
+        first = (step - 1) * self.global_batch_size + self.first_sequence
+        numbers = (self.documents[0](first + i)[:-1] for i in range(self.num_sequences))
         shares = (np.bincount(of_tokens - of_tokens[0]) / of_tokens.size for of_tokens in numbers)
-        return sum(float(np.square(each).sum()) for each in shares) / self.global_batch_size
+        return sum(float(np.square(each).sum()) for each in shares) / self.num_sequences
 
     def _read(self, part: int, batch: int, index: int) -> MicroBatch:
         """`part` is 0 for what trains and 1 for what is held out."""

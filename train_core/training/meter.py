@@ -7,7 +7,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -39,6 +38,9 @@ MEASURED = "measured"
 MATMUL_SECONDS = 0.5
 MATMUL_SIZES = {"cpu": 1024, "cuda": 8192}
 """Large enough to reach the device's rate, and small enough that many products fit into the half second."""
+
+MOST_READ_AGAIN = 100
+"""So many steps at most have their documents looked up again, which takes up to 50 ms for each."""
 
 
 def count_devices(world: World, axis: Axis) -> int:
@@ -85,6 +87,9 @@ def peak_memory_bytes(device: torch.device) -> int:
 class DoneStep(NamedTuple):
     """What the measurement of a training takes from a step. Of a million steps nothing more is kept: metrics are 17
     times as large.
+
+    Attributes:
+        attended_share: of the whole global batch, as in `model_flops`; None where another process ran the step.
     """
 
     step: int
@@ -92,6 +97,7 @@ class DoneStep(NamedTuple):
     loss: float
     step_seconds: float
     warmup: bool
+    attended_share: float | None = None
 
     @classmethod
     def of(cls, metrics: StepMetrics) -> DoneStep:
@@ -115,10 +121,10 @@ class Meter:
 
         Args:
             done: the last step that was done before, here or in the training that is resumed.
-            attended_share: of the sequences of a step, as in `model_flops`.
+            attended_share: of this replica's sequences of a step, as in `model_flops`.
         """
         self.experiment, self.world, self.axis = experiment, world, axis
-        self.attended_share = cache(attended_share)
+        self.attended_share = attended_share
         self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
@@ -159,19 +165,19 @@ class Meter:
         terms = terms_of(elapsed, self.world.clock.seconds_by_name(), self.layout.size(*REPLICAS) > 1)
         self.terms.add(terms, is_timed=self._is_timed(step))
         record = self.world.clock.end_step()
-        # What ranks tell each other travels in one collective: the time, the straggler's share, the wish to stop, and
-        # what they use.
-        own = self.terms.recent_own_seconds()
-        told = [elapsed, own, float(self.stop_asked()), *self.system.read(step, self.energy)]
-        of_ranks = gather(told, self.axis, self.world.device)
-        seconds_of_ranks, own_seconds, signals, *used = zip(*of_ranks, strict=True)
+        # What ranks tell each other travels in one collective: the time, the straggler's share, the wish to stop, the
+        # replica's documents, and what they use.
+        own = self.terms.recent_own_seconds(), float(self.stop_asked()), self.attended_share(step)
+        of_ranks = gather([elapsed, *own, *self.system.read(step, self.energy)], self.axis, self.world.device)
+        seconds_of_ranks, own_seconds, signals, shares, *used = zip(*of_ranks, strict=True)
         # The slowest rank's time is the job's, for the next step begins when all have ended this one.
         seconds, self.stop_signal = max(seconds_of_ranks), int(max(signals))
         if self._is_timed(step) and self._speaks_for_its_stage:
             self.recorded.add(seconds, record)
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
-        needed = model_flops(model, batch.global_batch_size, self.attended_share(step))
+        share = statistics.fmean(shares)  # replicas have equally many ranks, and sequences
+        needed = model_flops(model, batch.global_batch_size, share)
         metrics = StepMetrics(
             step=step,
             num_steps=plan.num_steps,
@@ -186,7 +192,7 @@ class Meter:
             time=time.time(),
             system=self.system.combine(list(zip(*used, strict=True)), seconds),
         )
-        self.steps.append(DoneStep.of(metrics))
+        self.steps.append(DoneStep.of(metrics)._replace(attended_share=share))
         return metrics
 
     def write_timeline(self, trial: TrialFolder) -> None:
@@ -207,7 +213,7 @@ class Meter:
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
         timed = self._timed_seconds()
         seconds = statistics.median(timed)  # one disturbed step must not change the result
-        share = statistics.fmean(self.attended_share(step.step) for step in self._timed_steps())
+        share = self._attended_share()
         needed, executed = model_flops(experiment.model, batch, share), executed_flops(experiment, attended_share=share)
         rate = 1 / (seconds * self.num_devices)
         breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
@@ -238,6 +244,14 @@ class Meter:
             blocks=self._blocks(seconds, memory, share),
             **energy.fields(seconds, tokens),
         )
+
+    def _attended_share(self) -> float:
+        """Over the timed steps of this process; where another one has run all of them, over the last of them."""
+        timed = self._timed_steps()
+        if known := [step.attended_share for step in timed if step.attended_share is not None]:
+            return statistics.fmean(known)
+        own = statistics.fmean(self.attended_share(step.step) for step in timed[-MOST_READ_AGAIN:])
+        return statistics.fmean(share for (share,) in gather([own], self.axis, self.world.device))
 
     def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int], share: float) -> tuple[BlockRates, ...]:
         world_size, of_stage = self.layout.world_size, self.layout.world_size // self.layout.size("pipeline")

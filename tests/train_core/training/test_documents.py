@@ -111,7 +111,8 @@ def measure(world: World, experiment: Experiment, cache_dir: Path) -> Performanc
 def test_flops_are_those_of_the_documents_that_were_trained_on(
     folder: Path, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
-    values = Layout(1, 2, 1, recompute=("selective", 1)).values() | {"training.num_warmup_steps": 1}
+    # Each replica counts its own.
+    values = Layout(1, 1, 2, recompute=("selective", 1)).values() | {"training.num_warmup_steps": 1}
     experiment = experiment_of(values | separate(folder))
     model, batch = experiment.model, experiment.batch.global_batch_size
     performance = worlds(2).run(measure, experiment, tmp_path)[0]

@@ -14,7 +14,7 @@ import torch
 from conf.plan.experiment import Experiment
 from tests.steps import STEP
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.costs import estimate
+from train_core.costs import estimate, model_flops
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
@@ -69,6 +69,34 @@ def test_steps_that_an_earlier_run_could_not_record_are_named(experiment_of: Exp
     assert performance.unrecorded_steps == (2, 3)
     assert performance.recorded_steps == [1, 4, 5, 6]
     assert len(performance.losses) == 4
+
+
+@pytest.mark.parametrize(
+    ("num_added", "read", "share"),
+    [
+        pytest.param(3, [1001, 1002, 1003], 0.5, id="of those that this process timed"),
+        pytest.param(0, list(range(901, 1001)), 0.25, id="of the last ones where it timed none"),
+    ],
+)
+def test_documents_of_steps_before_an_interruption_are_not_all_read_again(
+    num_added: int, read: list[int], share: float, experiment_of: ExperimentOf
+) -> None:
+    """A step's documents take up to 50 ms, and a training may have a million steps."""
+    num_steps = 1000 + num_added
+    experiment = experiment_of({"training.num_steps": num_steps, "training.num_warmup_steps": 1})
+    before = [DoneStep.of(STEP)._replace(step=step, num_steps=num_steps, warmup=step < 2) for step in range(1, 1001)]
+    asked = list[int]()
+
+    def share_of(step: int) -> float:
+        asked.append(step)
+        return 0.5 if step > 1000 else 0.25
+
+    world = World(0, 1, torch.device("cpu"), "gloo")
+    meter = Meter(experiment, world, Axis(), history=before, done=1000, attended_share=share_of)
+    for step in range(1001, num_steps + 1):
+        meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
+    assert meter.performance().model_flops == model_flops(experiment.model, experiment.batch.global_batch_size, share)
+    assert asked == read
 
 
 @pytest.mark.parametrize(
