@@ -13,7 +13,7 @@ Which plans a trainer can run at all stands in `conf.plan.trainer_limits`.
 """
 
 from train_core.costs.block_rates import block_rates
-from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA, hardware_flops, model_flops
+from train_core.costs.counts.flops import DOCUMENT_FLOPS_FORMULA, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import Estimate, estimate, estimates, executed_flops
 from train_core.costs.implementation import Implementation
@@ -26,6 +26,7 @@ __all__ = [
     "IMPLEMENTATIONS",
     "MEMORY_KINDS",
     "STEP_TERMS",
+    "DoneShares",
     "Estimate",
     "Implementation",
     "StageMemory",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from conf.plan.setup import Setup
-from train_core.costs.counts.flops import spared_flops, stage_model_flops
+from train_core.costs.counts.flops import ALL, DoneShares, spared_flops, stage_model_flops
 from train_core.measurement import BlockRates
 
 
@@ -16,7 +16,7 @@ def block_rates(
     memory_of_stages: Sequence[int],
     devices_per_rank: float = 1.0,
     measured_peak: float | None = None,
-    attended_share: float = 1.0,
+    done: DoneShares = ALL,
 ) -> tuple[BlockRates, ...]:
     """One entry for each block of a mixed job, and none where all devices are the same.
 
@@ -24,7 +24,7 @@ def block_rates(
         memory_of_stages: bytes of the fullest rank of every stage.
         devices_per_rank: less than 1 where ranks of a CPU share cores.
         measured_peak: FLOP/s of one device, where the same was measured for all; None takes what each device declares.
-        attended_share: as in `model_flops`.
+        done: as in `model_flops`.
     """
     if setup.mixed is None:
         return ()
@@ -35,7 +35,8 @@ def block_rates(
         of_model = range(sum(setup.layers_per_stage[:start]), sum(setup.layers_per_stage[:end]))
         has_head = end == setup.parallel.pipeline_parallel_size
         flops = stage_model_flops(setup.model, setup.batch.global_batch_size, of_model, has_head=has_head)
-        flops -= spared_flops(setup.model, setup.batch.global_batch_size, 3 * sum(layers), attended_share)
+        num_mixtures = sum(layer >= setup.model.num_dense_layers for layer in of_model)
+        flops -= spared_flops(setup.model, setup.batch.global_batch_size, 3 * len(of_model), 3 * num_mixtures, done)
         rate = flops / step_seconds / (block.num_devices * devices_per_rank)
         peak = measured_peak or device.peak_flops_per_second[setup.precision.dtype]
         rates.append(

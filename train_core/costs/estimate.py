@@ -15,7 +15,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Frozen
 from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.computable import require_computable
-from train_core.costs.counts.flops import FLOPS_FORMULA, hardware_flops, model_flops, repeated_flops
+from train_core.costs.counts.flops import ALL, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops, repeated_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
@@ -220,7 +220,7 @@ def _stage_memories(setting: Setting, plans: Plans, work: Work, stages: StageGro
     return tuple(StageMemory(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
-def executed_flops(setup: Setup, implementation: Implementation = TRISWEEP, attended_share: float = 1.0) -> int:
+def executed_flops(setup: Setup, implementation: Implementation = TRISWEEP, done: DoneShares = ALL) -> int:
     """The FLOPs of a step over all devices, those that the trainer repeats included; see `hardware_flops`."""
     model, parallel, size = setup.model, setup.parallel, setup.batch.global_batch_size
     # The first of each chunk's layers, and every n-th after it, recompute something.
@@ -231,7 +231,7 @@ def executed_flops(setup: Setup, implementation: Implementation = TRISWEEP, atte
         size,
         parallel.recompute,
         len(recomputed),
-        attended_share,
+        done,
         num_dense_recomputed=sum(layer < model.num_dense_layers for layer in recomputed),
         selects_operators=implementation.selective_operators,
     )

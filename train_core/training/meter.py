@@ -16,6 +16,7 @@ from train_core.axes import REPLICAS, Layout
 from train_core.costs import (
     DOCUMENT_FLOPS_FORMULA,
     FLOPS_FORMULA,
+    DoneShares,
     block_rates,
     executed_flops,
     model_flops,
@@ -30,6 +31,7 @@ from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
 from train_core.trial_folder import TrialFolder
 from train_core.watch.energy.meter import EnergyMeter
+from train_core.watch.expert_load import ExpertLoads, StepLoad
 from train_core.watch.recorded_step import LatestSteps, stage_timeline
 from train_core.watch.sampler import SystemSampler
 from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
@@ -89,7 +91,8 @@ class DoneStep(NamedTuple):
     times as large.
 
     Attributes:
-        attended_share: of the whole global batch, as in `model_flops`; None where another process ran the step.
+        attended_share: of the whole global batch, as in `DoneShares`; None where another process ran the step.
+        dropped_share: None where experts have no limit.
     """
 
     step: int
@@ -98,10 +101,12 @@ class DoneStep(NamedTuple):
     step_seconds: float
     warmup: bool
     attended_share: float | None = None
+    dropped_share: float | None = None
 
     @classmethod
-    def of(cls, metrics: StepMetrics) -> DoneStep:
-        return cls(metrics.step, metrics.num_steps, metrics.loss, metrics.step_seconds, metrics.warmup)
+    def of(cls, metrics: StepMetrics, attended_share: float | None = None) -> DoneStep:
+        timing = metrics.step_seconds, metrics.warmup
+        return cls(metrics.step, metrics.num_steps, metrics.loss, *timing, attended_share, metrics.dropped_share)
 
 
 class Meter:
@@ -116,15 +121,17 @@ class Meter:
         history: Sequence[DoneStep] = (),
         done: int = 0,
         attended_share: Callable[[int], float] = lambda step: 1.0,
+        loads: ExpertLoads | None = None,
     ) -> None:
         """`history` was measured before an interruption, after which the first steps are warm-up steps once more.
 
         Args:
             done: the last step that was done before, here or in the training that is resumed.
-            attended_share: of this replica's sequences of a step, as in `model_flops`.
+            attended_share: of this replica's sequences of a step, as in `DoneShares`.
+            loads: those of the experts that are trained; None knows of none.
         """
         self.experiment, self.world, self.axis = experiment, world, axis
-        self.attended_share = attended_share
+        self.attended_share, self.loads = attended_share, loads
         self.stop_asked, self.stop_signal = stop_asked, 0  # the ranks agree on the latter with every step's time
         self.num_devices = count_devices(world, axis)
         self.peak, self.peak_source = self._peak()
@@ -177,7 +184,9 @@ class Meter:
         plan, batch, model = self.experiment.training, self.experiment.batch, self.experiment.model
         # All ranks have gathered the same numbers, so that they all come to the same metrics and the same decisions.
         share = statistics.fmean(shares)  # replicas have equally many ranks, and sequences
-        needed = model_flops(model, batch.global_batch_size, share)
+        load = self.loads.add_step(is_timed=step > self.num_warmup_steps) if self.loads is not None else StepLoad()
+        done = DoneShares(share, 1 - (load.dropped_share or 0.0))
+        needed = model_flops(model, batch.global_batch_size, done)
         metrics = StepMetrics(
             step=step,
             num_steps=plan.num_steps,
@@ -191,8 +200,9 @@ class Meter:
             stragglers=self._stragglers(own_seconds),
             time=time.time(),
             system=self.system.combine(list(zip(*used, strict=True)), seconds),
+            **load._asdict(),
         )
-        self.steps.append(DoneStep.of(metrics)._replace(attended_share=share))
+        self.steps.append(DoneStep.of(metrics, share))
         return metrics
 
     def write_timeline(self, trial: TrialFolder) -> None:
@@ -213,8 +223,8 @@ class Meter:
         experiment, batch = self.experiment, self.experiment.batch.global_batch_size
         timed = self._timed_seconds()
         seconds = statistics.median(timed)  # one disturbed step must not change the result
-        share = self._attended_share()
-        needed, executed = model_flops(experiment.model, batch, share), executed_flops(experiment, attended_share=share)
+        done = DoneShares(self._attended_share(), 1 - self._dropped_share())
+        needed, executed = model_flops(experiment.model, batch, done), executed_flops(experiment, done=done)
         rate = 1 / (seconds * self.num_devices)
         breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
         energy, tokens = self.energy.of_all_ranks(self.axis), batch * experiment.model.seq_length
@@ -241,8 +251,9 @@ class Meter:
             num_parameters=num_parameters(experiment.model),
             breakdown=breakdown if experiment.profile.breakdown else None,
             stragglers=self._stragglers([terms.own_seconds for terms in breakdown.ranks]) if breakdown else (),
-            blocks=self._blocks(seconds, memory, share),
+            blocks=self._blocks(seconds, memory, done),
             **energy.fields(seconds, tokens),
+            **(self.loads.fields() if self.loads is not None else {}),
         )
 
     def _attended_share(self) -> float:
@@ -253,11 +264,14 @@ class Meter:
         own = statistics.fmean(self.attended_share(step.step) for step in timed[-MOST_READ_AGAIN:])
         return statistics.fmean(share for (share,) in gather([own], self.axis, self.world.device))
 
-    def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int], share: float) -> tuple[BlockRates, ...]:
+    def _dropped_share(self) -> float:
+        return statistics.fmean(step.dropped_share or 0.0 for step in self._timed_steps())
+
+    def _blocks(self, step_seconds: float, memory_of_ranks: Sequence[int], done: DoneShares) -> tuple[BlockRates, ...]:
         world_size, of_stage = self.layout.world_size, self.layout.world_size // self.layout.size("pipeline")
         fullest = [max(memory_of_ranks[first : first + of_stage]) for first in range(0, world_size, of_stage)]
         measured = self.peak if self.peak_source == MEASURED else None
-        return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured, share)
+        return block_rates(self.experiment, step_seconds, fullest, self.num_devices / world_size, measured, done)
 
     def _is_timed(self, step: int) -> bool:
         """True if a step counts: neither a warm-up step nor one that was traced, which is slower."""

@@ -77,13 +77,12 @@ def train(
                 "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
             )
         share = trainer.batches.attended_share
-        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share)
         loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh, world.device)
+        meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share, loads)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.
             with trace_step(trial, world.rank, experiment.profile, step):
                 metrics = meter.time_step(step, partial(_finite_step, trainer, step))
-            metrics = metrics.model_copy(update=loads.add_step(is_timed=not metrics.warmup)._asdict())
             if not trainer.replicas.is_sharded:
                 _compare_replicas(trainer, step)
             if (every := experiment.training.evaluate_every) is not None and step % every == 0:
@@ -97,7 +96,7 @@ def train(
                 raise Stopped(step, meter.stop_signal, step - done)
         if trial is not None:
             meter.write_timeline(trial)
-        return meter.performance().model_copy(update=loads.fields())
+        return meter.performance()
 
 
 def _history(trial: TrialFolder, done: int) -> list[DoneStep]:

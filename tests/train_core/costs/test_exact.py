@@ -111,6 +111,9 @@ def _square_products(count: int) -> Callable[..., int]:
     return flops
 
 
+PRODUCTS_OF_ATTENTION = {FLASH: _square_products(2), FLASH_BACKWARD: _square_products(4)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "selective", "full", "pointwise"])
 def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute) -> None:
@@ -121,8 +124,8 @@ def test_the_trainer_multiplies_exactly_the_hardware_flops(recompute: Recompute)
     """
     experiment = experiment_of("gpt-175b", 1, 1, "model.num_layers=4", f"parallel.recompute={recompute}")
     spec = experiment.model
-    known = {FLASH: _square_products(2), FLASH_BACKWARD: _square_products(4)}
-    with fake_stage(experiment, rank=0) as built, FlopCounterMode(display=False, custom_mapping=known) as counter:
+    counting = FlopCounterMode(display=False, custom_mapping=PRODUCTS_OF_ATTENTION)
+    with fake_stage(experiment, rank=0) as built, counting as counter:
         tokens = torch.zeros(spec.seq_length, NUM_SEQUENCES, dtype=torch.long)
         built.chunks[0](tokens, tokens).backward()
     # the trainer's own functions run their weight gradients inside backward, where the counter sees them too

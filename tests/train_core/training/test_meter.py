@@ -14,7 +14,7 @@ import torch
 from conf.plan.experiment import Experiment
 from tests.steps import STEP
 from tests.train_core.conftest import ExperimentOf, Worlds
-from train_core.costs import estimate, model_flops
+from train_core.costs import DoneShares, estimate, model_flops
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
@@ -95,7 +95,8 @@ def test_documents_of_steps_before_an_interruption_are_not_all_read_again(
     meter = Meter(experiment, world, Axis(), history=before, done=1000, attended_share=share_of)
     for step in range(1001, num_steps + 1):
         meter.time_step(step, lambda: StepResult(1.0, 1.0, 0.1))
-    assert meter.performance().model_flops == model_flops(experiment.model, experiment.batch.global_batch_size, share)
+    expected = model_flops(experiment.model, experiment.batch.global_batch_size, DoneShares(attended=share))
+    assert meter.performance().model_flops == expected
     assert asked == read
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from conf.plan.experiment import Experiment
 from results.mlflow.metric_keys import measured_metrics, step_metrics
 from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.costs.test_exact import PRODUCTS_OF_ATTENTION
 from tests.train_core.training.layouts import MIXTURE, mixture_with
+from train_core.costs import DoneShares, hardware_flops, model_flops
 from train_core.measurement import Performance, StepMetrics
 from train_core.process.world import World
 from train_core.training.train import train
@@ -65,6 +69,10 @@ def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
     assert 0.05 < alone.dropped_share < 0.5
     assert alone.dropped_share == its_steps[-1].dropped_share  # the one step that is timed
     assert measured_metrics(alone)["meas/dropped_pct"] == 100 * alone.dropped_share
+    kept = DoneShares(kept=1 - alone.dropped_share)
+    assert alone.model_flops == model_flops(experiment_of(shared).model, 8, kept)
+    rates = its_steps[-1].model_flops_per_second_per_device, alone.model_flops_per_second_per_device
+    assert rates[0] == pytest.approx(rates[1])
     spread: dict[str, Any] = {"parallel.world_size": 4, "parallel.context_parallel_size": 2}
     spread |= {"parallel.pipeline_parallel_size": 2, "parallel.expert_parallel_size": 2, "parallel.recompute": "full"}
     performance, steps = worlds(4).run(trained, experiment_of(shared | spread), tmp_path)[0]
@@ -72,6 +80,27 @@ def test_the_share_of_dropped_choices_does_not_depend_on_where_experts_are(
     assert step_metrics(steps[0])["step/dropped_pct"] == pytest.approx(
         100 * (its_steps[0].dropped_share or 0), rel=0.02
     )
+
+
+def _added_product(gradient: Any, left: Any, right: Any, **_: Any) -> int:
+    return 2 * int(left[0] * left[1] * right[1])
+
+
+UNCOUNTED = PRODUCTS_OF_ATTENTION | {torch.ops.aten.addmm_: _added_product}
+"""Products that torch's counter does not know."""
+
+
+def test_experts_multiply_for_the_choices_alone_that_find_room(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    values = mixture_with(capacity_factor=1.0) | {"parallel.recompute": "full", "model.num_layers": 2}
+    experiment = experiment_of(values)
+    trainer = Trainer(experiment, World(0, 1, torch.device("cpu"), "gloo"), tmp_path)
+    loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh, trainer.optimizer.device)
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
+        trainer.passes(1)
+    dropped = loads.add_step(is_timed=True).dropped_share
+    assert dropped
+    executed = partial(hardware_flops, experiment.model, experiment.batch.global_batch_size, "full")
+    assert counter.get_total_flops() == executed(done=DoneShares(kept=1 - dropped)) < executed()
 
 
 def test_a_process_that_has_timed_no_step_knows_no_share_of_dropped_choices(

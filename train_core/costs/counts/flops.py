@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from conf.types.model_spec import ModelSpec
+from typing import NamedTuple
+
+from conf.types.model_spec import ExpertsSpec, ModelSpec
 from conf.types.schema import ParallelPlan, Recompute
 from train_core.costs.counts.parameters import attention_matrices, feed_forward_matrices
 
@@ -13,6 +15,22 @@ Of experts it counts those that a token is routed to, with the router."""
 
 DOCUMENT_FLOPS_FORMULA = "matmul-document-square-v1"
 """Id of the same where documents are separate: scores count over the full square of each document."""
+
+
+class DoneShares(NamedTuple):
+    """The parts of a step's work that its data leaves to do, which only a training knows.
+
+    Attributes:
+        attended: the pairs of tokens in one document, of all pairs in a sequence; less than 1 where documents are
+            separate.
+        kept: the choices of experts that found room, of all; less than 1 where a capacity drops some.
+    """
+
+    attended: float = 1.0
+    kept: float = 1.0
+
+
+ALL = DoneShares()
 
 
 def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
@@ -26,13 +44,16 @@ def layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
 def expert_layer_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     """The same of a layer with experts: its router, the experts that a token is meant for, and the shared expert.
 
-    Tokens that a capacity drops, and rows that it pads, are counted as if every token passed through `top_k` experts.
+    As if every token passed through `top_k` experts; see `DoneShares` for those that a capacity drops.
     """
     experts = model.experts
     assert experts is not None
-    chosen = experts.top_k * sum(matrix.size for matrix in feed_forward_matrices(model, experts.ffn_hidden_size))
-    router = model.hidden_size * experts.num_experts
+    chosen, router = _chosen_elements(model, experts), model.hidden_size * experts.num_experts
     return _layer_flops(model, num_sequences, experts.shared_ffn_hidden_size, others=chosen + router)
+
+
+def _chosen_elements(model: ModelSpec, experts: ExpertsSpec) -> int:
+    return experts.top_k * sum(matrix.size for matrix in feed_forward_matrices(model, experts.ffn_hidden_size))
 
 
 def _layer_flops(model: ModelSpec, num_sequences: int, ffn_hidden_size: int, others: int) -> int:
@@ -59,24 +80,27 @@ def head_forward_flops(model: ModelSpec, num_sequences: int) -> int:
     return 2 * num_sequences * model.seq_length * model.hidden_size * model.vocab_size
 
 
-def spared_flops(model: ModelSpec, num_sequences: int, num_passes: int, attended_share: float) -> int:
-    """The FLOPs of so many forward passes of an attention core that separate documents do without."""
-    return round((1 - attended_share) * num_passes * attention_core_forward_flops(model, num_sequences))
+def spared_flops(model: ModelSpec, num_sequences: int, num_cores: int, num_mixtures: int, done: DoneShares) -> int:
+    """The FLOPs of what is not done in so many forward passes of an attention core, and of the experts of a layer."""
+    spared = (1 - done.attended) * num_cores * attention_core_forward_flops(model, num_sequences)
+    if model.experts is not None:
+        chosen = 2 * num_sequences * model.seq_length * _chosen_elements(model, model.experts)
+        spared += (1 - done.kept) * num_mixtures * chosen
+    return round(spared)
 
 
-def model_flops(model: ModelSpec, num_sequences: int, attended_share: float = 1.0) -> int:
+def model_flops(model: ModelSpec, num_sequences: int, done: DoneShares = ALL) -> int:
     """Forward and backward of one step over all devices.
 
     Backward costs twice the forward: each product has one to its input and one to its weight.
 
-    Args:
-        attended_share: the pairs of tokens in one document, of all pairs in a sequence; less than 1 where documents are
-            separate.
-
     Source: arXiv 2205.05198, equation 7: 72 B L s h^2 (1 + s / 6h + V / 12hL) where ffn_hidden_size = 4h.
     """
-    whole = stage_model_flops(model, num_sequences, range(model.num_layers), has_head=True)
-    return whole - spared_flops(model, num_sequences, 3 * model.num_layers, attended_share)
+    whole, num_layers = (
+        stage_model_flops(model, num_sequences, range(model.num_layers), has_head=True),
+        model.num_layers,
+    )
+    return whole - spared_flops(model, num_sequences, 3 * num_layers, 3 * (num_layers - model.num_dense_layers), done)
 
 
 def stage_model_flops(model: ModelSpec, num_sequences: int, layers: range, *, has_head: bool) -> int:
@@ -148,7 +172,7 @@ def hardware_flops(
     num_sequences: int,
     recompute: Recompute,
     num_recomputed: int | None = None,
-    attended_share: float = 1.0,
+    done: DoneShares = ALL,
     *,
     num_dense_recomputed: int | None = None,
     selects_operators: bool = False,
@@ -158,7 +182,6 @@ def hardware_flops(
     Args:
         num_recomputed: layers in which that happens; None for all.
         num_dense_recomputed: those of them that have no experts; None for as large a part of both kinds.
-        attended_share: as in `model_flops`.
         selects_operators: selective recomputation repeats parts of products in place of the core, as that of trainers
             with `Implementation.selective_operators` does.
 
@@ -172,7 +195,7 @@ def hardware_flops(
     )
     if recompute == "selective" and selects_operators:
         repeated = _selected_flops(model, num_sequences, dense, layers - dense)
-        return model_flops(model, num_sequences, attended_share) + repeated
+        return model_flops(model, num_sequences, done) + repeated
     repeated = {
         "none": 0,
         "selective": layers * attention_core_forward_flops(model, num_sequences),
@@ -180,5 +203,6 @@ def hardware_flops(
         "pointwise": 0,  # no matrix product is repeated
     }[recompute]
     num_cores = layers if recompute in ("selective", "full") else 0
-    spared = spared_flops(model, num_sequences, num_cores, attended_share)
-    return model_flops(model, num_sequences, attended_share) + repeated - spared
+    num_mixtures = layers - dense if recompute == "full" else 0
+    spared = spared_flops(model, num_sequences, num_cores, num_mixtures, done)
+    return model_flops(model, num_sequences, done) + repeated - spared
