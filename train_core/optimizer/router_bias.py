@@ -10,6 +10,8 @@ Source: arXiv 2408.15664, algorithm 1; arXiv 2412.19437, section 2.1.2.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,7 @@ class RouterBiases:
     Attributes:
         mixtures: the layers with experts, by their names in the whole model.
         values: the biases in fp32, a row for each of these; None where the model has none.
+        stage_rows: the loads by which they were moved in this step (layers, E); None where they were not.
     """
 
     def __init__(self, model: ModelSpec, stage: Stage, mesh: Mesh, device: torch.device) -> None:
@@ -38,6 +41,7 @@ class RouterBiases:
             if isinstance(module, MixtureOfExperts)
         }
         self.values: Tensor | None = None
+        self.stage_rows: Tensor | None = None
         if model.experts is not None and self.step and self.mixtures:
             self.values = torch.zeros(len(self.mixtures), model.experts.num_experts, device=device)
             for mixture, row in zip(self.mixtures.values(), self.values, strict=True):
@@ -50,6 +54,7 @@ class RouterBiases:
 
     def begin(self) -> None:
         """Forget the loads of passes before this step's."""
+        self.stage_rows = None
         for mixture in self.mixtures.values():
             mixture.forget_rows()
 
@@ -57,10 +62,7 @@ class RouterBiases:
         """Move the biases, after a step that has updated the weights; all ranks of a stage call it together."""
         if self.values is None:
             return
-        counted = [mixture.rows_of_experts for mixture in self.mixtures.values()]
-        rows = torch.stack([each for each in counted if each is not None])
-        for axis in (EXPERT, EXPERT_REPLICAS):  # together all ranks of the stage
-            rows = all_reduce(rows, self.mesh.axis(axis)).wait()
+        self.stage_rows = rows = sum_over_stage(rows_of_experts(self.mixtures.values()), self.mesh)
         # Loads are compared as whole numbers, so that the sign of a small error does not hang on rounding.
         errors = rows.sum(1, keepdim=True) - rows * rows.size(1)
         self.values.add_(errors.sign().float(), alpha=self.step)
@@ -70,3 +72,16 @@ class RouterBiases:
         if self.values is None:
             return {}
         return {f"{name}.router.bias": row for name, row in zip(self.mixtures, self.values, strict=True)}
+
+
+def rows_of_experts(mixtures: Iterable[MixtureOfExperts]) -> Tensor:
+    """By layer the rows that each expert got in passes of this rank (layers, E)."""
+    counted = [mixture.rows_of_experts for mixture in mixtures]
+    return torch.stack([rows for rows in counted if rows is not None])
+
+
+def sum_over_stage(counts: Tensor, mesh: Mesh) -> Tensor:
+    """The sum over all ranks of the stage, which call it together."""
+    for axis in (EXPERT, EXPERT_REPLICAS):
+        counts = all_reduce(counts, mesh.axis(axis)).wait()
+    return counts

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from conf.types.model_spec import ModelSpec
-from train_core.axes import EXPERT, EXPERT_REPLICAS
+from train_core.axes import EXPERT
 from train_core.model.mixture import MixtureOfExperts
 from train_core.model.transformer import Layer
-from train_core.parallel.collectives import all_reduce, gather, gather_objects
+from train_core.optimizer.router_bias import RouterBiases, rows_of_experts, sum_over_stage
+from train_core.parallel.collectives import gather, gather_objects
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
 
@@ -31,11 +32,15 @@ class StepLoad(NamedTuple):
 class ExpertLoads:
     """The loads of this rank's stage, step by step. All ranks of the world call it together."""
 
-    def __init__(self, model: ModelSpec, stage: Stage, mesh: Mesh, device: torch.device) -> None:
-        self.mesh, self.device = mesh, device
+    def __init__(
+        self, model: ModelSpec, stage: Stage, mesh: Mesh, device: torch.device, biases: RouterBiases | None = None
+    ) -> None:
+        """`biases` are those of the stage's routers, which know a step's sums where they moved by them."""
+        self.mesh, self.device, self.biases = mesh, device, biases
         layers = [(int(index), layer) for chunk in stage.chunks for index, layer in chunk.layers.items()]
         self.mixtures = {index: mixture for index, layer in layers if (mixture := _mixture_of(layer)) is not None}
         self.timed: dict[int, torch.Tensor] = {}
+        self.num_experts = 0 if model.experts is None else model.experts.num_experts
         self.has_capacity = model.experts is not None and model.experts.capacity_factor is not None
         self.dropped, self.routed = 0.0, 0.0
 
@@ -44,11 +49,11 @@ class ExpertLoads:
         if EXPERT not in {name for names in self.mesh.axes for name in names}:
             return StepLoad()
         counted = self._take_row_counts()
-        rows = {index: of_layer[:-1] for index, of_layer in counted.items()}
+        rows = {index: of_layer[: self.num_experts] for index, of_layer in counted.items()}
         if is_timed:
             self.timed = {index: of_step + self.timed.get(index, 0) for index, of_step in rows.items()}
         busiest = max(map(max, _loads(rows).values()), default=0.0)
-        dropped = sum(float(of_layer[-1]) for of_layer in counted.values())
+        dropped = sum(float(of_layer[self.num_experts :].sum()) for of_layer in counted.values())
         routed = sum(float(of_layer.sum()) for of_layer in rows.values())
         # A stage without experts takes part all the same, since this is a collective over the world.
         of_ranks = gather([busiest, dropped, routed], self.mesh.world, self.device)
@@ -60,20 +65,22 @@ class ExpertLoads:
         return StepLoad(max(loads), dropped / routed if self.has_capacity else None)
 
     def _take_row_counts(self) -> dict[int, torch.Tensor]:
-        """On the host, by layer: the rows of each expert, then those without room (E + 1), of the whole stage."""
-        of_layers = []
-        for mixture in self.mixtures.values():
-            rows, dropped = mixture.rows_of_experts, mixture.num_dropped
-            assert rows is not None
-            of_layers.append(torch.cat((rows, rows.new_zeros(1) if dropped is None else dropped)))
-            mixture.forget_rows()
-        if not of_layers:
+        """On the host, by layer: the rows of each expert (E), then those without room where there is a limit, of the
+        whole stage.
+        """
+        if not self.mixtures:
             return {}
-        counts = torch.stack(of_layers)
-        for axis in (EXPERT, EXPERT_REPLICAS):  # together all ranks of the stage
-            counts = all_reduce(counts, self.mesh.axis(axis)).wait()
+        summed = None if self.biases is None else self.biases.stage_rows
+        own = [rows_of_experts(self.mixtures.values())] if summed is None else []
+        if self.has_capacity:
+            own.append(
+                torch.stack([each.num_dropped for each in self.mixtures.values() if each.num_dropped is not None])
+            )
+        parts = ([] if summed is None else [summed]) + ([sum_over_stage(torch.cat(own, 1), self.mesh)] if own else [])
+        for mixture in self.mixtures.values():
+            mixture.forget_rows()
         # All layers at once: the host would wait for the device at every count that it reads by itself.
-        return dict(zip(self.mixtures, counts.cpu(), strict=True))
+        return dict(zip(self.mixtures, torch.cat(parts, 1).cpu(), strict=True))
 
     def fields(self) -> dict[str, Any]:
         """The loads in the timed steps, as a field of a `Performance`; empty where no rank has experts."""

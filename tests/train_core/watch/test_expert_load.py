@@ -18,6 +18,8 @@ from tests.train_core.costs.test_exact import PRODUCTS_OF_ATTENTION
 from tests.train_core.training.layouts import MIXTURE, mixture_with
 from train_core.costs import DoneShares, hardware_flops, model_flops
 from train_core.measurement import Performance, StepMetrics
+from train_core.optimizer import router_bias
+from train_core.parallel.collectives import all_reduce
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
@@ -114,6 +116,20 @@ def test_a_process_that_has_timed_no_step_knows_no_share_of_dropped_choices(
     trainer.step(1)
     assert loads.add_step(is_timed=False).dropped_share is not None
     assert loads.fields() == {"expert_loads": (), "dropped_share": None}
+
+
+def test_a_stage_sums_its_loads_once_a_step(experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    """Biases of routers move by the same sums."""
+    values = mixture_with(balance_bias=0.01) | {"model.num_layers": 2}
+    experiment = experiment_of(values | {"data.source": "synthetic"})
+    trainer = Trainer(experiment, World(0, 1, torch.device("cpu"), "gloo"), tmp_path)
+    parts = experiment.model, trainer.stage, trainer.mesh, trainer.optimizer.device
+    with patch.object(router_bias, "all_reduce", side_effect=all_reduce) as sums:
+        trainer.step(1)
+        counted = ExpertLoads(*parts).add_step(is_timed=True)
+        sums.reset_mock()
+        assert ExpertLoads(*parts, trainer.router_biases).add_step(is_timed=True) == counted
+        assert sums.call_count == 0
 
 
 def device_of_exchange(world: World, experiment: Experiment, folder: Path) -> torch.device:
