@@ -5,7 +5,7 @@
     gradient of w        dw = dy^T x      added up in the type of the main gradient
 
     fp8-tensorwise       one scale for an operand, from its largest value; that of all tensor ranks, of which each may
-                         have a part, so that every layout rounds alike
+                         have a part, so that every number of them rounds alike
     fp8-rowwise          one for every row along which a product adds up, from this rank's part of it
 
 Scales follow from what an operand holds now (current scaling), so that there is no state to save. Weights stay what
