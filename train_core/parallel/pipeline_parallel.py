@@ -106,6 +106,8 @@ class PipelineExecutor:
         # By micro-batch and chunk: input and output of a forward pass until its backward pass, and products put off.
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._deferred: dict[tuple[int, int], list[DeferredProduct]] = {}
+        # Micro-batches that have not been through all chunks yet, where each asks for them.
+        self._parts: dict[int, MicroBatch] = {}
         # Inputs on their way by the action that takes them, and outputs whose memory is still being sent.
         self._arriving: dict[Action, Pending] = {}
         self._sending: list[Pending] = []
@@ -153,7 +155,7 @@ class PipelineExecutor:
         is_first, is_last = self._is_first(action), self._is_last(action)
         tokens = targets = documents = None
         if is_first or is_last or self.separate_documents:
-            tokens, targets, documents = self._own_part(batch(action.micro_batch))
+            tokens, targets, documents = self._part_of(action, batch)
         # Backward is to give the gradient of the input too, which goes back to the stage before.
         x = tokens if is_first else self._arriving.pop(action).wait().requires_grad_()
         assert x is not None
@@ -166,6 +168,14 @@ class PipelineExecutor:
             # already.
             self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
         return out.detach() if is_last else 0.0
+
+    def _part_of(self, action: Action, batch: Callable[[int], MicroBatch]) -> MicroBatch:
+        """This rank's part of a micro-batch, which is read once for all chunks that ask for it."""
+        index = action.micro_batch
+        part = self._parts.pop(index) if index in self._parts else self._own_part(batch(index))
+        if self.separate_documents and action.chunk < len(self.chunks) - 1:
+            self._parts[index] = part
+        return part
 
     def _own_part(self, whole: MicroBatch) -> MicroBatch:
         # Every context rank reads whole sequences, which is cheaper than to send each its tokens.

@@ -129,10 +129,19 @@ def ask_for_tokens(world: World, experiment: Experiment, cache_dir: Path) -> lis
     return asked
 
 
-def test_only_the_first_and_the_last_chunk_read_tokens(
-    worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
+@pytest.mark.parametrize(
+    ("separate", "inner"),
+    [
+        pytest.param(False, [], id="only the first and the last chunk"),
+        pytest.param(True, [0, 1, 2, 3], id="every stage once where documents are separate"),
+    ],
+)
+def test_who_reads_tokens(
+    separate: bool, inner: list[int], worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(name * 1000)
     values = PIPELINE | INTERLEAVED | {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 4}
-    values |= {"parallel.virtual_pipeline_size": 2}
-    read = worlds(4).run(ask_for_tokens, experiment_of(values), tmp_path)
-    assert [sorted(asked) for asked in read] == [[0, 1, 2, 3], [], [], [0, 1, 2, 3]]
+    values |= {"parallel.virtual_pipeline_size": 2, "data.path": str(tmp_path), "data.separate_documents": separate}
+    read = worlds(4).run(ask_for_tokens, experiment_of(values), tmp_path / "tokens")
+    assert [sorted(asked) for asked in read] == [[0, 1, 2, 3], inner, inner, [0, 1, 2, 3]]
