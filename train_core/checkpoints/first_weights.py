@@ -42,4 +42,4 @@ def loaded_weights(
         warn_of_differences(path, experiment.model)
         warn_of_other_ids(path, experiment.data, tokenizer)
     weights = huggingface.Weights(path, experiment.model)
-    return lambda name, shape: weights.value(name, shape).to(device)
+    return lambda name, shape, experts: weights.value(name, shape, experts.rank, experts.size).to(device)

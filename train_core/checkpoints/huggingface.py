@@ -311,9 +311,17 @@ class Weights:
             raise ConfigError("model.experts.balance_bias", 0.0, problem, remedy)
         return set(tensors)
 
-    def value(self, name: str, shape: torch.Size) -> Tensor:
-        """The parameter with a global name, in fp32 on the CPU."""
+    def value(self, name: str, shape: torch.Size, part: int = 0, num_parts: int = 1) -> Tensor:
+        """The parameter with a global name, in fp32 on the CPU.
+
+        Args:
+            part: of experts, which of so many equal parts is read; all else has one part.
+        """
         source = source_of(name, self.spec)
+        if num_parts > 1:
+            each = len(source.names) // num_parts  # whole experts, as there are equally many in a part
+            own = source.names[part * each : (part + 1) * each]
+            return torch.cat([self._tensor(tensor).float() for tensor in own])
         whole = to_rows([self._tensor(tensor).float() for tensor in source.names], source, self.spec)
         if whole.size(0) >= shape[0]:
             # There are more rows only where they are learned positions, and sequences here are shorter.

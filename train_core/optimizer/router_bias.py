@@ -18,7 +18,7 @@ from torch import Tensor
 from conf.types.model_spec import ModelSpec
 from train_core.axes import EXPERT, EXPERT_REPLICAS
 from train_core.model.mixture import MixtureOfExperts
-from train_core.parallel.collectives import all_reduce
+from train_core.parallel.collectives import Axis, all_reduce
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import FirstValue, Stage
 
@@ -50,7 +50,7 @@ class RouterBiases:
     def start_from(self, first_value: FirstValue) -> None:
         """Take the biases of weights that a training starts from."""
         for name, bias in self.tensors().items():
-            bias.copy_(first_value(name, bias.shape))
+            bias.copy_(first_value(name, bias.shape, Axis()))
 
     def begin(self) -> None:
         """Forget the loads of passes before this step's."""

@@ -38,8 +38,9 @@ from train_core.parallel.styles import Place, style_of
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
-FirstValue = Callable[[str, torch.Size], Tensor]
-"""The whole parameter in fp32, on the rank's device, by its name in the whole model and its shape."""
+FirstValue = Callable[[str, torch.Size, Axis], Tensor]
+"""A parameter in fp32, on the rank's device, by its name in the whole model and its shape; of experts, which stand one
+below the other, those alone that are this rank's where an axis shares them out."""
 
 
 @dataclass(frozen=True)
@@ -214,13 +215,20 @@ def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler |
 
 def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:
     num_layers, seed = experiment.model.num_layers, experiment.training.seed
-    return lambda name, shape: initial_value(name, shape, num_layers, seed, device)
+
+    def value(name: str, shape: torch.Size, experts: Axis) -> Tensor:
+        # Drawn whole, so that every layout starts alike.
+        whole = initial_value(name, shape, num_layers, seed, device)
+        return whole if experts.size == 1 else shard(whole, experts).clone()
+
+    return value
 
 
 def _first_part(first: FirstValue, mesh: Mesh, ends: Axis, placement: Placement, shape: torch.Size) -> Tensor:
     """This rank's part of a parameter. A tied one takes that of the first of `ends`, where these are two ranks."""
-    part = whole = first(placement.name, shape)
-    for axis, dim in placement.splits.items():
+    splits = dict(placement.splits)
+    part = whole = first(placement.name, shape, Axis() if splits.pop(EXPERT, None) is None else mesh.axis(EXPERT))
+    for axis, dim in splits.items():
         part = shard(part, mesh.axis(axis), dim)
     if ENDS in placement.copied_over and ends.size > 1:
         part = all_reduce(part if ends.rank == 0 else torch.zeros_like(part), ends).wait()

@@ -269,6 +269,27 @@ def test_every_rank_reads_its_own_part(
     assert torch.equal(torch.cat((first, second)), weight_of(alone, experiment_of(whole), module))
 
 
+def experts_read(world: World, experiment: Experiment) -> set[str]:
+    """The experts whose tensors a rank takes out of the files, which on many ranks is much to read."""
+    read, found = Weights._tensor, set[str]()
+
+    def note(weights: Weights, name: str) -> Tensor:
+        if ".experts." in name:
+            found.add(name.split(".experts.")[1].split(".")[0])
+        return read(weights, name)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Weights, "_tensor", note)
+        stage_of(experiment, world.rank)
+    return found
+
+
+def test_a_rank_reads_no_experts_of_others(worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path) -> None:
+    theirs(MIXTRAL).save_pretrained(tmp_path)
+    split = {"checkpoint.load": str(tmp_path), "parallel.world_size": 2, "parallel.expert_parallel_size": 2}
+    assert worlds(2).run(experts_read, experiment_of(MIXTRAL | split)) == [{"0", "1"}, {"2", "3"}]
+
+
 def weight_of(world: World, experiment: Experiment, module: str) -> Tensor:
     return dict(stage_of(experiment, world.rank).named_parameters())[f"layers.1.{module}.weight"].detach()
 
