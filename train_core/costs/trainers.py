@@ -27,7 +27,7 @@ TRISWEEP = Implementation(
     fp16_reduced_bytes=4,
     norm_statistics=4,
     log_sum_exp_bytes=4,
-    kept_outputs="whole",
+    kept_outputs="none",
     scattered_transfers=False,
     context_ring=True,
     overlaps_weight_gradient=True,
@@ -72,7 +72,6 @@ MEGATRON_LM = TRISWEEP.model_copy(
         "counted_moments": False,
         "shards_masters": False,
         **dict.fromkeys(("loss_copies", "split_loss_copies"), 2),  # the softmax beside the fp32 logits
-        "kept_outputs": "none",
         "dropout": True,
         "fp16_reduced_bytes": 2,  # those of bf16 are accumulated and reduced in fp32
         "norm_statistics": 0,
@@ -147,6 +146,7 @@ FSDP = TRISWEEP.model_copy(
     update={
         "name": "fsdp",
         "counted_moments": False,
+        "kept_outputs": "whole",  # torch.distributed.pipelining, as in torchtitan
         "loss_copies": 0,  # llm-foundry's fused cross entropy
         "overlaps_weight_gradient": False,
         **dict.fromkeys(("is_eager", "groups_passes", "casts_anew"), False),

@@ -38,20 +38,34 @@ class MicroBatch(NamedTuple):
     documents: Documents | None = None
 
 
-class GradientOf(torch.autograd.Function):
-    """A scalar whose backward hands a gradient to a tensor.
+class EndOf(torch.autograd.Function):
+    """A scalar whose backward hands a gradient, which is known only then, to a tensor, which need not live until then.
 
-    `out.backward(gradient)` does the same, but imports sympy the first time, for a second of every rank's start.
+    `out.backward(gradient)` would need it, and imports sympy the first time, for a second of every rank's start.
     """
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
+    def forward(ctx: Any, out: Tensor, gradients: list[Tensor]) -> Tensor:
+        ctx.gradients = gradients
         return out.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient, None
+        return ctx.gradients.pop(), None
+
+
+class KeptPass(NamedTuple):
+    """The parts of a forward pass that its backward pass begins with.
+
+    Attributes:
+        end: a scalar, where backward begins: the scaled loss, or of an output its `EndOf`. The output itself is let go
+            when it has been sent: the next stage has it.
+        gradients: takes the gradient of that output.
+    """
+
+    input: Tensor
+    end: Tensor
+    gradients: list[Tensor]
 
 
 class Transfers:
@@ -103,8 +117,8 @@ class PipelineExecutor:
         self.balances = [module for chunk in stage.chunks for module in chunk.modules() if isinstance(module, Balance)]
         self.activation_shape, self.dtype, self.transfers = tuple(activation_shape), dtype, transfers
         self.device = next(self.chunks[0].parameters()).device
-        # By micro-batch and chunk: input and output of a forward pass until its backward pass, and products put off.
-        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        # By micro-batch and chunk: forward passes until their backward pass, and products put off.
+        self._kept: dict[tuple[int, int], KeptPass] = {}
         self._deferred: dict[tuple[int, int], list[DeferredProduct]] = {}
         # Micro-batches that have not been through all chunks yet, where each asks for them.
         self._parts: dict[int, MicroBatch] = {}
@@ -164,9 +178,11 @@ class PipelineExecutor:
             # Detached, so that what is being sent does not keep the graph of the pass alive.
             self._send(out.detach(), self.mesh.activations_out)
         if torch.is_grad_enabled():
+            gradients = list[Tensor]()
             # The loss is scaled once, where backward begins. Gradients that come from the next stage are scaled
             # already.
-            self._kept[action[1:]] = (x, out * gradient_scale if is_last else out)
+            end = out * gradient_scale if is_last else EndOf.apply(out, gradients)  # type: ignore[no-untyped-call]
+            self._kept[action[1:]] = KeptPass(x, end, gradients)
         return out.detach() if is_last else 0.0
 
     def _part_of(self, action: Action, batch: Callable[[int], MicroBatch]) -> MicroBatch:
@@ -184,8 +200,9 @@ class PipelineExecutor:
         return MicroBatch(own_tokens(whole.tokens, axis), own_tokens(whole.targets, axis), own)
 
     def _backward(self, action: Action, *, defer: bool) -> None:
-        x, out = self._kept.pop(action[1:])
-        end = out if self._is_last(action) else GradientOf.apply(out, self._arriving.pop(action).wait())  # type: ignore[no-untyped-call]
+        x, end, gradients = self._kept.pop(action[1:])
+        if not self._is_last(action):
+            gradients.append(self._arriving.pop(action).wait())
         if defer:
             with deferred_products() as self._deferred[action[1:]]:
                 torch.autograd.backward(end)

@@ -8,7 +8,8 @@ Of p stages with m micro-batches of v chunks, stage r (from 0) has in flight, al
 
     GPipe m      1F1B p - r      interleaved 2 (p - r - 1) + (v - 1) G + 1      ZB-H1 p
 
-    activations = chunks in flight x (what the layers of a chunk keep + the chunk's output)
+    activations = chunks in flight x (what the layers of a chunk keep + the chunk's output, where a trainer keeps it)
+                + on the others, of this trainer: the output that is being sent
                 + on the last stage: inputs of the final norm and the head, and losses that wait for backward passes
                 + under interleaving: what chunks with a layer more keep
                 + under ZB-H1: inputs and output gradients of the weight gradients that are put off
@@ -135,7 +136,7 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
     plans, group = stage.plans, stage.group
     layers, output = _kept_by_layers(stage), _kept_at_ends(stage)
     in_flight = by_distinct(plans, "num_micro_batches", lambda fewer: chunks_in_flight(fewer, group.start))
-    held: Integers = in_flight * (layers + output)
+    held: Integers = in_flight * (layers + output) + _output_being_sent(stage)
     # The terms below are looked at first, because a search computes millions of these sums.
     if np.any(plans.virtual_pipeline_size > 1):
         held = held + _outputs_of_earlier_chunks(stage, in_flight)
@@ -147,6 +148,26 @@ def _activations(stage: PricedStage) -> tuple[Integers, Integers]:
         return group.start, held
     fullest, deferred = _deferred_weight_gradients(stage, output)
     return fullest, held + deferred
+
+
+def _output_being_sent(stage: PricedStage) -> Integers:
+    """Bytes of the output that was sent last, which this trainer keeps until it sends something again."""
+    if not _lets_outputs_go(stage):
+        return np.asarray(0)
+    sent: Integers = np.where(_ends_whole(stage), 0, stage.work.held_hidden_bytes)
+    return sent
+
+
+def _lets_outputs_go(stage: PricedStage) -> bool:
+    """Whether outputs live until the next send; of other trainers without outputs nothing is known to be kept."""
+    implementation = stage.setting.implementation
+    return implementation.kept_outputs == "none" and implementation.counted_moments
+
+
+def _ends_whole(stage: PricedStage) -> Booleans:
+    """Whether a stage sends no output: the last one, where it is one chunk."""
+    whole: Booleans = np.asarray(stage.group.is_last & (stage.plans.virtual_pipeline_size == 1))
+    return whole
 
 
 def _outputs_of_earlier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
@@ -237,6 +258,8 @@ def _being_sent_bytes(stage: PricedStage) -> Integers:
     """
     plans = stage.plans
     held = (plans.pipeline_parallel_size > 1) & (plans.num_micro_batches > 2)
+    if _lets_outputs_go(stage):  # several chunks hold an output in its place
+        held = held & _ends_whole(stage)
     sent: Integers = np.where(held & stage.setting.implementation.counted_moments, stage.work.held_hidden_bytes, 0)
     return sent
 
