@@ -84,7 +84,7 @@ class Curve:
 
 
 def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
-    """The running trials that are not worth their further steps.
+    """The running trials that are not worth their further steps; one that has made its last step saves none.
 
     A further seed of a point is never among them: the mean over those that happened to do well would say nothing.
     """
@@ -92,7 +92,8 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
         return []
     curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each))]
     measured = {_key(each) for each in trials if each.outcome is Outcome.COMPLETED}
-    judged = {each.trial.trial_id for each in trials if _key(each) not in measured}
+    unfinished = (each for each in trials if each.num_steps_done < each.num_steps)
+    judged = {each.trial.trial_id for each in unfinished if _key(each) not in measured}
     running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING and curve.trial_id in judged]
     if pruner == "halving":
         found = [(curve, why_not_promoted(curve, [other for _, other in curves])) for curve in running]
@@ -148,7 +149,8 @@ def why_below_median(curve: Curve, ended: Sequence[Curve]) -> str:
     own = [loss for loss in curve.losses if math.isfinite(loss)]
     if known and own and min(own) > median(known):
         share = tokens / curve.num_tokens
-        return f"its loss {min(own):.4g} after {share:.0%} of the tokens is above the median {median(known):.4g}"
+        middle = f"the median {median(known):.4g} after {share:.0%} of the tokens"
+        return f"its best loss so far, {min(own):.4g}, is above {middle}"
     return ""
 
 

@@ -12,7 +12,7 @@ from benchmarks.replay.reading import NOWHERE
 from conf.types.schema import Value
 from sweeps.points.objectives import LAST_PART
 from sweeps.search.axes.seen_points import with_seed
-from sweeps.search.axes.step_pruning import DIVERGED, Curve, prunings, why_below_median, why_not_promoted
+from sweeps.search.axes.step_pruning import DIVERGED, Curve, Pruner, prunings, why_below_median, why_not_promoted
 from sweeps.search.searcher import Proposal
 from tests.sweeps.search.loss_sweep import LOSS, CurveReading, LossSweep
 
@@ -133,6 +133,22 @@ def test_a_whole_window_without_a_number_is_a_training_that_diverged(sweep: Loss
     assert smoothed(sweep, [2.0, *[math.nan] * (WINDOW + 1)]).has_diverged
 
 
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_a_trial_that_has_made_its_last_step_is_not_ended(sweep: LossSweep, pruner: Pruner) -> None:
+    def reading(rate: float, loss: float, share: float, *, ended: bool = False) -> CurveReading:
+        trial = sweep.trial(Proposal({"training.learning_rate": rate}, ""))
+        steps = (loss,) * round(share * trial.planned.training.num_steps)
+        left = sweep.ended(trial).left if ended else None
+        since = 1e6 * rate
+        return CurveReading(
+            folder=NOWHERE, experiment=trial.experiment, trial=trial, left=left, curve=steps, since=since
+        )
+
+    ended = [reading(number / 1000, 2.0, 1.0, ended=True) for number in range(1, 6)]
+    running, done = reading(0.1, 9.0, 0.9), reading(0.2, 9.0, 1.0)
+    assert [each.trial_id for each in prunings(pruner, [*ended, running, done])] == [running.trial.trial_id]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("held_out", [False, True])
 @pytest.mark.parametrize("pruner", ["median", "halving"])
@@ -158,7 +174,7 @@ def test_running_trials_of_other_batch_sizes_are_compared_after_as_many_tokens(p
     poor, good = reading(16, 3.0, 1000.0, share=0.5), reading(32, 1.5, 1000.0, share=0.5)
     (pruned,) = sweep.search.prune([*ended, poor, good])
     assert pruned.trial_id == poor.trial.trial_id
-    assert "its loss 3 after" in pruned.because
+    assert pruned.because.startswith("its best loss so far, 3," if pruner == "median" else "its loss 3 after")
     seed = reading(16, 3.0, 1000.0, share=0.5, number=1)
     assert [each.trial_id for each in sweep.search.prune([*ended, seed, good])] == [seed.trial.trial_id]
     # Of a point that was measured every seed counts, not only those that happened to do well.
