@@ -32,7 +32,7 @@ from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, Journal, Pruned
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
-from sweeps.search.searcher import Answer
+from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial, named_apart, repeat_id
 from train_core.measurement import Outcome
@@ -282,7 +282,7 @@ class Conductor:
         first = _first_runs(readings)
         if self.rules.max_trials is not None:
             # Repeats do not count, as the limit is one of points.
-            count = min(count, self.rules.max_trials - sum(each.trial.selected for each in first))
+            count = min(count, self.rules.max_trials - num_taken(first))
         if count <= 0:
             return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
         return self.rules.search.ask(first, count)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from conf.types.schema import Value
 from sweeps.reading import TrialReading
+from train_core.measurement import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ class Pruning:
 
     trial_id: str
     because: str
+
+
+def num_taken(trials: Sequence[TrialReading]) -> int:
+    """The trials that count towards `sweep.max_trials`: those to measure, and those that an earlier command measured.
+
+    The latter count where they are points of the present configuration too, as a search starts from them.
+    """
+    return sum(
+        each.trial.selected or (each.trial.role == "observed" and each.outcome not in (None, Outcome.INFEASIBLE))
+        for each in trials
+    )
 
 
 class Search(Protocol):

@@ -33,7 +33,7 @@ from sweeps.search.axes.seen_points import (
 )
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
-from sweeps.search.searcher import Answer, Proposal, Pruning
+from sweeps.search.searcher import Answer, Proposal, Pruning, num_taken
 from train_core.measurement import LIVE, Outcome
 
 MOST_DRAWS = 300
@@ -73,7 +73,7 @@ class AxisSearch:
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         seen = seen_points(trials, self.plan.objective)
-        left = self.max_trials - sum(reading.trial.selected for reading in trials)
+        left = self.max_trials - num_taken(trials)
         proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._limit_reached)
         # What is in flight may still deserve further seeds, or show that the search is worth going on with.
         if proposals or count <= 0 or any(reading.outcome in LIVE for reading in trials):

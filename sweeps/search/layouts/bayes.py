@@ -21,7 +21,7 @@ from sweeps.search.layouts.memory_fit import MemoryFit
 from sweeps.search.layouts.observed import Observed, Observer
 from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
 from sweeps.search.layouts.priced import join_plans, seconds_to_cost
-from sweeps.search.searcher import Answer, Proposal, Pruning, Search
+from sweeps.search.searcher import Answer, Proposal, Pruning, Search, num_taken
 from train_core.costs.setting import Floats, Integers
 from train_core.measurement import LIVE, Outcome
 
@@ -44,7 +44,7 @@ class Bayes(Search):
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         observed = self._observer.observe(trials)
-        left = self.max_trials - sum(reading.trial.selected for reading in trials)
+        left = self.max_trials - num_taken(trials)
         if left <= 0:
             ending = f"sweep.max_trials = {self.max_trials} trials were asked for"
             return Answer(finished="" if _any_in_flight(trials) else ending)

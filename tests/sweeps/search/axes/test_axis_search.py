@@ -134,6 +134,20 @@ def test_max_trials_ends_it() -> None:
     assert answer.finished == "all of sweep.max_trials = 3 trials were asked for"
 
 
+def test_points_that_an_earlier_command_measured_count_towards_max_trials() -> None:
+    earlier, _ = LossSweep(*LOSS, "search=random").searched(5)
+    observed = [
+        replace(each, trial=each.trial.model_copy(update={"role": "observed", "selected": False}))
+        for each in earlier[1:]
+        if isinstance(each, ReplayedReading)
+    ]
+    sweep = LossSweep(*LOSS, "search=bayes", "sweep.max_trials=6")
+    answer = sweep.search.ask([*sweep.first(), *observed], 4)
+    assert len(answer.proposals) == 1
+    done = [*sweep.first(), *observed, sweep.ended(sweep.trial(answer.proposals[0]))]
+    assert sweep.search.ask(done, 4).finished == "all of sweep.max_trials = 6 trials were asked for"
+
+
 def test_what_the_user_pins_stays_as_it_is() -> None:
     readings, _ = LossSweep(*LOSS, "search=random", "batch.global_batch_size=32").searched(6)
     batches = {reading.experiment.batch.global_batch_size for reading in readings if reading.experiment}
