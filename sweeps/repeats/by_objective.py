@@ -1,15 +1,18 @@
 """The points of a sweep that seeks something else than the highest rate, ranked by what it seeks.
 
 Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts; those that another
-version of the trainer measured are another point. The spread between runs is pooled over all points, as it is for the
-seconds of a step (`sweeps.repeats.interval`): as a share of each point's mean, because a loss that is higher also
-spreads wider. Points that diverged say nothing of the others' spread.
+version of the trainer measured are another point. The interval of a time, or of what follows from one, has the spread
+between runs pooled over all points, as a machine disturbs each of them by a factor (`sweeps.repeats.interval`). A loss,
+or a figure of a later stage, has it pooled over the points of like value alone, as a share of each point's mean: of two
+seeds by themselves nobody learns much, but how a training spreads that has converged says nothing of one that has not.
+Where no point of like value was measured twice, a single run takes the share of all others. Points that diverged say
+nothing of the others' spread.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
@@ -18,13 +21,15 @@ from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
 from sweeps.points.objectives import cost, front, measured_value
 from sweeps.reading import TrialReading
-from sweeps.repeats.interval import t_quantile
+from sweeps.repeats.interval import RepeatSpread, t_quantile
 from sweeps.repeats.ranking import counted_runs, disturbances, ranking_of
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
 DIVERGED = 1.5
 """A training whose loss ends so many times higher than it began has diverged. Assumed."""
+LIKE = 2.0
+"""Losses, or figures, of which one is at most so many times the other are of like value. Assumed."""
 
 
 class Run(NamedTuple):
@@ -41,7 +46,7 @@ class SoughtPoint:
     Attributes:
         name: its label without the seed, where that is enough.
         values: the mean over its runs, for each objective.
-        half_width: of the 95 % interval of the first value; None where no point has two runs, or where it diverged.
+        half_width: of the 95 % interval of the first value; None where nothing says how it spreads, or it diverged.
         on_front: no other point beats it in all objectives.
         diverged: the loss of one of its runs ended as no number, or far higher than it began.
     """
@@ -85,13 +90,14 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     finite = [name for name in groups if all(map(math.isfinite, costs[name]))]
     best = {finite[number] for number in front([costs[name] for name in finite])}
     diverged = {name for name, runs in groups.items() if name not in finite or any(map(_has_diverged, runs))}
-    spread = _pool_spread([[run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged])
+    kept = {name: [run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged}
+    half_widths = _half_widths(record.objective[0], kept)
     return [
         SoughtPoint(
             name,
             tuple(groups[name]),
             means[name],
-            None if name in diverged else _half_width(spread, means[name][0], len(groups[name])),
+            half_widths.get(name),
             name in best,
             name in diverged,
         )
@@ -150,19 +156,38 @@ def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading]) -> lis
     return [run for run in known if len(run.values) == len(record.objective)]
 
 
-def _pool_spread(points: Sequence[Sequence[float]]) -> tuple[float, int] | None:
-    """The deviation between runs as a share of their mean, and its degrees of freedom; None without repeats."""
-    repeated = [runs for runs in points if len(runs) > 1 and fmean(runs)]
-    freedom = sum(len(runs) - 1 for runs in repeated)
+def _half_widths(objective: Objective, values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Half of each point's interval by its name; without those of which nothing says how they spread."""
+    repeated = [(fmean(runs), runs) for runs in values.values() if len(runs) > 1]
+    everywhere, found = _pool_spread([runs for mean, runs in repeated if mean]), dict[str, float]()
+    for name, runs in values.items():
+        mean, spread = fmean(runs), everywhere
+        if not is_of_time(objective):
+            alike = _pool_spread([others for other, others in repeated if _are_alike(mean, other)])
+            spread = alike or (everywhere if mean else None)
+        if spread is not None:
+            found[name] = t_quantile(spread.freedom) * spread.deviation * _scale(mean) / math.sqrt(len(runs))
+    return found
+
+
+def _are_alike(mean: float, other: float) -> bool:
+    """True of values of the same sign and size, whose spread is a similar share of them."""
+    return mean == other or (mean * other > 0 and 1 / LIKE <= mean / other <= LIKE)
+
+
+def _scale(mean: float) -> float:
+    """What a deviation is a share of: the mean, and of a mean of 0, which has no shares, 1."""
+    return abs(mean) or 1.0
+
+
+def _pool_spread(points: Sequence[Sequence[float]]) -> RepeatSpread | None:
+    """The deviation between runs as a share of their mean; None without points that have several."""
+    freedom = sum(len(runs) - 1 for runs in points)
     if not freedom:
         return None
     # Squares around each point's own mean, over as many degrees of freedom as all points have together.
-    shares = ((value / fmean(runs) - 1) ** 2 for runs in repeated for value in runs)
-    return math.sqrt(sum(shares) / freedom), freedom
-
-
-def _half_width(spread: tuple[float, int] | None, mean: float, num_runs: int) -> float | None:
-    return None if spread is None else t_quantile(spread[1]) * spread[0] * abs(mean) / math.sqrt(num_runs)
+    shares = (((value - fmean(runs)) / _scale(fmean(runs))) ** 2 for runs in points for value in runs)
+    return RepeatSpread(math.sqrt(sum(shares) / freedom), freedom)
 
 
 def best_reading(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:

@@ -41,7 +41,7 @@ class RepeatInterval:
 
 @dataclass(frozen=True)
 class RepeatSpread:
-    """Standard deviation of the logarithm of a run's seconds, from so many degrees of freedom."""
+    """Standard deviation between runs, of the logarithm of their seconds or as a share of a loss, and its freedom."""
 
     deviation: float
     freedom: int

@@ -57,9 +57,14 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where
     if len(record.objective) > 1:
         return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points
-    rivals = [point for point in others if point.may_equal(best)] if best.half_width is not None else []
+    rivals = [point for point in others if point.may_equal(best)]
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
     value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
+    if rivals and not _has_intervals(points):
+        same = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
+        names = listed([point.name for point in rivals], MOST_NAMED)
+        headline = f"No clear winner: {best.name} reached {superlative}, {value}, and so did {same}."
+        return headline, f"Reached the same: {names}.", _sureness(record, points, where)
     if rivals:
         names = listed([point.name for point in rivals], MOST_NAMED)
         headline = f"No clear winner: {best.name} reached {superlative}, {value}, and {len(rivals)} may be as good."
@@ -99,10 +104,18 @@ def _values(record: SweepRecord, point: SoughtPoint) -> str:
     return ", ".join(f"{words_of(objective)} {value_text(objective, value)}" for objective, value in both)
 
 
+def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
+    return any(point.half_width is not None for point in points)
+
+
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
-    most = max(len(point.runs) for point in points)
-    if points[0].half_width is None:
+    if not _has_intervals(points):
         again = "search.num_seeds=3" if not all(map(is_of_time, record.objective)) else "search.max_rounds=3"
         return f"One run of each, so that nobody knows what is chance: `trisweep sweep {where} {again}` would tell."
+    most = max(len(point.runs) for point in points)
     runs = "1 run" if most == 1 else f"up to {most} runs"
-    return f"± is half of a 95 % interval, by Student's t with the spread between runs pooled ({runs} of a point)."
+    of_which = "" if is_of_time(record.objective[0]) else " over points of like value"
+    return (
+        f"± is half of a 95 % interval, by Student's t with the spread between runs pooled{of_which} ({runs} of a"
+        " point)."
+    )

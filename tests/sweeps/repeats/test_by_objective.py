@@ -112,6 +112,44 @@ def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     assert "nobody knows what is chance" in verdict(sweep.record, first, ranking_of(first)).advice
 
 
+def measured(sweep: Sweep, *losses: float) -> list[TrialReading]:
+    """The sweep with other losses: two of each learning rate, and one of the last."""
+    for trial, loss in zip(sweep.record.trials, losses, strict=True):
+        finish(sweep.folder, trial, performance(100.0, losses=(8.0, loss), final_loss=loss))
+    return sweep.read()
+
+
+def test_how_a_training_spreads_that_has_converged_says_nothing_of_one_that_has_not(sweep: Sweep) -> None:
+    points = sought_points(sweep.record, measured(sweep, 6.4, 6.8, 0.001, 0.003, 0.0))
+    assert [point.values[0] for point in points] == pytest.approx([0.0, 0.002, 6.6])
+    alone = [12.71 * deviation / math.sqrt(2) for deviation in (math.sqrt(2) * 0.001, math.sqrt(2) * 0.2)]
+    assert [point.half_width for point in points] == [None, pytest.approx(alone[0]), pytest.approx(alone[1])]
+    assert [point.may_equal(points[0]) for point in points[1:]] == [True, False]
+
+
+def test_a_single_run_has_the_spread_of_points_of_like_value_before_that_of_all_others(sweep: Sweep) -> None:
+    like = sought_points(sweep.record, measured(sweep, 6.4, 6.8, 0.001, 0.003, 7.0))[-1]
+    assert like.half_width == pytest.approx(12.71 * math.sqrt(2) * 0.2 / 6.6 * 7.0)
+    unlike = sought_points(sweep.record, measured(sweep, 6.4, 6.8, 0.001, 0.003, 0.5))[1]
+    share = math.sqrt((2 * (0.2 / 6.6) ** 2 + 2 * (0.001 / 0.002) ** 2) / 2)
+    assert unlike.values[0] == 0.5
+    assert unlike.half_width == pytest.approx(4.303 * share * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("losses", "headline", "which"),
+    [
+        ((0.0, 1.0, 0.0), "No clear winner: lr=1e-3 reached the lowest loss, 0, and so did 1 other.", "lr=0.5"),
+        ((0.0, 0.0, 0.0), "No clear winner: lr=1e-3 reached the lowest loss, 0, and so did 2 others.", "lr=0.01, lr=0.5"),
+    ],
+)
+def test_a_tie_is_no_win(sweep: Sweep, losses: tuple[float, ...], headline: str, which: str) -> None:
+    first, second, third = losses
+    readings = [each for each in measured(sweep, first, 1.0, second, 1.0, third) if each.trial.point[SEED] == 1]
+    said = verdict(sweep.record, readings, ranking_of(readings))
+    assert (said.headline, said.details) == (headline, (f"Reached the same: {which}.",))
+
+
 def _diverged(reading: TrialReading) -> bool:
     return reading.performance is None or not math.isfinite(reading.performance.final_loss)
 
