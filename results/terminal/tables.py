@@ -120,15 +120,15 @@ def _peak_note(readings: Sequence[TrialReading]) -> str:
 
 def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
     """The points of a sweep that seeks something else than the highest rate, best first; below them what failed."""
-    words = [words_of(objective) for objective in record.objective]
+    words, points = [words_of(objective) for objective in record.objective], sought_points(record, results)
     rows = [
         (
-            text(position),
+            text("" if point.aside else position),
             _layout(point.name, point.reading.trial.is_baseline),
             _outcome(point.reading.outcome),
             *sought_cells(record, point),
         )
-        for position, point in enumerate(sought_points(record, results), start=1)
+        for position, point in enumerate(points, start=1)
     ]
     for result in results:
         if result.performance is None and result.outcome is not None:

@@ -3,5 +3,6 @@
 ranking         runs that count and the one that stands for its point; points in their order
 points          each point with its interval, which `interval` makes of few runs
 by_objective    the same where something else than the rate is sought
+trained_length  which losses stand after another training than the others, and have no place among them
 rounds          further runs, and when they are enough
 """

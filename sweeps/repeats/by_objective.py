@@ -7,6 +7,8 @@ or a figure of a later stage, has it pooled over the points of like value alone,
 seeds by themselves nobody learns much, but how a training spreads that has converged says nothing of one that has not.
 Where no point of like value was measured twice, a single run takes the share of all others. Points that diverged say
 nothing of the others' spread.
+
+A loss after a training of another length has no place among the others (`sweeps.repeats.trained_length`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from sweeps.points.objectives import cost, front, measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatSpread, t_quantile
 from sweeps.repeats.ranking import counted_runs, disturbances, ranking_of
+from sweeps.repeats.trained_length import trained_otherwise
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
@@ -49,6 +52,7 @@ class SoughtPoint:
         half_width: of the 95 % interval of the first value; None where nothing says how it spreads, or it diverged.
         on_front: no other point beats it in all objectives.
         diverged: the loss of one of its runs ended as no number, or far higher than it began.
+        aside: how it was trained otherwise than the others, so that its loss has no place among theirs; else empty.
     """
 
     name: str
@@ -57,6 +61,7 @@ class SoughtPoint:
     half_width: float | None
     on_front: bool
     diverged: bool
+    aside: str
 
     @property
     def reading(self) -> TrialReading:
@@ -67,6 +72,14 @@ class SoughtPoint:
     def is_number(self) -> bool:
         """True if it came to a number in every objective."""
         return all(map(math.isfinite, self.values))
+
+    @property
+    def told_no_loss(self) -> bool:
+        """True of another program in whose log no step has a loss that is a number."""
+        runs = [run.reading for run in self.runs]
+        losses = [loss for each in runs if each.performance for loss in each.performance.losses]
+        is_other = not any(each.planned.trainer.is_own for each in runs)
+        return is_other and not self.is_number and all(map(math.isnan, losses))
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -82,13 +95,16 @@ class SoughtPoint:
 def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list[SoughtPoint]:
     """The points that were measured: best first, of several objectives those on the front before the others.
 
-    A training whose loss is no number comes last.
+    A training whose loss is no number comes after them, and last what has no place among the others.
     """
     groups = _runs_by_point(record, readings)
     means = {name: tuple(map(fmean, zip(*(run.values for run in runs), strict=True))) for name, runs in groups.items()}
     costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
     finite = [name for name in groups if all(map(math.isfinite, costs[name]))]
-    best = {finite[number] for number in front([costs[name] for name in finite])}
+    readings_of = {name: [run.reading for run in runs] for name, runs in groups.items()}
+    aside = trained_otherwise(readings_of) if "loss" in record.objective else {}
+    placed = [name for name in finite if name not in aside]
+    best = {placed[number] for number in front([costs[name] for name in placed])}
     diverged = {name for name, runs in groups.items() if name not in finite or any(map(_has_diverged, runs))}
     kept = {name: [run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged}
     half_widths = _half_widths(record.objective[0], kept)
@@ -100,8 +116,9 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
             half_widths.get(name),
             name in best,
             name in diverged,
+            aside.get(name, ""),
         )
-        for name in sorted(groups, key=lambda name: (name not in best, costs[name]))
+        for name in sorted(groups, key=lambda name: (name in aside, name not in best, costs[name]))
     ]
 
 
@@ -211,5 +228,5 @@ def best_measured(
     if record.seeks_rate:
         rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
         return next(((reading, (rate,)) for reading, rate in rates), None)
-    found = (point for point in sought_points(record, readings) if point.is_number)
+    found = (point for point in sought_points(record, readings) if point.is_number and not point.aside)
     return next(((point.reading, point.values) for point in found), None)

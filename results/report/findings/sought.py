@@ -21,6 +21,11 @@ WORDS: dict[str, str] = {
     "energy": "joules per token",
 }
 MOST_NAMED = 5
+LOSS_PATTERN = "trainer.log.patterns.loss"
+NO_LOSS = (
+    f"No loss that is a number was printed: nothing matches {LOSS_PATTERN}, or every training diverged from its first"
+    " step on."
+)
 HUGE = 1e10
 """Only a loss that diverged is as large; tables write it with an exponent, for want of room."""
 
@@ -49,9 +54,24 @@ def sought_sentences(record: SweepRecord, results: Sequence[TrialReading], where
     Args:
         where: the words by which commands find the sweep.
     """
-    points = sought_points(record, results)
+    measured = sought_points(record, results)
+    points = [point for point in measured if not point.aside]
     if not points:
         return "", "", ""
+    headline, others, sureness = _placed_sentences(record, points, where)
+    return headline, " ".join(filter(None, (others, aside_sentence(measured)))), sureness
+
+
+def aside_sentence(points: Sequence[SoughtPoint]) -> str:
+    """Which points have no place among the others, and why; empty if all have."""
+    aside = [f"{point.name} ({point.aside})" for point in points if point.aside]
+    return f"Without a place, as losses compare after equal training: {listed(aside, MOST_NAMED)}." if aside else ""
+
+
+def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> tuple[str, str, str]:
+    """The same of the points that have a place, without a word on the others."""
+    if all(point.told_no_loss for point in points) and "loss" in record.objective:
+        return NO_LOSS, "", ""
     if not any(point.is_number for point in points):
         return "The only point diverged." if len(points) == 1 else f"All {len(points)} points diverged.", "", ""
     if len(record.objective) > 1:
@@ -80,14 +100,16 @@ def _plus_minus(objective: Objective, point: SoughtPoint) -> str:
 def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str:
     """Return the words for what the others reached."""
     values = sorted(point.values[0] for point in others if not point.diverged)
-    diverged = len(others) - len(values)
+    untold = sum(point.told_no_loss for point in others) if objective == "loss" else 0
+    diverged = len(others) - len(values) - untold
     lost = f"; {diverged} diverged" if diverged else ""
+    lost += f"; {untold} printed no loss that is a number and that {LOSS_PATTERN} matches" if untold else ""
     if not values:
         return lost
     if len(values) == 1:
         return f", against {value_text(objective, values[0])}{lost}"
     low, high = (value_text(objective, value) for value in (values[0], values[-1]))
-    return f", against {low} to {high} of the {len(values)} others{lost}"
+    return f", against {low if low == high else f'{low} to {high}'} of the {len(values)} others{lost}"
 
 
 def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:

@@ -14,7 +14,7 @@ from results.knobs.sensitivity import EQUAL, FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
 from results.report.findings.ranking import sought_cells
-from results.report.findings.sought import words_of
+from results.report.findings.sought import aside_sentence, words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import percent
@@ -44,16 +44,22 @@ def section(subject: ReportSubject) -> Section | None:
 
 def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     yield NamedTable("sought-points", _table(record, points))
+    if said := aside_sentence(points):
+        yield Paragraph(said, is_caution=True)
+    yield from _of_axes(record, [point for point in points if not point.aside])
+    if "loss" in record.objective:
+        yield _curves(points)
+        if len(points) > MOST_CURVES:
+            yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
+
+
+def _of_axes(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     axes = sorted({key for point in points for key in point.reading.trial.point} - {SEED})
     yield from (_over_axis(record, points, key) for key in axes if _is_axis(points, key))
     varied = [key for key in axes if len({_value(point, key) for point in points}) > 1]
     if len(varied) > 1:
         yield _coordinates(record, points, varied)
         yield from _shares(record, points, varied)
-    if "loss" in record.objective:
-        yield _curves(points)
-        if len(points) > MOST_CURVES:
-            yield Paragraph(f"The curves are of the best {MOST_CURVES} points.", is_note=True)
 
 
 def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
@@ -65,7 +71,8 @@ def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
 
 
 def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
-    return (number(str(position), -position), text(point.name), *sought_cells(record, point))
+    place = number("", None) if point.aside else number(str(position), -position)
+    return (place, text(point.name), *sought_cells(record, point))
 
 
 def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:

@@ -15,9 +15,10 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_reading, sought_points
 from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import BuildRecord
 from tests.results.conftest import finish, performance
+from train_core.measurement import Performance
 
 LR, SEED = "training.learning_rate", "training.seed"
 
@@ -148,6 +149,84 @@ def test_a_tie_is_no_win(sweep: Sweep, losses: tuple[float, ...], headline: str,
     readings = [each for each in measured(sweep, first, 1.0, second, 1.0, third) if each.trial.point[SEED] == 1]
     said = verdict(sweep.record, readings, ranking_of(readings))
     assert (said.headline, said.details) == (headline, (f"Reached the same: {which}.",))
+
+
+OTHER_PROGRAM = ["trainer=command", "trainer.command=[fit.py]", "training.num_steps=20"]
+
+
+def lengths(num_steps: int, every: int = 1, loss: float = 1.0) -> Performance:
+    """What a program of one's own leaves that logs every so many steps, and ends after so many of 20."""
+    recorded = range(every, num_steps + 1, every)
+    unrecorded = tuple(number for number in range(1, 21) if number not in recorded)
+    losses = (loss,) * len(recorded)
+    return performance(100.0, losses=losses, unrecorded_steps=unrecorded, final_loss=loss)
+
+
+def sought(tmp_path: Path, build_record: BuildRecord, *left: Performance) -> tuple[SweepRecord, list[TrialReading]]:
+    """A sweep of a program of one's own, whose learning rates are 1, 2, ...; each left this."""
+    record = build_record([{LR: float(rate)} for rate in range(1, len(left) + 1)], OTHER_PROGRAM)
+    folder, record = SweepFolder(tmp_path / "own"), record.model_copy(update={"objective": ("loss",)})
+    for each, performed in zip(record.trials, left, strict=True):
+        finish(folder, each, performed)
+    return record, Sweep(folder, record).read()
+
+
+@pytest.mark.parametrize(
+    ("left", "names", "aside"),
+    [
+        ([lengths(20), lengths(5, loss=0.5)], ["lr=1", "lr=2"], ["", "after 5 steps in place of 20"]),
+        ([lengths(5), lengths(5, loss=0.5)], ["lr=2", "lr=1"], ["", ""]),
+        ([lengths(20), lengths(18, every=3, loss=0.5)], ["lr=2", "lr=1"], ["", ""]),
+        ([lengths(20), lengths(10, every=5, loss=0.5)], ["lr=1", "lr=2"], ["", "after 10 steps in place of 20"]),
+    ],
+)
+def test_a_loss_after_a_shorter_training_has_no_place(
+    tmp_path: Path, build_record: BuildRecord, left: list[Performance], names: list[str], aside: list[str]
+) -> None:
+    record, readings = sought(tmp_path, build_record, *left)
+    points = sought_points(record, readings)
+    assert ([point.name for point in points], [point.aside for point in points]) == (names, aside)
+    said = verdict(record, readings, ranking_of(readings))
+    assert said.headline.startswith(f"{names[0]} reached the lowest loss")
+    assert any("Without a place" in detail for detail in said.details) == any(aside)
+    found = best_reading(record, readings)
+    assert found is not None
+    assert found.label == names[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ("training.num_steps=4", "after 4 steps in place of 20"),
+        ("batch.global_batch_size=4", "after 1,280 tokens in place of 2,560"),
+        ("data.held_out_fraction=0.25", "on other data"),
+        ("model.vocab_size=512", "with model.vocab_size=512"),
+        ("training.weight_decay=0.3", ""),
+    ],
+)
+def test_a_trial_of_an_earlier_configuration_has_a_place_where_it_trained_on_as_much(
+    tmp_path: Path, build_record: BuildRecord, changed: str, why: str
+) -> None:
+    common = ["model.seq_length=16", "batch.global_batch_size=8", "training.num_steps=20"]
+    asked, kept = (build_record([{LR: lr}], [*common, *more]).trials[0] for lr, more in ((1.0, []), (2.0, [changed])))
+    trials = (asked, kept.model_copy(update={"role": "kept"}))
+    record = build_record([{}], []).model_copy(update={"objective": ("loss",), "trials": trials})
+    folder = SweepFolder(tmp_path / "kept")
+    for each, loss in zip(trials, (5.0, 4.0), strict=True):
+        finish(folder, each, performance(100.0, losses=(loss,), final_loss=loss))
+    points = sought_points(record, Sweep(folder, record).read())
+    assert [point.reading.trial.role for point in points] == (["asked", "kept"] if why else ["kept", "asked"])
+    assert [point.aside for point in points] == ["", why]
+
+
+def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(
+    tmp_path: Path, build_record: BuildRecord
+) -> None:
+    record, readings = sought(tmp_path, build_record, lengths(20), lengths(20, loss=math.nan))
+    headline = verdict(record, readings, ranking_of(readings)).headline
+    assert headline.endswith("; 1 printed no loss that is a number and that trainer.log.patterns.loss matches.")
+    none = verdict(record, readings[1:], ranking_of(readings[1:])).headline
+    assert none.startswith("No loss that is a number was printed: nothing matches trainer.log.patterns.loss, or")
 
 
 def _diverged(reading: TrialReading) -> bool:
