@@ -82,9 +82,10 @@ def verdict(
             f"Nothing has been measured yet: the trials are still pending or running."
             f" See `trisweep status {where}`, and write this report again when some have ended."
         )
+    has_failed = any(result.measurement is not None for result in results)
     return SweepVerdict(
-        f"Nothing was measured: every trial failed or cannot run. The causes are below; fix the first one and run"
-        f" `trisweep sweep {where}` again."
+        f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"
+        f" first one and run `trisweep sweep {where}{' --retry-failed' if has_failed else ''}`."
     )
 
 

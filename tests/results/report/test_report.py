@@ -210,6 +210,7 @@ def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSwe
     paths = report_of(write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=()))
     text = paths.markdown.read_text()
     assert "Nothing was measured: every trial failed" in text
+    assert "fix the first one and run `trisweep sweep made-up --retry-failed`." in text
     assert "no space left" in text
     assert "trials/base/logs" in text
 
@@ -230,7 +231,7 @@ def test_commands_of_the_verdict_name_the_folder_in_which_the_sweep_is(write_swe
     folder, record = write_sweep([PROXY_TRIALS[0]], {"base": (Outcome.FAILED, "no space left")}, plan=())
     readings = Sweep(folder, record).read()
     assert (
-        "`trisweep sweep made-up output_dir=there` again"
+        "`trisweep sweep made-up output_dir=there --retry-failed`"
         in verdict(record, readings, (), ["output_dir=there"]).headline
     )
 
