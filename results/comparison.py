@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from conf.plan.experiment import Experiment
+from conf.types.sweep_spec import Objective
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
+from sweeps.repeats.trained_length import trained_otherwise
+from sweeps.search.axes.seen_points import SEED
+from sweeps.trial import SweepRecord
 from train_core.measurement import Environment, Performance
 
 
@@ -105,14 +110,90 @@ def joint_labels(before: Sequence[TrialReading], after: Sequence[TrialReading]) 
 
 def _points_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[str, TrialReading]:
     """The measured points by their label, each by its middle run; later namesakes, as of other code, are numbered."""
+    disturbed = disturbances(results)
+    readings = [middle_of(counted_runs(runs, disturbed)) for runs in measured_groups(results)]
+    names = _numbered([labels.of(reading.trial.point, reading.planned) for reading in readings])
+    return dict(zip(names, readings, strict=True))
+
+
+@dataclass(frozen=True)
+class SoughtPair:
+    """A point that two sweeps measured which seek the same, and no rate.
+
+    Attributes:
+        why_not: why the two say nothing about each other; empty where they do.
+    """
+
+    label: str
+    before: SoughtPoint
+    after: SoughtPoint
+    why_not: str
+
+    @property
+    def is_clear(self) -> bool | None:
+        """True if the intervals do not overlap; None where a side has none."""
+        if self.before.half_width is None or self.after.half_width is None:
+            return None
+        return not self.before.may_equal(self.after)
+
+
+@dataclass(frozen=True)
+class SoughtComparison:
+    """Two sweeps by what both seek; points that one of them measured alone are named by `SweepComparison`."""
+
+    objectives: tuple[Objective, ...]
+    pairs: tuple[SoughtPair, ...]
+
+    @property
+    def comparable(self) -> list[SoughtPair]:
+        return [pair for pair in self.pairs if not pair.why_not]
+
+
+def compare_sought(
+    before: tuple[SweepRecord, Sequence[TrialReading]], after: tuple[SweepRecord, Sequence[TrialReading]]
+) -> SoughtComparison | None:
+    """Pair the points of two sweeps that seek the same, in the order of the first; None where they seek a rate.
+
+    None too where each seeks something else.
+    """
+    record = before[0]
+    if record.objective != after[0].objective or record.seeks_rate:
+        return None
+    labels = joint_labels(before[1], after[1])
+    first, second = (_sought_by_label(*side, labels) for side in (before, after))
+    by_loss = "loss" in record.objective
+    pairs = tuple(
+        SoughtPair(label, point, second[label], _why_not_beside(point.reading, second[label].reading, by_loss=by_loss))
+        for label, point in first.items()
+        if label in second
+    )
+    return SoughtComparison(record.objective, pairs)
+
+
+def _sought_by_label(record: SweepRecord, results: Sequence[TrialReading], labels: Labels) -> dict[str, SoughtPoint]:
+    points = sought_points(record, results)
+    names = _numbered([label_without_seed(point.reading, labels) for point in points])
+    return dict(zip(names, points, strict=True))
+
+
+def label_without_seed(reading: TrialReading, labels: Labels) -> str:
+    """The name of a point, whose seeds are its runs."""
+    return labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.planned.label
+
+
+def _why_not_beside(before: TrialReading, after: TrialReading, *, by_loss: bool) -> str:
+    lengths = trained_otherwise({"A": [before], "B": [after]}) if by_loss else {}
+    trained = [f"{side} was trained {how}" for side, how in lengths.items()]
+    return "; ".join(filter(None, (why_incomparable(before, after), *trained)))
+
+
+def _numbered(labels: Sequence[str]) -> list[str]:
     seen: Counter[str] = Counter()
-    named, disturbed = {}, disturbances(results)
-    for runs in measured_groups(results):
-        reading = middle_of(counted_runs(runs, disturbed))
-        label = labels.of(reading.trial.point, reading.planned)
+    names = []
+    for label in labels:
         seen[label] += 1
-        named[label if seen[label] == 1 else f"{label} #{seen[label]}"] = reading
-    return named
+        names.append(label if seen[label] == 1 else f"{label} #{seen[label]}")
+    return names
 
 
 def why_incomparable(before: TrialReading, after: TrialReading) -> str:

@@ -217,7 +217,7 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
     _say_what_changes_nothing(list(dict.fromkeys(chain.from_iterable(unfollowed))))
     before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
     paths, both = write_comparison(before, after, out), compare_sweeps(before.results, after.results)
-    console.print(f"A: {before.name}\nB: {after.name}\n{finding(both)}")
+    console.print(f"A: {before.name}\nB: {after.name}\n{finding(before, after)}")
     console.print(f"Comparison: {shown_path(paths.html)}\n            {shown_path(paths.markdown)}")
     if as_json:
         files = {"html": str(paths.html), "markdown": str(paths.markdown)}

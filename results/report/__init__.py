@@ -2,7 +2,7 @@
 
 report            writes it; `page` and `markdown` render its sections
 section           what a section is: a finding in one sentence, tables and plots
-comparison_page   the page of two sweeps beside each other
+comparison_page   the page of two sweeps beside each other; `comparison_sought`: by another objective than the rate
 live              the same page on loopback while a sweep runs
 
 `sections` holds the sections, `blocks` their parts, `timeline` a step over time, `findings` what several say.

@@ -8,8 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UsageError
-from results.comparison import ComparedPoint, SweepComparison, compare_sweeps, differences, joint_labels
+from results.comparison import (
+    ComparedPoint,
+    SweepComparison,
+    compare_sought,
+    compare_sweeps,
+    differences,
+    joint_labels,
+)
 from results.report.blocks.charts import by_layout, dots, quantity, tooltip
+from results.report.comparison_sought import (
+    SweepResults,
+    seeks_otherwise,
+    sought_finding,
+    sought_section,
+    sought_winners,
+)
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
@@ -47,6 +61,11 @@ class Side:
     name: str
     sweep: Sweep
     results: Sequence[TrialReading]
+
+    @property
+    def measured(self) -> SweepResults:
+        """Its record and its trials."""
+        return self.sweep.record, self.results
 
 
 @dataclass(frozen=True)
@@ -104,11 +123,26 @@ def _head(before: Side, after: Side) -> Head:
 
 def comparison_sections(before: Side, after: Side) -> list[Section]:
     both = compare_sweeps(before.results, after.results)
-    return [_points(both), _winners(before, after), _circumstances(before, after)]
+    sought = compare_sought(before.measured, after.measured)
+    if before.sweep.record.seeks_rate and after.sweep.record.seeks_rate:
+        winners = _winners(before, after)
+    else:
+        winners = sought_winners([(side.name, side.measured) for side in (before, after)])
+    first = [] if sought is None else [sought_section(sought)]
+    return [*first, _points(both, is_beside=sought is not None), winners, _circumstances(before, after)]
 
 
-def finding(both: SweepComparison) -> str:
-    """Return the result of the comparison in one sentence."""
+def finding(before: Side, after: Side) -> str:
+    """Return the result of the comparison by what both seek; by their speeds where each seeks something else."""
+    records = before.sweep.record, after.sweep.record
+    if (sought := compare_sought(before.measured, after.measured)) is not None:
+        return sought_finding(sought)
+    otherwise = f"{seeks_otherwise(*records)} " if records[0].objective != records[1].objective else ""
+    return f"{otherwise}{speed_finding(compare_sweeps(before.results, after.results))}"
+
+
+def speed_finding(both: SweepComparison) -> str:
+    """Return the result of the comparison by tokens a second in one sentence."""
     points, mean = both.comparable, both.mean_ratio
     if mean is None:
         reason = both.points[0].why_not if both.points else "they measured no layout in common"
@@ -122,8 +156,14 @@ def finding(both: SweepComparison) -> str:
     )
 
 
-def _points(both: SweepComparison) -> Section:
-    return Section("points", "Points that both measured", "measured", finding(both), tuple(_point_blocks(both)))
+def _points(both: SweepComparison, *, is_beside: bool) -> Section:
+    """The speeds.
+
+    Args:
+        is_beside: they stand beside a comparison by what the sweeps seek.
+    """
+    title = "Their speed" if is_beside else "Points that both measured"
+    return Section("points", title, "measured", speed_finding(both), tuple(_point_blocks(both)))
 
 
 def _point_blocks(both: SweepComparison) -> Iterator[Block]:
@@ -248,9 +288,17 @@ def _circumstances(before: Side, after: Side) -> Section:
         differing.append(("overrides", first, second))
     rows = tuple((text(name), text(one), text(other)) for name, one, other in differing)
     names = ", ".join(name for name, _, _ in differing)
-    sentence = (
-        f"Between the two sweeps differ: {names}." if differing else "Cluster, machine, software and code are the same."
+    has_program = any(
+        not each.planned.trainer.is_own for side in (before, after) for each in side.results if each.experiment
     )
+    same = (
+        "Cluster, machine and the software and code of Trisweep"
+        if has_program
+        else "Cluster, machine, software and code"
+    )
+    sentence = f"Between the two sweeps differ: {names}." if differing else f"{same} are the same."
+    if has_program:
+        sentence += " The code and the software of the program that they ran were not compared."
     table = Table(("what", "A", "B"), rows, frozenset())
     return Section(
         "circumstances", "What differs", None, sentence, (NamedTable("circumstances", table),) if rows else ()

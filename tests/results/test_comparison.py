@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conf.errors import UsageError
+from conf.types.sweep_spec import Objective
 from results.comparison import compare_sweeps, differences, why_incomparable
-from results.report.comparison_page import Side, comparison_sections, finding, sides_of, write_comparison
+from results.report.comparison_page import Side, comparison_sections, finding, sides_of, speed_finding, write_comparison
 from results.report.section import Section
+from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
-from tests.results.conftest import FULL, WriteSweep, performance, trial
+from tests.conftest import BuildRecord
+from tests.results.conftest import FULL, WriteSweep, finish, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, text_of
 from train_core.measurement import Outcome
 
@@ -70,7 +74,9 @@ def test_another_model_is_not_compared_and_the_reason_is_said(write_sweep: Write
     after = side(write_sweep, "after", other, base=performance(100.0))
     comparison = compare_sweeps(before.results, after.results)
     assert comparison.comparable == []
-    assert finding(comparison) == ("Nothing of the two sweeps can be compared: model: made-up-proxy and made-up-175b.")
+    assert speed_finding(comparison) == (
+        "Nothing of the two sweeps can be compared: model: made-up-proxy and made-up-175b."
+    )
     found = section_called("points", comparison_sections(before, after))
     assert rows_of(found, "incomparable-points")[0]["not comparable because"] == "model: made-up-proxy and made-up-175b"
 
@@ -112,6 +118,69 @@ def test_a_sweep_that_measured_nothing_leaves_a_page_that_says_so(write_sweep: W
     sections = comparison_sections(before, after)
     assert "they measured no layout in common" in section_called("points", sections).finding
     assert section_called("winners", sections).finding == "One of the sweeps has measured nothing yet."
+
+
+def seeking(each: Side, *objectives: Objective) -> Side:
+    record = each.sweep.record.model_copy(update={"objective": objectives})
+    return replace(each, sweep=each.sweep._replace(record=record))
+
+
+def with_losses(write_sweep: WriteSweep, name: str, **losses: float) -> Side:
+    """The fastest is the last by loss, as the order of its losses is that of its rates turned round."""
+    trials = [trial(each, micro_batch_size=2**place) for place, each in enumerate(losses)]
+    rates = {
+        each: performance(100.0 * loss if loss > 0 else 100.0, final_loss=loss, losses=(5.0, loss))
+        for each, loss in losses.items()
+    }
+    return seeking(side(write_sweep, name, *trials, **rates), "loss")
+
+
+def test_sweeps_for_a_loss_are_compared_by_it(write_sweep: WriteSweep) -> None:
+    before = with_losses(write_sweep, "before", one=4.0, two=3.0, three=2.0, four=math.nan)
+    after = with_losses(write_sweep, "after", one=3.5, two=3.0, three=2.5, four=1.0)
+    said = (
+        "Of 4 points that both measured, B is by loss better in 2, worse in 1, equal in 1; of single runs nobody knows"
+    )
+    assert finding(before, after).startswith(said)
+    sections = comparison_sections(before, after)
+    rows = rows_of(section_called("sought", sections), "sought-pairs")
+    assert [(row["point"], row["loss A"], row["loss B"], row["B is"]) for row in rows[:2]] == [
+        ("tp1-pp1-dp1-mb4-gb8", "2.000", "2.500", "worse"),
+        ("tp1-pp1-dp1-mb2-gb8", "3.000", "3.000", "equal"),
+    ]
+    winners = section_called("winners", sections)
+    assert winners.finding == "The best by loss is `tp1-pp1-dp1-mb4-gb8` in A and `tp1-pp1-dp1-mb8-gb8` in B."
+    assert [row["value"] for row in rows_of(winners, "winners")] == ["2.000", "1.000"]
+    assert section_called("points", sections).title == "Their speed"
+
+
+def test_sweeps_that_seek_different_things_have_no_common_winner(write_sweep: WriteSweep) -> None:
+    before = with_losses(write_sweep, "before", one=4.0, two=3.0)
+    after = seeking(with_losses(write_sweep, "after", one=3.5, two=3.0), "throughput")
+    said = "A seeks loss and B model TFLOPS per device, so that neither their winners nor their values can be compared."
+    assert finding(before, after).startswith(f"{said} B trains")
+    sections = comparison_sections(before, after)
+    assert [each.name for each in sections] == ["points", "winners", "circumstances"]
+    winners = section_called("winners", sections)
+    assert winners.finding == said
+    assert [row["best"] for row in rows_of(winners, "winners")] == ["tp1-pp1-dp1-mb2-gb8", "tp1-pp1-dp1-mb1-gb8"]
+
+
+def test_of_sweeps_of_another_program_it_is_said_what_was_not_compared(
+    tmp_path: Path, build_record: BuildRecord
+) -> None:
+    sides = []
+    for name in ("before", "after"):
+        record = build_record([{"training.learning_rate": 0.1}], ["trainer=command", "trainer.command=[fit.py]"])
+        folder = SweepFolder(tmp_path / name)
+        folder.write_record(record)
+        finish(folder, record.trials[0], performance(100.0))
+        sides.append(Side(name, Sweep(folder, record), Sweep(folder, record).read()))
+    found = section_called("circumstances", comparison_sections(*sides))
+    assert found.finding == (
+        "Cluster, machine and the software and code of Trisweep are the same. The code and the software of the program"
+        " that they ran were not compared."
+    )
 
 
 def test_the_same_sweep_twice_is_refused(write_sweep: WriteSweep) -> None:

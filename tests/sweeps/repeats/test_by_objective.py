@@ -141,7 +141,11 @@ def test_a_single_run_has_the_spread_of_points_of_like_value_before_that_of_all_
     ("losses", "headline", "which"),
     [
         ((0.0, 1.0, 0.0), "No clear winner: lr=1e-3 reached the lowest loss, 0, and so did 1 other.", "lr=0.5"),
-        ((0.0, 0.0, 0.0), "No clear winner: lr=1e-3 reached the lowest loss, 0, and so did 2 others.", "lr=0.01, lr=0.5"),
+        (
+            (0.0, 0.0, 0.0),
+            "No clear winner: lr=1e-3 reached the lowest loss, 0, and so did 2 others.",
+            "lr=0.01, lr=0.5",
+        ),
     ],
 )
 def test_a_tie_is_no_win(sweep: Sweep, losses: tuple[float, ...], headline: str, which: str) -> None:
@@ -219,9 +223,7 @@ def test_a_trial_of_an_earlier_configuration_has_a_place_where_it_trained_on_as_
     assert [point.aside for point in points] == ["", why]
 
 
-def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(
-    tmp_path: Path, build_record: BuildRecord
-) -> None:
+def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(tmp_path: Path, build_record: BuildRecord) -> None:
     record, readings = sought(tmp_path, build_record, lengths(20), lengths(20, loss=math.nan))
     headline = verdict(record, readings, ranking_of(readings)).headline
     assert headline.endswith("; 1 printed no loss that is a number and that trainer.log.patterns.loss matches.")

@@ -1,0 +1,131 @@
+"""Two sweeps beside each other by what they seek, where that is not the highest rate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from conf.nearest import listed
+from conf.types.sweep_spec import Objective
+from conf.units import count_of
+from results.comparison import SoughtComparison, SoughtPair, joint_labels, label_without_seed
+from results.report.findings.sought import half_width_text, value_text, words_of
+from results.report.section import Block, Heading, NamedTable, Paragraph, Section
+from results.table import Cell, Table, number, text
+from results.units import ABSENT
+from sweeps.points.objectives import cost
+from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import best_measured, sought_points
+from sweeps.trial import SweepRecord
+
+SweepResults = tuple[SweepRecord, Sequence[TrialReading]]
+
+
+def sought_finding(both: SoughtComparison) -> str:
+    """The result of the comparison in one sentence, by the first of what both seek."""
+    pairs, words = both.comparable, words_of(both.objectives[0])
+    if not pairs:
+        reason = both.pairs[0].why_not if both.pairs else "they measured no point in common"
+        return f"Nothing of the two sweeps can be compared by {words}: {reason}."
+    counts = Counter(_became(pair, both.objectives[0]) for pair in pairs)
+    found = listed([f"{word} in {counts[word]}" for word in ("better", "worse", "equal") if counts[word]], len(counts))
+    clear = [pair.is_clear for pair in pairs]
+    if any(each is not None for each in clear):
+        sure = f"the 95 % intervals of both do not overlap in {sum(map(bool, clear))}"
+    else:
+        sure = "of single runs nobody knows what is chance"
+    counted = f"Of {count_of(len(pairs), 'point')} that both measured"
+    return f"{counted}, B is by {words} {found}; {sure}."
+
+
+def _became(pair: SoughtPair, objective: Objective) -> str:
+    """How the second sweep compares with the first: better, worse or equal. A loss that is no number is the worst."""
+    costs = (cost(objective, side.values[0]) if side.is_number else inf for side in (pair.before, pair.after))
+    before, after = costs
+    return "equal" if before == after else "better" if after < before else "worse"
+
+
+def sought_section(both: SoughtComparison) -> Section:
+    words = " and ".join(map(words_of, both.objectives))
+    return Section("sought", f"By {words}", "measured", sought_finding(both), tuple(_blocks(both)))
+
+
+def _blocks(both: SoughtComparison) -> Iterator[Block]:
+    if both.comparable:
+        values = [f"{words_of(objective)} {side}" for objective in both.objectives for side in "AB"]
+        columns = ("point", *values, "± A", "± B", "B is", "clearly")
+        rows = tuple(_row(both, pair) for pair in both.comparable)
+        yield NamedTable("sought-pairs", Table(columns, rows, frozenset(columns) - {"point", "B is", "clearly"}))
+        first = words_of(both.objectives[0])
+        note = f"± is half of the 95 % interval of the {first}; clearly: the intervals of both do not overlap."
+        yield Paragraph(note, is_note=True)
+    refused = [pair for pair in both.pairs if pair.why_not]
+    if refused:
+        yield Heading("Not comparable")
+        rows_refused = tuple((text(pair.label), text(pair.why_not)) for pair in refused)
+        columns = ("point", "not comparable because")
+        yield NamedTable("incomparable-sought", Table(columns, rows_refused, frozenset()))
+
+
+def _row(both: SoughtComparison, pair: SoughtPair) -> tuple[Cell, ...]:
+    objective = both.objectives[0]
+    valued = zip(both.objectives, pair.before.values, pair.after.values, strict=True)
+    halves = (pair.before.half_width, pair.after.half_width)
+    return (
+        text(pair.label),
+        *(number(value_text(each, value), value) for each, *values in valued for value in values),
+        *(number(half_width_text(objective, half), half) for half in halves),
+        text(_became(pair, objective)),
+        text({None: ABSENT, True: "yes", False: "no"}[pair.is_clear]),
+    )
+
+
+def sought_winners(named: Sequence[tuple[str, SweepResults]]) -> Section:
+    """The best of each of two sweeps by its own objective, of which at least one is no rate."""
+    (_, before), (_, after) = named
+    labels = joint_labels(before[1], after[1])
+    found = [best_measured(*results) for _, results in named]
+    names = [label_without_seed(best[0], labels) if best else "nothing was measured" for best in found]
+    rows = tuple(
+        (
+            text(letter),
+            text(sweep),
+            text(" and ".join(map(words_of, record.objective))),
+            text(name),
+            text(_values(record, best[1]) if best else ABSENT),
+            text(str(_num_as_good(record, results))),
+        )
+        for letter, (sweep, (record, results)), name, best in zip("AB", named, names, found, strict=True)
+    )
+    table = Table(("", "sweep", "seeks", "best", "value", "may be as good"), rows, frozenset())
+    said = _winners_sentence(before[0], after[0], names if all(found) else [])
+    return Section("winners", "The best of each", "measured", said, (NamedTable("winners", table),))
+
+
+def _values(record: SweepRecord, values: Sequence[float]) -> str:
+    return ", ".join(value_text(each, value) for each, value in zip(record.objective, values, strict=True))
+
+
+def _num_as_good(record: SweepRecord, results: Sequence[TrialReading]) -> int:
+    """Count the points that may equal the best: those whose intervals overlap, or that reached the same value."""
+    placed = [point for point in sought_points(record, results) if not point.aside]
+    return sum(point.may_equal(placed[0]) for point in placed[1:])
+
+
+def _winners_sentence(before: SweepRecord, after: SweepRecord, names: Sequence[str]) -> str:
+    if before.objective != after.objective:
+        return seeks_otherwise(before, after)
+    if not names:
+        return "One of the sweeps has measured nothing yet."
+    one, other = names
+    words = " and ".join(map(words_of, before.objective))
+    if one == other:
+        return f"The best by {words} is the same in both sweeps, `{one}`."
+    return f"The best by {words} is `{one}` in A and `{other}` in B."
+
+
+def seeks_otherwise(before: SweepRecord, after: SweepRecord) -> str:
+    """The sentence that two sweeps which seek different things have no common winner."""
+    one, other = (" and ".join(map(words_of, record.objective)) for record in (before, after))
+    return f"A seeks {one} and B {other}, so that neither their winners nor their values can be compared."
