@@ -37,6 +37,7 @@ from train_core.whole_files import write_atomically
 
 ROW_HEIGHT = 22
 MOST_BARS = 60
+DECADE = 10.0
 POINT_COLUMNS = (
     "layout",
     "step s A",
@@ -220,7 +221,10 @@ def _ratios(points: Sequence[ComparedPoint]) -> Plot:
         for low, high in [point.ratio_bounds]
     ]
     title = "tokens a second, B over A"
-    scale = {"type": "log", "nice": False, "padding": 12}
+    # Within a decade, an axis of logarithms has hardly any room for labels but at its upper end.
+    ends = [1.0, *(bound for point in shown for bound in point.ratio_bounds)]
+    kind = {"type": "log"} if max(ends) > DECADE * min(ends) else {"zero": False}
+    scale = kind | {"nice": False, "padding": 12}
     x, y = quantity("ratio", title, scale=scale), by_layout(values)
     both_ends = tooltip("layout", "ratio", "low", "high")
     left_out = f" The first {MOST_BARS} of {len(points)}." if len(points) > MOST_BARS else ""

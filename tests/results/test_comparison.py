@@ -52,6 +52,15 @@ def test_points_are_paired_by_their_layout_and_the_ratio_is_of_tokens_a_second(b
     assert comparison.only_after == ("tp2-pp1-dp1-mb1-gb8",)
 
 
+@pytest.mark.parametrize(("rate", "kind"), [(81.0, "linear"), (5.0, "log")])
+def test_ratios_lie_on_an_axis_that_has_labels_where_they_are(write_sweep: WriteSweep, rate: float, kind: str) -> None:
+    sides = [side(write_sweep, name, base=performance(each)) for name, each in (("before", 100.0), ("after", rate))]
+    (plot,) = plots_of(section_called("points", comparison_sections(*sides)))
+    scale = plot.spec["layer"][1]["encoding"]["x"]["scale"]
+    assert scale.get("type", "linear") == kind
+    assert scale.get("zero", False) is False
+
+
 def test_a_ratio_has_the_spread_of_both_measurements_steps(both: tuple[Side, Side]) -> None:
     """Steps vary from 0.95 to 1.05 of their median on both sides."""
     point = compare_sweeps(*(each.results for each in both)).points[0]
