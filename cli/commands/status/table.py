@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cli.output.progress import outcome_counts
 from cli.output.state_table import state_table
+from conf.nearest import listed
 from conf.units import SECONDS_PER_HOUR
 from results.terminal.tables import outcome_style
 from sweeps.chains import in_chains
@@ -23,6 +24,7 @@ from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
+MOST_NAMED = 5
 MOST_ROWS = 500
 """Of more trials than these, those that only wait are counted and not listed."""
 
@@ -37,11 +39,12 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
         by_loss: as for `state_table`.
     """
     chosen = [state for state in in_chains(states) if state.outcome is not None]
-    listed = [state for state in chosen if not _only_waits(state)] if len(chosen) > MOST_ROWS else chosen
+    shown = [state for state in chosen if not _only_waits(state)] if len(chosen) > MOST_ROWS else chosen
     details = [_details(state) for state in chosen if _has_more_to_say(state)]
     impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
-    table = state_table(listed, width, by_loss=by_loss)
-    return Group(table, *_not_listed(len(chosen) - len(listed)), *details, *impossible, _counts(states))
+    table = state_table(shown, width, by_loss=by_loss)
+    unlisted = _not_listed(len(chosen) - len(shown))
+    return Group(table, *unlisted, *details, *impossible, _counts(states), *_left_out(states))
 
 
 def _only_waits(state: Reading) -> bool:
@@ -91,6 +94,15 @@ def _short(path: Path | None) -> str:
 
 def _counts(states: Sequence[Reading]) -> Text:
     return Text(f"\n{outcome_counts(states)}", style="bold")
+
+
+def _left_out(states: Sequence[Reading]) -> list[Text]:
+    """The trials that are not to run, by the reason why."""
+    titles: dict[str, list[str]] = {}
+    for state in states:
+        if state.outcome is None:
+            titles.setdefault(state.cause.removeprefix("left out: "), []).append(state.title)
+    return [Text(f"Left out ({cause}): {listed(names, MOST_NAMED)}.") for cause, names in titles.items()]
 
 
 def state_lines(sweep: Sweep) -> list[str]:

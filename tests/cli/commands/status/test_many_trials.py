@@ -27,3 +27,19 @@ def test_of_very_many_trials_those_that_only_wait_are_counted(
     assert ("seed=2" in file.getvalue()) is is_listed
     assert ("3 trials that only wait are not listed" in file.getvalue()) is not is_listed
     assert "3 PENDING" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("role", "why"),
+    [("asked", "beyond sweep.max_trials"), ("kept", "an earlier command asked for it, and has not measured it")],
+)
+def test_trials_that_are_left_out_are_named_with_the_reason(
+    build_record: BuildRecord, tmp_path: Path, role: str, why: str
+) -> None:
+    record = build_record([{"training.seed": seed} for seed in range(7)], [])
+    trials = tuple(trial.model_copy(update={"selected": False, "role": role}) for trial in record.trials)
+    readings = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
+    file = StringIO()
+    Console(width=200, file=file).print(table.status_table(readings, 100))
+    said = " ".join(file.getvalue().split())
+    assert f"7 left out Left out ({why}): seed=0, seed=1, seed=2, seed=3, seed=4 and 2 more." in said
