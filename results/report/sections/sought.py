@@ -14,7 +14,7 @@ from results.knobs.sensitivity import EQUAL, FEWEST_POINTS
 from results.knobs.sensitivity import SEED as SAME_DRAW
 from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
 from results.report.findings.ranking import sought_cells
-from results.report.findings.sought import aside_sentence, words_of
+from results.report.findings.sought import aside_sentence, value_text, words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import percent
@@ -55,7 +55,9 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
 
 def _of_axes(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     axes = sorted({key for point in points for key in point.reading.trial.point} - {SEED})
-    yield from (_over_axis(record, points, key) for key in axes if _is_axis(points, key))
+    sound = [point for point in points if point.is_number and not point.diverged]
+    left_out = len(points) - len(sound)
+    yield from (_over_axis(record, sound, key, left_out) for key in axes if _is_axis(sound, key))
     varied = [key for key in axes if len({_value(point, key) for point in points}) > 1]
     if len(varied) > 1:
         yield _coordinates(record, points, varied)
@@ -85,8 +87,12 @@ def _value(point: SoughtPoint, key: str) -> Value:
     return dotted_value(point.reading.planned, key)
 
 
-def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> Plot:
-    """Every point and its interval over one axis; the line joins the best at each value."""
+def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str, num_diverged: int) -> Plot:
+    """Every point and its interval over one axis; the line joins the best at each value.
+
+    Args:
+        num_diverged: points that are left out, beside which the others would lie on the axis.
+    """
     objective, values = record.objective[0], sorted({float(str(_value(point, key))) for point in points})
     is_log = values[0] > 0 and (values[-1] > LOGARITHMIC * values[0] or _is_declared_logarithmic(record, key))
     scale = {"type": "log"} if is_log else {"zero": False}
@@ -106,7 +112,6 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
             "point": point.name,
         }
         for point in points
-        if math.isfinite(point.values[0])
     ]
     spec: Spec = {
         "data": {"values": rows},
@@ -123,6 +128,8 @@ def _over_axis(record: SweepRecord, points: Sequence[SoughtPoint], key: str) -> 
     caption = f"{title.capitalize()} over {key}; the line joins the best at each value" + (
         ", whiskers are 95 % intervals." if points[0].half_width is not None else "."
     )
+    if num_diverged:
+        caption += f" Left out: {count_of(num_diverged, 'point')} that diverged."
     return Plot(f"over-{key.replace('.', '-')}", caption, spec)
 
 
@@ -201,14 +208,18 @@ def _order(value: Value) -> tuple[str, float, str]:
 
 
 def _curves(points: Sequence[SoughtPoint]) -> Plot:
-    """The training loss of the first run of each point."""
+    """The training loss of the first run of each point; those that diverged are drawn as far as any other goes."""
+    shown = points[:MOST_CURVES]
+    sound = [loss for point in shown if not point.diverged for _, loss in _losses(point)]
+    # Beside a loss of 1e17, every other would lie on the axis.
+    top = max(sound or [point_losses[0][1] for point in shown if (point_losses := _losses(point))], default=math.inf)
     rows = [
         {"point": point.name, "step": step, "loss": loss}
-        for point in points[:MOST_CURVES]
-        if (performance := point.reading.performance)
-        for step, loss in zip(performance.recorded_steps, performance.losses, strict=False)
-        if math.isfinite(loss)
+        for point in shown
+        for step, loss in _losses(point)
+        if loss <= top
     ]
+    is_cut = any(loss > top for point in shown for _, loss in _losses(point))
     spec: Spec = {
         "data": {"values": rows},
         "height": 280,
@@ -216,8 +227,18 @@ def _curves(points: Sequence[SoughtPoint]) -> Plot:
         "encoding": {
             "x": quantity("step", "step", axis={"tickMinStep": 1}),
             "y": quantity("loss", "measured training loss", scale={"zero": False}),
-            "color": category("point", sort=[point.name for point in points[:MOST_CURVES]]),
+            "color": category("point", sort=[point.name for point in shown]),
             "tooltip": tooltip("point", "step", "loss"),
         },
     }
-    return Plot("sought-losses", "Measured training loss of every point, by its first run.", spec)
+    cut = f" Of those that diverged, losses above {value_text('loss', top)} are left out." if is_cut else ""
+    return Plot("sought-losses", f"Measured training loss of every point, by its first run.{cut}", spec)
+
+
+def _losses(point: SoughtPoint) -> list[tuple[int, float]]:
+    """The steps of its first run with their losses, as far as these are numbers."""
+    performance = point.reading.performance
+    if performance is None:
+        return []
+    both = zip(performance.recorded_steps, performance.losses, strict=False)
+    return [(step, loss) for step, loss in both if math.isfinite(loss)]

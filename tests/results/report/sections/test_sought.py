@@ -13,7 +13,7 @@ from results.report.sections import answer
 from results.report.sections.sought import section
 from sweeps.trial import Trial
 from tests.results.conftest import WriteSweep, performance, trial
-from tests.results.report.sections.conftest import rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import plots_of, rows_of, subject_of, text_of
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-13], ids=["equal", "equal but for rounding"])
@@ -47,3 +47,20 @@ def test_where_every_training_diverged_that_is_the_answer(
     assert sought_sentences(sought, sweep.read(), "smoke") == (headline, "", "")
     shown = answer.section(subject_of(sweep._replace(record=sought)))
     assert (shown.finding, shown.blocks) == (headline, ())
+
+
+def test_what_diverged_does_not_press_the_others_onto_the_axis(write_sweep: WriteSweep) -> None:
+    trials = [
+        trial(f"t{size}", micro_batch_size=size).model_copy(update={"point": {"batch.micro_batch_size": size}})
+        for size in (1, 2, 4, 8)
+    ]
+    curves = {"t1": (5.0, 3.0), "t2": (5.5, 2.0), "t4": (5.0, 1e9, 2e17), "t8": (5.0, 6e3, nan)}
+    measured = {name: performance(100.0, losses=losses, final_loss=losses[-1]) for name, losses in curves.items()}
+    sweep = write_sweep(trials, measured)
+    found = section(subject_of(sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)}))))
+    assert found is not None
+    over, losses = (plot for plot in plots_of(found) if plot.name in ("over-batch-micro_batch_size", "sought-losses"))
+    assert [row["value"] for row in over.spec["data"]["values"]] == [2.0, 3.0]
+    assert over.caption.endswith("Left out: 2 points that diverged.")
+    assert sorted(row["loss"] for row in losses.spec["data"]["values"]) == [2.0, 3.0, 5.0, 5.0, 5.0, 5.5]
+    assert losses.caption.endswith("Of those that diverged, losses above 5.500 are left out.")
