@@ -46,9 +46,10 @@ def is_better_when_larger(objective: Objective) -> bool:
     return objective == "throughput" or objective.startswith("max:")
 
 
-def unit_of(objective: Objective) -> str:
-    """The unit of a value; empty of a figure of a later stage, which only its program knows."""
-    return UNITS.get(objective, "")
+def unit_of(objective: Objective, readings: Sequence[Reading]) -> str:
+    """The unit of the trials' values; empty of a stage's figure and of another program's loss, which have their own."""
+    is_own = all(each.experiment is None or each.experiment.trainer.is_own for each in readings)
+    return "" if objective == "loss" and not is_own else UNITS.get(objective, "")
 
 
 def cost(objective: Objective, value: float) -> float:

@@ -30,7 +30,7 @@ CONVENTIONS = {
 def _subject(record: SweepRecord) -> str:
     model = next((trial.experiment.model.name for trial in record.trials if trial.experiment), "a model")
     if record.mode == "cluster":
-        return f"the full-size model {model}"
+        return f"the full-size model {model}" if record.spec.proxy else f"the model {model}"
     full = next((trial.experiment.model.name for trial in record.plan if trial.experiment), "the full-size model")
     return f"the proxy {model}, a small stand-in for {full}"
 

@@ -135,7 +135,7 @@ def _sentence_of(line: str) -> str:
 def _progress(results: Sequence[TrialReading], objective: Objective) -> Plot:
     """Every measured trial in the order of the search, and the best so far."""
     scale = TERA if objective == "throughput" else 1.0
-    unit = "model TFLOPS per device" if objective == "throughput" else unit_of(objective) or objective
+    unit = "model TFLOPS per device" if objective == "throughput" else unit_of(objective, results) or objective
     title = f"measured {unit}"
     values = list(_progress_values(results, objective, scale))
     x = quantity("number", "trial, in the order of the search", axis={"tickMinStep": 1})
@@ -182,7 +182,7 @@ def _fronts(results: Sequence[TrialReading], objectives: Sequence[Objective]) ->
         return
     best = set(front([each.costs or () for each in ended]))
     values = [_front_value(each, objectives, is_best=index in best) for index, each in enumerate(ended)]
-    titles = [", ".join(filter(None, (f"measured {name}", unit_of(name)))) for name in objectives[:2]]
+    titles = [", ".join(filter(None, (f"measured {name}", unit_of(name, results)))) for name in objectives[:2]]
     axes = [
         quantity(_field(name), title, scale={"zero": False}) for name, title in zip(objectives, titles, strict=False)
     ]

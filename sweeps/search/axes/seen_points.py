@@ -108,16 +108,16 @@ def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> It
         yield f"  and {len(best) - MOST_SHOWN} more."
 
 
-def _with_unit(objective: Objective, value: float) -> str:
+def _with_unit(objective: Objective, value: float, readings: Sequence[TrialReading]) -> str:
     if objective == "throughput":
         return f"{value / TERA:.4g} model TFLOPS per device"
-    return f"{objective} {value:.4g} {unit_of(objective)}".rstrip()
+    return f"{objective} {value:.4g} {unit_of(objective, readings)}".rstrip()
 
 
 def _point_text(each: SeenPoint, objectives: Sequence[Objective]) -> str:
     point = ", ".join(f"{key}={value}" for key, value in each.point.items()) or "the baseline"
     values = ", ".join(
-        _with_unit(objective, cost(objective, value))
+        _with_unit(objective, cost(objective, value), each.readings)
         for objective, value in zip(objectives, each.costs or (), strict=True)
     )
     num_seeds = sum(reading.performance is not None for reading in each.readings)

@@ -200,12 +200,14 @@ def test_conditional_axes_and_further_blocks_are_drawn_and_learned_from() -> Non
     assert sum("training.learning_rate" in point for point in points) > 3
 
 
-def test_the_end_says_which_point_was_best() -> None:
-    sweep = LossSweep(*LOSS, "search=random")
+@pytest.mark.parametrize(("program", "has_unit"), [((), True), (("trainer=command", "trainer.command=[x]"), False)])
+def test_the_end_says_which_point_was_best(program: tuple[str, ...], has_unit: bool) -> None:
+    """The unit of a loss that another program prints is its own."""
+    sweep = LossSweep(*LOSS, "search=random", *program)
     readings, _ = sweep.searched(4)
     (lesson,) = sweep.search.lessons(readings)
     assert lesson.startswith("Best of 4 measured points: ")
-    assert "nats per token" in lesson
+    assert ("nats per token" in lesson) is has_unit
     assert sweep.search.lessons([]) == []
 
 
