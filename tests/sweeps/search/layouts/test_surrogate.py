@@ -51,7 +51,7 @@ def test_thirty_measurements_make_the_expectation_of_all_other_plans_better(plan
         Surrogate.fit(seen_of(plans, true_logs, spread_over(plans, 30, draw))).belief(plans) for draw in range(5)
     ]
     after = np.array([np.abs(belief.mean - true_logs) for belief in beliefs])
-    assert after.mean() < 0.35 * before
+    assert after.mean() < 0.4 * before
     # Its own word on how far it is off is neither far too small nor far too large.
     in_spreads = np.array([error / belief.spread for error, belief in zip(after, beliefs, strict=True)])
     assert 0.5 < np.sqrt(np.mean(in_spreads**2)) < 1.6
