@@ -46,9 +46,9 @@ def test_the_best_of_the_planner_is_asked_first(replay: Replay) -> None:
     proposal = replay.search.ask([replay.ended(replay.baseline)], 1).proposals[0]
     planned = composed(["sweep=175b", "search=planner"])
     assert isinstance(search_for(planned, replay.record), Listed)
-    # Some that are a little faster take 98 % of the memory, and may not fit.
+    # Some that are a little faster take 98 % of the memory or more, and may not fit.
     priced = replay.search.candidates.prices
-    best = min(priced.step_seconds[priced.held_bytes <= 0.95 * priced.room_bytes])
+    best = min(priced.step_seconds[priced.held_bytes <= 0.97 * priced.room_bytes])
     estimate = replay.trial(proposal).estimate
     assert estimate is not None
     assert estimate.step_seconds == pytest.approx(best, rel=1e-9)

@@ -44,7 +44,7 @@ def test_measured_bytes_move_the_margin_of_all_plans(plans: Priced) -> None:
 
 @pytest.mark.slow
 def test_a_plan_that_ran_out_of_memory_makes_fuller_ones_unlikely(plans: Priced) -> None:
-    crowded = 100
+    crowded = int(np.searchsorted(plans.held_bytes / plans.room_bytes, 0.94))
     bound = float(np.log(plans.room_bytes[crowded] / plans.held_bytes[crowded]))
     probability = fitted(plans, [], [(crowded, bound)]).probability(plans)
     assert probability[crowded] < 0.3
