@@ -5,9 +5,8 @@ from __future__ import annotations
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped
-from cli.output.next_command import command_by_name, next_command
+from cli.output.next_command import begun_command, next_command
 from cli.output.state_document import print_state
-from conf.overrides import Overrides
 
 
 def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
@@ -42,10 +41,12 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
         console.print(f"Job {job_id} goes on with the sweep.")
     elif History.kept_in(sweep.folder).is_cancelled:
         console.print("It is cancelled: nothing is started until the sweep is begun again, with")
-        print_unwrapped(f"  {command_by_name(sweep, Overrides.parse(overrides or ()), 'sweep')}")
+        print_unwrapped(f"  {begun_command(sweep) or next_command('sweep', sweep)}")
     else:
-        console.print("Where no other process carries it out, either of:")
-        print_unwrapped(f"  {command_by_name(sweep, Overrides.parse(overrides or ()), 'sweep')}")
-        print_unwrapped(f"  {next_command('advance', sweep)}")
+        begun = begun_command(sweep)
+        console.print(f"Where no other process carries it out{', either of' if begun else ''}:")
+        for command in (begun, next_command("advance", sweep)):
+            if command is not None:
+                print_unwrapped(f"  {command}")
     if as_json:
         print_state("resume", sweep.folder, changed=changed, controller_job_id=job_id)

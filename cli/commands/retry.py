@@ -10,10 +10,9 @@ import typer
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
 from cli.output.console import console, leave_stdout_to_json, print_unwrapped
-from cli.output.next_command import command_by_name
+from cli.output.next_command import begun_command, next_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
-from conf.overrides import Overrides
 from conf.units import count_of
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
@@ -53,8 +52,8 @@ def retry(
         not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
         print_unwrapped(f"{_to_run(again)}; {count_of(len(step.started), 'job')} submitted{not_all}.")
     else:
-        words = command_by_name(sweep, Overrides.parse(overrides or ()), "sweep")
-        print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {words}")
+        command = begun_command(sweep) or next_command("advance", sweep)
+        print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {command}")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.output.console import shown_path
-from conf.folders import given_words
+from conf.credentials import has_hidden_variables
+from conf.folders import OPTION, given_words, own_folders
 from conf.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -35,6 +36,27 @@ def command_by_name(sweep: Sweep, overrides: Overrides, *command: str) -> str:
     own = overrides.without({"output_dir"}).without_choice("sweep").texts
     words = [*own, *cluster, *folder_words(sweep.folder.path.parent)]
     return shlex.join(["trisweep", *command, sweep.record.name, *words])
+
+
+def begun_command(sweep: Sweep) -> str | None:
+    """The `trisweep sweep` command with which the sweep goes on: what its last one was given, as `advance` takes it.
+
+    None where that is not to be shown, or nobody knows it.
+    """
+    from launcher.where import slurm_answers
+    from sweeps.folder.history import History
+
+    begun = History.kept_in(sweep.folder).begun
+    if begun is None or any(map(has_hidden_variables, begun.overrides)):
+        return None
+    overrides = Overrides.parse(begun.overrides)
+    own = overrides.without({"output_dir"}).without_choice("sweep").texts
+    # A cluster sends a sweep to Slurm, and so does a machine that submits to it, unless this word keeps it here.
+    is_kept_here = not begun.on_slurm and (overrides.stated_value("cluster") is not None or slurm_answers())
+    named = tuple(map(Path, begun.config_dirs))
+    further = [] if named == own_folders() else [word for path in named for word in (OPTION, shown_path(path))]
+    words = [*own, *(["--here"] if is_kept_here else []), *further, *folder_words(sweep.folder.path.parent)]
+    return shlex.join(["trisweep", "sweep", sweep.record.name, *words])
 
 
 def same_command(command: str, sweep: str | None, overrides: Overrides, *words: str) -> str:

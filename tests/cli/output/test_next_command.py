@@ -13,10 +13,11 @@ import typer
 
 from cli.commands.sweep import sweep_run
 from cli.commands.sweep.sweep_run import end_command
-from cli.output.next_command import command_by_name, folder_words, next_command, same_command, ui_command
+from cli.output.next_command import begun_command, command_by_name, folder_words, next_command, same_command, ui_command
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from launcher.where import SweepPlace
+from sweeps.folder.journal import Begun, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import composed
@@ -85,6 +86,47 @@ def test_a_sweep_is_carried_out_by_its_name_however_it_was_named(
     record = sweep.record.model_copy(update={"name": "many", "overrides": ("cluster=frontier",)})
     named = Sweep(SweepFolder(tmp_path / "runs" / "mine" / "many-frontier"), record)
     assert command_by_name(named, Overrides.parse(given), "sweep") == f"trisweep sweep many{words}"
+
+
+@pytest.mark.parametrize(
+    ("given", "on_slurm", "words"),
+    [
+        (
+            ("sweep=many", "cluster=frontier", "search=random", "output_dir=x", "sweep.max_trials=3"),
+            True,
+            "cluster=frontier search=random sweep.max_trials=3 --config-dir mine",
+        ),
+        (("sweep=many", "training.seed=2"), False, "training.seed=2 --config-dir mine"),
+        (("sweep=many", "cluster=frontier"), False, "cluster=frontier --here --config-dir mine"),
+        (("sweep=many", "cluster=frontier", "+slurm.environment.MY_KEY=***"), True, None),
+    ],
+    ids=["on a cluster", "here", "here, for a cluster", "with a hidden value"],
+)
+def test_a_sweep_that_goes_on_does_so_with_all_that_its_command_was_given(
+    write_sweep: WriteSweep,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: tuple[str, ...],
+    on_slurm: bool,
+    words: str | None,
+) -> None:
+    monkeypatch.setattr("launcher.where.slurm_answers", lambda: False)
+    sweep = write_sweep(PROXY_TRIALS, mode="cluster")
+    named = Sweep(SweepFolder(tmp_path / "runs" / "many-frontier"), sweep.record.model_copy(update={"name": "many"}))
+    journal, mine = Journal(named.folder.journal), str(tmp_path / "mine")
+    journal.append(
+        Begun(overrides=("sweep=many", "cluster=frontier"), on_slurm=True),
+        Begun(overrides=given, on_slurm=on_slurm, config_dirs=(mine,)),
+    )
+    assert begun_command(named) == (words and f"trisweep sweep many {words}")
+    # Where the present command was given the folders too, they are named once.
+    monkeypatch.setattr("cli.output.next_command.own_folders", lambda: (tmp_path / "mine",))
+    monkeypatch.setattr("conf.folders._given", (tmp_path / "mine",))
+    assert begun_command(named) == (words and f"trisweep sweep many {words}")
+
+
+def test_a_sweep_that_nobody_has_begun_has_no_command_to_go_on_with(write_sweep: WriteSweep) -> None:
+    assert begun_command(write_sweep(PROXY_TRIALS)) is None
 
 
 def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
