@@ -91,7 +91,7 @@ class ProgramRun:
             start_of(self.trial, self.experiment, seat, self.devices[index * share : (index + 1) * share])
             for index, seat in enumerate(self.seats)
         ]
-        ends_its_workers = self.experiment.trainer.start != "srun"
+        ends_its_workers = self.experiment.trainer.start == "torchrun"
         return Programs(starts, ends_its_workers=ends_its_workers, inherited=() if self.lock is None else (self.lock,))
 
     def _follow(self, programs: Programs, oom_kills: int) -> RankFailure | None:

@@ -93,14 +93,26 @@ def test_a_job_that_is_cancelled_leaves_neither_a_measurement_nor_a_process(make
     assert not trial.is_running_here()
 
 
-def test_a_program_ends_with_a_job_that_is_killed(make_trial: MakeTrial) -> None:
-    trial = make_trial("import time\nprint('step 1 loss 4 time 1 s')\ntime.sleep(600)")
+def test_a_program_that_is_cancelled_has_time_to_save(make_trial: MakeTrial, tmp_path: Path) -> None:
+    saves = f"import pathlib, signal, sys, time\nsaved = pathlib.Path({str(tmp_path / 'saved')!r})\n"
+    saves += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(saved.touch()))\n"
+    trial = make_trial(saves + "print('step 1 loss 4 time 1 s', flush=True)\ntime.sleep(600)")
+    job = started(trial.path)
+    wait_for(trial.metrics)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(90) == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_program_ends_with_a_job_that_is_killed_also_where_it_ignores_being_asked(make_trial: MakeTrial) -> None:
+    ignores = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    trial = make_trial(ignores + "print('step 1 loss 4 time 1 s')\ntime.sleep(600)")
     job = started(trial.path)
     wait_for(trial.metrics)
     (program,) = psutil.Process(job.pid).children()
     job.kill()
     job.wait()
-    psutil.wait_procs([program], timeout=60)
+    psutil.wait_procs([program], timeout=10)
     assert not program.is_running() or program.status() == psutil.STATUS_ZOMBIE
 
 
