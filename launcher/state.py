@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -35,7 +35,9 @@ def look_here(reading: AnyReading) -> AnyReading:
     return replace(reading, job=STARTING) if runs else reading
 
 
-def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> list[AnyReading]:
+def reconcile(
+    readings: Iterable[AnyReading], patience: Patience = FRESH, tell_silence: Callable[[], None] = lambda: None
+) -> list[AnyReading]:
     """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
     The outcome of those that have ended for good is written, and read again. A job that is queued, requeued, suspended
@@ -44,12 +46,14 @@ def reconcile(readings: Iterable[AnyReading], patience: Patience = FRESH) -> lis
 
     Args:
         patience: how old Slurm's answer may be, for those who look again and again.
+        tell_silence: is called where Slurm does not answer.
     """
     local = [look_here(reading) for reading in readings]
     silent = [each for each in local if each.is_silent_in_slurm]
     try:
         answers = iter(standings([each.submission for each in silent if each.submission], patience))
     except SlurmSilent:
+        tell_silence()
         return local
     return [_conclude(each, next(answers)) if each.is_silent_in_slurm else each for each in local]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
+from cli.commands.status.command import job_lines
 from cli.commands.status.table import status_table
+from cli.output.next_command import next_command
 from launcher.control.attempts import RetryRule
+from launcher.folder_lock import lock_folder
+from launcher.slurm.answers import FRESH
 from launcher.state import reconcile
 from launcher.trainings import best_of
 from results.trial_rows import collect
+from sweeps.folder.journal import Cancelled, Finished, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -122,3 +128,54 @@ def shown(readings: list[TrialReading]) -> str:
     console.print(status_table(readings, 300))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+@pytest.mark.parametrize("squeue", ["exit 1", "echo '12_0|RUNN'"])
+def test_that_slurm_does_not_answer_is_said(sweep: Sweep, tools: Callable[..., None], squeue: str) -> None:
+    tools(scontrol=CLUSTER, squeue=squeue, sacct="true")
+    told = list[str]()
+    assert {each.outcome for each in reconcile(sweep.read(), tell_silence=lambda: told.append("silent"))} == {
+        Outcome.PENDING
+    }
+    assert told == ["silent"]
+
+
+@pytest.mark.parametrize(
+    ("squeue", "words"),
+    [
+        ("echo '47|RUNNING None|N/A|n1|ours|'", "job 47; it goes on with the sweep."),
+        (
+            "echo '47|PENDING JobHeldUser|N/A||ours|'",
+            "job 47 (PENDING, JobHeldUser); it goes on with the sweep once it starts.",
+        ),
+        ("echo '47|SUSPENDED None|N/A|n1|ours|'", "job 47 (SUSPENDED)."),
+        ("true", "job 47 has ended; `{resume}` submits it again."),
+        ("exit 1", "job 47; how it stands is not known here."),
+    ],
+)
+def test_status_says_of_the_controller_what_slurm_says_of_it(
+    sweep: Sweep,
+    tools: Callable[..., None],
+    slurm_submission: Callable[..., Submission],
+    squeue: str,
+    words: str,
+) -> None:
+    tools(scontrol=CLUSTER, squeue=squeue, sacct="true")
+    write_submission(sweep.folder.controller, slurm_submission("47", job_name="ours", cluster="alps"))
+    (line,) = job_lines(sweep, FRESH)
+    assert line == f"Controller: {words.format(resume=next_command('resume', sweep))}"
+    for end in (Cancelled(trial_id=None), Finished(because="every listed point was tried")):
+        Journal(sweep.folder.journal).append(end)
+        assert job_lines(sweep, FRESH) == []
+
+
+def test_whoever_goes_on_with_a_sweep_whose_controller_has_ended_is_named(
+    sweep: Sweep, tools: Callable[..., None], slurm_submission: Callable[..., Submission]
+) -> None:
+    tools(scontrol=CLUSTER, squeue="true", sacct="true")
+    write_submission(sweep.folder.controller, slurm_submission("47", job_name="ours", cluster="alps"))
+    with lock_folder(sweep.folder):
+        (line,) = job_lines(sweep, FRESH)
+    assert (
+        line == f"Controller: job 47 has ended; process {os.getpid()} on {os.uname().nodename} goes on with the sweep."
+    )

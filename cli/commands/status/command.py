@@ -10,7 +10,8 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, heading, print_json, shown_path
+from cli.output.console import complaints, console, heading, print_json, print_unwrapped, shown_path
+from cli.output.next_command import next_command
 from cli.output.state_document import state_document
 from conf.errors import UsageError
 from conf.units import count_of
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from sweeps.folder.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
-    from sweeps.trial import SweepFolder
+
+SILENT = "Slurm does not answer; states are as last known."
 
 Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few seconds; Ctrl-C leaves the sweep alone.")]
 
@@ -43,7 +45,8 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         print_json("status", state_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
-    _print_allocation(folder, Patience(composition.settings.slurm.poll_seconds))
+    for line in job_lines(stored, Patience(composition.settings.slurm.poll_seconds)):
+        print_unwrapped(line)
 
 
 def _require_no_json(as_json: bool) -> None:
@@ -59,7 +62,7 @@ def _readings(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], li
 
     trainings = [run.read() for run in trainings_of(stored.folder.path.parent, stored.record.name)]
     # They go together, because every call of Slurm's tools costs time and load on its controller.
-    readings = reconcile([*stored.read(), *trainings], patience)
+    readings = reconcile([*stored.read(), *trainings], patience, lambda: complaints.print(SILENT))
     trials = [each for each in readings if isinstance(each, TrialReading)]
     return trials, readings[len(trials) :]
 
@@ -90,11 +93,36 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         console.print(status_table(trainings, console.width, by_loss=True))
 
 
-def _print_allocation(folder: SweepFolder, patience: Patience) -> None:
-    """Print which job carries the sweep out, if one does and Slurm answers."""
+def job_lines(sweep: Sweep, patience: Patience) -> list[str]:
+    """A line for each job that carries the sweep out, as far as Slurm says how it stands."""
+    from launcher.slurm.own_jobs import live_job
+    from sweeps.folder.submission import read_submission
+
+    lines, history = list[str](), _history(sweep)
+    with suppress(UsageError, OSError):  # of a sweep that is another's nothing can be written down
+        if live := live_job(sweep.folder.allocation, patience):
+            nodes = f" on {live.state.nodes}" if live.state.nodes else ""
+            lines.append(f"Trials run as steps of job {live.job_id} ({live.state.name}{nodes}).")
+    controller = read_submission(sweep.folder.controller)
+    if controller is not None and not (history.finished or history.is_cancelled):
+        how = _how_controller_stands(sweep, patience)
+        lines.append(f"Controller: job {controller.job_id or controller.job_name}{how}.")
+    return lines
+
+
+def _how_controller_stands(sweep: Sweep, patience: Patience) -> str:
+    from launcher.folder_lock import holder
     from launcher.slurm.own_jobs import live_job
 
-    with suppress(UsageError, OSError):  # of a sweep that is another's nothing can be written down
-        if live := live_job(folder.allocation, patience):
-            nodes = f" on {live.state.nodes}" if live.state.nodes else ""
-            console.print(f"Trials run as steps of job {live.job_id} ({live.state.name}{nodes}).")
+    try:
+        live = live_job(sweep.folder.controller, patience)
+    except (UsageError, OSError):
+        return "; how it stands is not known here"
+    if live is None:
+        other = holder(sweep.folder)
+        again = f"`{next_command('resume', sweep)}` submits it again"
+        return f" has ended; {f'{other} goes on with the sweep' if other else again}"
+    if live.state.name == "RUNNING":
+        return "; it goes on with the sweep"
+    said = ", ".join(word for word in (live.state.name, live.state.reason) if word not in ("", "None"))
+    return f" ({said}){'; it goes on with the sweep once it starts' if live.state.is_waiting else ''}"

@@ -19,7 +19,6 @@ from results.terminal.tables import outcome_style
 from sweeps.chains import in_chains
 from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
-from sweeps.folder.submission import read_submission
 from sweeps.reading import Reading
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
@@ -119,9 +118,6 @@ def state_lines(sweep: Sweep) -> list[str]:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
     elif history.finished and history.asked:
         lines.append(f"Ended: {history.finished}.")
-    controller = read_submission(sweep.folder.controller)
-    if controller is not None and not (history.finished or history.is_cancelled):
-        lines.append(f"Controller: job {controller.job_id or controller.job_name}; it goes on with the sweep.")
     if history.device_seconds:
         lines.append(f"Spent: {history.device_seconds / SECONDS_PER_HOUR:.3g} device-hours in trials that have ended.")
     if journal.damaged:
