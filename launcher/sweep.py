@@ -48,10 +48,10 @@ UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class SubmissionSummary:
-    """The numbers of what `submit` did, for the user.
+    """What `submit` did, for the user.
 
     Attributes:
-        num_kept: trials with a result that stands.
+        kept: trials of the sweep that have ended, and are not to run again.
         num_live: trials whose job was queued or running already.
         device_hours: of the submitted trials, if each runs into its time limit.
         step: the step that did it.
@@ -59,10 +59,14 @@ class SubmissionSummary:
 
     arrays: tuple[SubmittedArray, ...]
     num_submitted: int
-    num_kept: int
+    kept: tuple[TrialReading, ...]
     num_live: int
     device_hours: float
     step: SweepStep
+
+    @property
+    def num_kept(self) -> int:
+        return len(self.kept)
 
 
 def run_here(
@@ -179,8 +183,10 @@ def submit(
     started = [trial for trial in conductor.sweep.runnable if trial.trial_id in step.started]
     hours = sum(device_hours(trial.experiment, slurm) for trial in started if trial.experiment)
     num_live = step.num_in_flight - len(step.started)
-    num_kept = len(conductor.sweep.runnable) - step.num_in_flight - step.num_waiting
-    return SubmissionSummary(tuple(queue.arrays), len(started), num_kept, num_live, hours, step)
+    runs, chosen = {*step.started, *step.waiting}, {trial.trial_id for trial in conductor.sweep.runnable}
+    ended = (each for each in step.readings if each.outcome is not None and each.outcome.is_final)
+    kept = tuple(each for each in ended if each.name in chosen - runs)
+    return SubmissionSummary(tuple(queue.arrays), len(started), kept, num_live, hours, step)
 
 
 def slurm_rules(slurm: SlurmSpec) -> Rules:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, leave_stdout_to_json, print_unwrapped
+from cli.output.console import SILENT, complaints, console, leave_stdout_to_json, print_unwrapped
 from cli.output.next_command import begun_command, next_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
 from conf.units import count_of
+
+if TYPE_CHECKING:
+    from sweeps.sweep import Sweep
 
 Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
 Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
@@ -30,6 +33,7 @@ def retry(
     from launcher.control.orders import retry as retry_trials
     from launcher.control.orders import retry_failed_trials
     from launcher.controller import start_now
+    from launcher.state import reconcile
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
@@ -42,11 +46,13 @@ def retry(
     named = [reading_called(readings, each) for each in trial or ()]
     again = retry_trials(sweep, named)
     if failed:
+        # A job that Slurm ended may have left no word, and its end is written down only once somebody has asked.
+        reconcile(sweep.read(), tell_silence=lambda: complaints.print(SILENT))
         again += [each for each in retry_failed_trials(sweep) if each not in again]
     for trial_id in again:
         console.print(f"  {trial_id}")
     if not again:
-        console.print("No trial has failed.")
+        print_unwrapped(_why_none(sweep))
     elif (step := start_now(sweep)) is not None:
         why = step.held or step.finished
         not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
@@ -56,6 +62,15 @@ def retry(
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {command}")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)
+
+
+def _why_none(sweep: Sweep) -> str:
+    """Return that nothing has failed; where trials ended otherwise, how, and what runs them again."""
+    from cli.output.ends import NAMED, ends_in_words
+
+    readings = sweep.read()
+    others = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
+    return f"No trial has failed{others}."
 
 
 def _to_run(trial_ids: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ from conf.credentials import hide_credentials
 console = Console(highlight=False, markup=False, emoji=False)
 complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
 
+SILENT = "Slurm does not answer; states are as last known."
+
 
 def print_unwrapped(text: str) -> None:
     """Print a line that rich must not break, because programs and people search for it as a whole."""

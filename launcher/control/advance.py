@@ -369,7 +369,7 @@ class Conductor:
             started=tuple(started),
             news=tuple(self._news),
             num_in_flight=len(in_flight) + len(started),
-            num_waiting=len(waiting),
+            waiting=tuple(each.name for each in waiting),
             held=held,
             finished=finished,
         )

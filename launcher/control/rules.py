@@ -55,7 +55,7 @@ class SweepStep:
         started: ids of the trials that were started.
         news: what was written into the journal.
         num_in_flight: trials that are queued or running now.
-        num_waiting: trials that are to run and were not started yet.
+        waiting: ids of the trials that are to run and were not started yet.
         held: why nothing further is started, also where the sweep has ended for it; empty where nothing holds it.
         finished: why the sweep has ended; empty where it has not.
     """
@@ -64,9 +64,13 @@ class SweepStep:
     started: tuple[str, ...] = ()
     news: tuple[Entry, ...] = ()
     num_in_flight: int = 0
-    num_waiting: int = 0
+    waiting: tuple[str, ...] = ()
     held: str = ""
     finished: str = ""
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
 
     def leaves_nothing_to_do(self) -> bool:
         """True if whoever goes on with the sweep would only wait: it has ended, or a person has paused it."""

@@ -9,6 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from cli.commands.retry import retry
 from cli.commands.status.command import job_lines
 from cli.commands.status.table import status_table
 from cli.output.next_command import next_command
@@ -179,3 +180,23 @@ def test_whoever_goes_on_with_a_sweep_whose_controller_has_ended_is_named(
     assert (
         line == f"Controller: job 47 has ended; process {os.getpid()} on {os.uname().nodename} goes on with the sweep."
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("TIMEOUT", "2 trials to run again"),
+        ("OUT_OF_MEMORY", "No trial has failed: 0 trials measured, 2 out of memory (only `trisweep retry test"),
+    ],
+)
+def test_what_slurm_ended_and_nobody_has_seen_is_run_again_where_it_failed(
+    sweep: Sweep,
+    slurm_says: Callable[[str], None],
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    words: str,
+) -> None:
+    slurm_says(state)
+    sweep.folder.write_record(sweep.record)
+    retry(str(sweep.folder.path), failed=True)
+    assert words in capsys.readouterr().out

@@ -10,7 +10,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import complaints, console, heading, print_json, print_unwrapped, shown_path
+from cli.output.console import SILENT, complaints, console, heading, print_json, print_unwrapped, shown_path
 from cli.output.next_command import next_command
 from cli.output.state_document import state_document
 from conf.errors import UsageError
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sweeps.folder.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
-
-SILENT = "Slurm does not answer; states are as last known."
 
 Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few seconds; Ctrl-C leaves the sweep alone.")]
 

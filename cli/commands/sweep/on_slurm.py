@@ -5,11 +5,12 @@ from __future__ import annotations
 import typer
 
 from cli.commands.sweep.costs import cost_text
-from cli.commands.sweep.sweep_run import SweepRun, finish
+from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, shown_path
+from cli.output.ends import ends_in_words
 from cli.output.next_command import next_command
-from cli.output.progress import progress_on
+from cli.output.progress import is_troubled, progress_on
 from conf.errors import EXIT_INTERRUPTED
 from conf.units import count_of
 from launcher.control.composed_rules import goes_on_by_steps
@@ -45,13 +46,17 @@ def _submit(run: SweepRun) -> None:
     done = submit(planned, place.settings.slurm, rules=run.rules, command=run.orders)
     for array in done.arrays:
         console.print(f"  job {array.job_id}: {count_of(len(array.trial_ids), 'trial')} of {array.shape} tasks")
+    is_all_well = not any(map(is_troubled, done.kept))
     console.print(
         f"{count_of(done.num_submitted, 'trial')} submitted ({hours_at_most(place, done.device_hours)}),"
         f" {done.num_live} queued or"
         f" running already, {done.num_kept} finished. Folder: {shown_path(place.folder.path)}"
     )
     if not (done.num_submitted or done.num_live or done.step.held):
-        console.print("Nothing to do: all is finished. --remeasure measures every point again.")
+        how = "all is finished" if is_all_well else ends_in_words(planned, done.kept)
+        print_unwrapped(f"Nothing to do: {how}. {MEASURED_AGAIN}")
+    elif not is_all_well:
+        print_unwrapped(f"Of what has finished: {ends_in_words(planned, done.kept)}.")
     if done.step.held:
         console.print(f"{count_of(done.step.num_waiting, 'trial')} held back: {done.step.held}.")
     print_next_commands(planned, "status", "report", "cancel", *(["advance"] if done.step.held else []))

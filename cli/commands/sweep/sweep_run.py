@@ -8,6 +8,7 @@ import typer
 
 from cli.commands.report import report_on
 from cli.output.console import console, print_unwrapped
+from cli.output.ends import ends_in_words
 from cli.output.next_command import next_command, same_command
 from cli.output.progress import is_troubled
 from conf.errors import EXIT_FAILED
@@ -18,7 +19,8 @@ from launcher.where import SweepPlace, slurm_answers
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction
 from sweeps.sweep import Sweep
-from train_core.measurement import Outcome
+
+MEASURED_AGAIN = "--remeasure measures every point again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,7 @@ def print_nothing_to_do(stored: Sweep, before: int) -> None:
     """
     if num_attempts(stored) > before:
         return
-    readings = stored.read()
-    measured = sum(reading.performance is not None for reading in readings)
-    failed = sum(map(is_troubled, readings))
-    stages = sum(bool(reading.trial.stage) and reading.outcome is Outcome.COMPLETED for reading in readings)
-    ends = [f"{count_of(measured, 'trial')} measured"]
-    ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
-    ends += [f"{failed} failed (--retry-failed runs {'it' if failed == 1 else 'them'} again)"] if failed else []
-    console.print(f"Nothing to do: {', '.join(ends)}. --remeasure measures every point again.")
+    print_unwrapped(f"Nothing to do: {ends_in_words(stored, stored.read())}. {MEASURED_AGAIN}")
 
 
 def end_command(sweep: Sweep, place: SweepPlace) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from cli.commands.sweep import sweep_run
 from cli.commands.sweep.sweep_run import end_command
+from cli.output.ends import ends_in_words
 from cli.output.next_command import begun_command, command_by_name, folder_words, next_command, same_command, ui_command
 from conf.compose.load import compose
 from conf.overrides import Overrides
@@ -148,6 +149,31 @@ def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
     sweep_run.print_nothing_to_do(cast("Sweep", stored), before=3)
     words = " ".join("".join(capsys.readouterr()).split())
     assert "Nothing to do: 1 trial measured, 1 stage completed, 1 failed (--retry-failed runs it again)." in words
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ([Outcome.COMPLETED, Outcome.INFEASIBLE], "1 trial measured"),
+        (
+            [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED],
+            "0 trials measured, 3 failed (--retry-failed runs them again)",
+        ),
+        (
+            [Outcome.OUT_OF_MEMORY, Outcome.CANCELLED, Outcome.CANCELLED],
+            "0 trials measured, 1 out of memory (only `trisweep retry made-up --trial ID` runs it again),"
+            " 2 cancelled (only `trisweep retry made-up --trial ID` runs them again)",
+        ),
+    ],
+)
+def test_ends_are_counted_by_what_runs_a_trial_again(
+    write_sweep: WriteSweep, outcomes: list[Outcome], words: str
+) -> None:
+    names = [trial.trial_id for trial in PROXY_TRIALS if trial.experiment]
+    sweep = write_sweep(PROXY_TRIALS, {name: (outcome, "") for name, outcome in zip(names, outcomes, strict=False)})
+    readings = [each for each in sweep.read() if each.measurement]
+    assert len(readings) == len(outcomes)
+    assert ends_in_words(sweep, readings) == words
 
 
 def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(
