@@ -17,7 +17,7 @@ RECORDED = {"sweep", "cluster", "slurm"}
 
 
 def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = False) -> None:
-    """Take one step of a sweep: see what has ended, start what comes next. Exit code 0: ended; 75: it goes on.
+    """Take one step of a sweep: see what has ended, start what is next. Exit code 0: ended; 75: goes on or is paused.
 
     Configuration that was given to `trisweep sweep` need not be given again; what is given here counts for this step.
     """
@@ -35,7 +35,7 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     if as_json:
         counts = {"num_in_flight": step.num_in_flight, "num_waiting": step.num_waiting, "held": step.held or None}
         print_state("advance", folder, started=step.started, **counts)
-    if not step.leaves_nothing_to_do():
+    if not step.finished:
         raise typer.Exit(EXIT_GOES_ON)
 
 

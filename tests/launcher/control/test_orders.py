@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
+import typer
 
+from cli.commands.advance import advance
 from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher import controller
@@ -15,7 +18,7 @@ from launcher.control.orders import pause, remeasure_finished, require_not_pause
 from launcher.slurm.own_jobs import LiveJob
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Journal
+from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Journal, Paused
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -98,3 +101,16 @@ def test_a_controller_that_another_command_has_submitted_meanwhile_is_taken(
     answers = iter([None, None, other])
     monkeypatch.setattr(carrier, "live_job", lambda folder: next(answers))
     assert controller.resume_controller(sweep) == "5"
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"), [(Paused(), 75), (Cancelled(trial_id=None), None)], ids=["it is paused", "it has ended"]
+)
+def test_a_step_of_a_sweep_that_is_only_paused_asks_to_be_taken_again(
+    sweep: Sweep, entry: Entry, code: int | None
+) -> None:
+    sweep.folder.write_record(sweep.record)
+    Journal(sweep.folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=False), entry)
+    with pytest.raises(typer.Exit) if code else nullcontext() as ended:
+        advance(str(sweep.folder.path))
+    assert (ended.value.exit_code if ended else None) == code
