@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Sequence
 
 import psutil
@@ -20,9 +21,11 @@ from launcher.trainings import LongRun
 from sweeps.folder.history import History
 from sweeps.folder.journal import Cancelled, Journal
 from sweeps.folder.submission import Submission, read_submission
-from sweeps.reading import TrialReading
+from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
+from train_core.job.failures import without_numbers
+from train_core.measurement import Outcome
 
 SWEEP_END_SECONDS = 15
 """Longer than a sweep takes to end its own jobs, which is at most twice `this_machine.jobs.CANCEL_SECONDS`."""
@@ -64,13 +67,21 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     Raises:
         UsageError: Slurm does not answer.
     """
-    open_trials = [reading for trial in trials if (reading := sweep.read_trial(trial)).measurement is None]
+    readings = [sweep.read_trial(trial) for trial in trials if trial.experiment is not None]
+    open_trials = [reading for reading in readings if reading.measurement is None]
     # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
     Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
     jobs = [reading.submission for reading in open_trials if reading.submission]
-    cancel_jobs([job for job in jobs if job.executor != "local"])
-    if holder(sweep.folder) is None:  # else the sweep's process ends its own, and writes down why
+    in_slurm = set(cancel_jobs([job for job in jobs if job.executor != "local"]))
+    is_free = holder(sweep.folder) is None
+    if is_free:  # else the sweep's process ends its own, and writes down why
         end_trees(controller for job in jobs if (controller := controller_of(job)))
+    for each in open_trials:
+        if each.job_id in in_slurm or (is_free and not each.is_in_slurm):
+            started = each.submission.submitted if each.submission else time.time()
+            fingerprint = each.planned.fingerprint
+            # Else Slurm's word would come first, which does not know whether anybody wants it back.
+            each.folder.write_verdict(without_numbers(fingerprint, Outcome.CANCELLED, CANCELLED_BY_NAME, started))
     return [reading.name for reading in open_trials]
 
 

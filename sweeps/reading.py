@@ -24,6 +24,7 @@ from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
 
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
+CANCELLED_BY_NAME = "cancelled by name: only `trisweep retry --trial` runs it again"
 LEFT_OUT = "left out: beyond sweep.max_trials"
 ASKED_EARLIER = "an earlier command asked for it, and has not measured it"
 _ANY = TrialFolder("any")

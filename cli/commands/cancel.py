@@ -30,6 +30,7 @@ def cancel(
     from launcher.trainings import training_of
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
+    from train_core.measurement import Outcome
 
     if as_json:
         leave_stdout_to_json()
@@ -44,9 +45,14 @@ def cancel(
         return
     if trial:
         readings = sweep.read()
-        ended = cancel_trials(sweep, [reading_called(readings, each).trial for each in trial])
-        again = next_command("retry", sweep, "--trial", "ID")
-        print_unwrapped(f"{count_of(len(ended), 'trial')} cancelled, run again only by `{again}`:")
+        named = list({each.name: each for each in (reading_called(readings, text) for text in trial)}.values())
+        ended = cancel_trials(sweep, [each.trial for each in named])
+        for each in (each for each in named if each.name not in ended):
+            how = "measured" if each.outcome is Outcome.COMPLETED else each.outcome
+            print_unwrapped(f"{each.name} is {how}; nothing to cancel.")
+        if ended:
+            again = next_command("retry", sweep, "--trial", "ID")
+            print_unwrapped(f"{count_of(len(ended), 'trial')} cancelled, run again only by `{again}`:")
         for trial_id in ended:
             console.print(f"  {trial_id}")
         if as_json:

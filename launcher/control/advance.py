@@ -30,7 +30,7 @@ from launcher.slurm.job_records import charged_times
 from sweeps.chains import with_figures
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, Journal, Pruned
-from sweeps.reading import TrialReading
+from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.by_objective import best_first
 from sweeps.search.searcher import Answer, num_taken
 from sweeps.sweep import Sweep
@@ -214,8 +214,8 @@ class Conductor:
             if why and (is_in_flight(each) or each.outcome is Outcome.CANCELLED):
                 self._end([each], Outcome.PRUNED, why)
                 ended.add(each.name)
-            elif course.is_cancelled and is_in_flight(each):
-                self._end([each], Outcome.CANCELLED, CANCELLED)
+            elif course.is_cancelled and (is_in_flight(each) or _waits_for_nobody(each)):
+                self._end([each], Outcome.CANCELLED, CANCELLED_BY_NAME)
                 ended.add(each.name)
         return [self.sweep.read_trial(each.trial) if each.name in ended else each for each in readings]
 
@@ -402,6 +402,11 @@ def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:
     """Trials of the same stage after the same trial, whose configuration has changed: their results stay to be seen."""
     same = [each for each in trials if (each.after, each.stage) == (new.after, new.stage)]
     return [each.model_copy(update={"role": "kept", "selected": False}) for each in same]
+
+
+def _waits_for_nobody(reading: TrialReading) -> bool:
+    """True if nothing has told of an end of a trial, and none of its jobs will."""
+    return reading.measurement is None and reading.outcome is Outcome.PENDING
 
 
 def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:

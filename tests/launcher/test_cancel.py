@@ -1,0 +1,89 @@
+"""Trials that a person ends one by one; stand-ins answer for Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cli.commands.cancel import cancel
+from launcher.cancel import cancel_trials
+from launcher.control.advance import Conductor
+from launcher.control.orders import retry
+from launcher.folder_lock import lock_folder
+from launcher.state import reconcile
+from launcher.sweep import slurm_rules
+from launcher.workplaces.queue import Elsewhere, SlurmQueue
+from sweeps.folder.submission import Submission, write_submission
+from sweeps.reading import CANCELLED_BY_NAME
+from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import RecordOf
+from tests.launcher.conftest import SlurmOf
+from tests.launcher.test_run_here import seeds
+from tests.results.conftest import finish, performance
+from train_core.measurement import Outcome, Performance
+
+Tools = Callable[..., None]
+QUEUED, GONE = "12|PENDING Resources|N/A||ours|", "12|CANCELLED by 0|2026-11-22T05:00:00||ours|"
+
+
+@pytest.fixture
+def sweep(folder: SweepFolder, record_of: RecordOf) -> Sweep:
+    sweep = Sweep(folder, record_of(seeds(1)))
+    folder.write_record(sweep.record)
+    return sweep
+
+
+@pytest.fixture
+def slurm(tools: Tools, folder: SweepFolder) -> None:
+    """A Slurm whose one job waits until it is cancelled, and which takes no further one."""
+    ended = folder.path.parent / "cancelled"
+    says = f"test -e {ended} && echo '{GONE}' || echo '{QUEUED}'"
+    tools(scontrol="echo 'ClusterName = alps'", squeue=says, sacct="true", scancel=f"touch {ended}", sbatch="exit 1")
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize("is_submitted", [True, False], ids=["in the queue", "never submitted"])
+def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled(
+    sweep: Sweep, slurm_of: SlurmOf, slurm_submission: Callable[..., Submission], is_submitted: bool
+) -> None:
+    (trial,) = sweep.record.trials
+    if is_submitted:
+        write_submission(sweep.prepare(trial), slurm_submission("12", job_name="ours", cluster="alps"))
+    assert cancel_trials(sweep, [trial]) == [trial.trial_id]
+    (reading,) = reconcile(sweep.read())
+    assert (reading.outcome, reading.cause) == (Outcome.CANCELLED, CANCELLED_BY_NAME)
+    conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
+    assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
+    retry(sweep, [reading])
+    assert conductor.advance().waiting == (trial.trial_id,)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_who_carries_a_sweep_out_writes_down_that_a_trial_was_cancelled_before_it_started(
+    sweep: Sweep, slurm_of: SlurmOf
+) -> None:
+    with lock_folder(sweep.folder):
+        cancel_trials(sweep, list(sweep.record.trials))
+        assert sweep.read()[0].outcome is Outcome.PENDING, "the process may be about to submit it"
+        step = Conductor(sweep, SlurmQueue(slurm_of()), slurm_rules(slurm_of())).advance()
+    assert step.finished
+    assert [(each.outcome, each.cause) for each in step.readings] == [(Outcome.CANCELLED, CANCELLED_BY_NAME)]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (performance(100.0), "{name} is measured; nothing to cancel."),
+        ((Outcome.FAILED, "it broke"), "{name} is FAILED; nothing to cancel."),
+    ],
+    ids=["measured", "failed"],
+)
+def test_a_trial_that_has_ended_is_said_to_have(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str], how: Performance | tuple[Outcome, str], words: str
+) -> None:
+    (trial,) = sweep.record.trials
+    finish(sweep.folder, trial, how)
+    cancel(str(sweep.folder.path), trial=[trial.trial_id, trial.trial_id])
+    assert capsys.readouterr().out == words.format(name=trial.trial_id) + "\n"
