@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 import typer
 
+from cli.commands import pause as commands
 from cli.commands.advance import advance
 from conf.errors import UsageError
 from conf.types.schema import Value
@@ -18,7 +19,7 @@ from launcher.control.orders import pause, remeasure_finished, require_not_pause
 from launcher.slurm.own_jobs import LiveJob
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Journal, Paused
+from sweeps.folder.journal import Asked, Begun, Cancelled, Entry, Finished, Journal, Paused
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -114,3 +115,42 @@ def test_a_step_of_a_sweep_that_is_only_paused_asks_to_be_taken_again(
     with pytest.raises(typer.Exit) if code else nullcontext() as ended:
         advance(str(sweep.folder.path))
     assert (ended.value.exit_code if ended else None) == code
+
+
+@pytest.mark.parametrize("command", [commands.pause, commands.resume])
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "ended"])
+@pytest.mark.parametrize("was_paused", [True, False], ids=["and paused", "not paused"])
+def test_a_sweep_of_which_nothing_will_be_started_is_neither_paused_nor_goes_on(
+    folder: SweepFolder,
+    record_of: RecordOf,
+    command: Callable[[str], None],
+    is_cancelled: bool,
+    was_paused: bool,
+) -> None:
+    record = record_of(seeds(1))
+    folder.write_record(record)
+    if not is_cancelled:
+        finish(folder, record.trials[0], performance(100.0))
+    end = Cancelled(trial_id=None) if is_cancelled else Finished(because="every listed point was tried")
+    paused = [Paused()] if was_paused else []
+    Journal(folder.journal).append(Begun(overrides=("sweep=smoke", "training.seed=1"), on_slurm=False), *paused, end)
+    with pytest.raises(UsageError, match=r"is cancelled" if is_cancelled else r"has ended") as refusal:
+        command(str(folder.path))
+    assert "trisweep sweep test training.seed=1" in str(refusal.value)
+    # Else the next command would be refused because it is paused, and resume because it has ended.
+    assert History.kept_in(folder).is_paused is (was_paused and command is commands.pause)
+
+
+def test_a_sweep_that_goes_on_is_paused_and_resumed_with_its_own_command(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep.folder.write_record(sweep.record)
+    given = ("sweep=smoke", "search=random", "budget.device_hours=1")
+    Journal(sweep.folder.journal).append(Begun(overrides=given, on_slurm=False))
+    commands.pause(str(sweep.folder.path))
+    assert History.kept_in(sweep.folder).is_paused
+    commands.resume(str(sweep.folder.path))
+    assert not History.kept_in(sweep.folder).is_paused
+    said = capsys.readouterr().out
+    assert "\n  trisweep sweep test search=random budget.device_hours=1 " in said
+    assert "\n  trisweep advance test " in said
