@@ -21,11 +21,13 @@ from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_s
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
 from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_steps
 from launcher.cancel import cancel_jobs
+from launcher.control.advance import CANCELLED
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.state import reconcile
+from sweeps.folder.history import History
 from sweeps.folder.submission import Submission, shape_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -190,8 +192,10 @@ class AllocationRoom(Workplace):
         return (self.is_closing or self._is_stuck or bool(self.why_given_up)) and not self.running and not self._silent
 
     def interrupt_all(self, sweep: Sweep, cause: str) -> None:
-        """End every step; the trials are run again."""
-        self.end(sweep, [sweep.read_trial(step.trial) for step in self.running.values()], Outcome.PREEMPTED, cause)
+        """End every step; the trials are run again, unless a person has cancelled the sweep."""
+        is_cancelled = History.kept_in(sweep.folder).is_cancelled
+        outcome, cause = (Outcome.CANCELLED, CANCELLED) if is_cancelled else (Outcome.PREEMPTED, cause)
+        self.end(sweep, [sweep.read_trial(step.trial) for step in self.running.values()], outcome, cause)
 
     def _is_own(self, reading: TrialReading) -> bool:
         return reading.name in self.running or reading.name in self._silent

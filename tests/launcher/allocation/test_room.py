@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
+from conf.types.sites import SlurmSpec
 from launcher import allocation_job
 from launcher.allocation import step
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
@@ -18,6 +19,7 @@ from launcher.allocation_job import AllocationJob
 from launcher.allocation_sweep import run_inside
 from launcher.executor import RUN_IN_SLURM
 from launcher.workplaces.in_allocation import AllocationRoom
+from sweeps.folder.journal import Cancelled, Journal
 from sweeps.folder.submission import Submission, SurroundingJob, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -49,6 +51,13 @@ def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_a
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "requeue 7"
 
 
+def room_of(slurm: SlurmSpec, folder: Path) -> AllocationRoom:
+    """One node, for ever."""
+    nodes = (AllocatedNode("n1", 8, 0, 0),)
+    allocation = SlurmAllocation("12", "ours", 0, nodes, 1, True, float("inf"), float("inf"))
+    return AllocationRoom(slurm, 8, "x", lambda: folder, folder, RUN_IN_SLURM, allocation, ask=lambda: allocation)
+
+
 @pytest.mark.parametrize(("draining", "outcome"), [(("n1",), Outcome.OUT_OF_MEMORY), ((), Outcome.NODE_FAILED)])
 def test_a_step_on_a_node_that_drains_has_ended_as_it_says(
     draining: tuple[str, ...],
@@ -64,19 +73,9 @@ def test_a_step_on_a_node_that_drains_has_ended_as_it_says(
     monkeypatch.setattr(step, "SETTLING_SECONDS", {})
     monkeypatch.setattr(step, "DEFAULT_SETTLING_SECONDS", 0.0)
     tools(squeue="true")
-    nodes = (AllocatedNode("n1", 8, 0, 0),)
-    allocation = SlurmAllocation("12", "ours", 0, nodes, 1, True, float("inf"), float("inf"))
     sweep = Sweep(folder, record_of(seeds(1)))
-    room = AllocationRoom(
-        slurm_of(),
-        8,
-        "x",
-        lambda: tmp_path,
-        tmp_path,
-        RUN_IN_SLURM,
-        allocation,
-        ask=lambda: replace(allocation, nodes=(), draining=frozenset(draining)),
-    )
+    room = room_of(slurm_of(), tmp_path)
+    room.ask = lambda: replace(room.allocation, nodes=(), draining=frozenset(draining))
     room.read_trials(sweep)
     (trial,) = sweep.record.trials
     submission = slurm_submission("12.0", job_name="x-1", inside=SurroundingJob(job_id="12", job_name="ours"))
@@ -87,3 +86,27 @@ def test_a_step_on_a_node_that_drains_has_ended_as_it_says(
     room.running[trial.trial_id] = step.RunningStep(trial, submission, StepPlacement(("n1",), (0,)), srun, 0.0)
     room.read_trials(sweep)
     assert sweep.read()[0].outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("entries", "outcome"), [((Cancelled(trial_id=None),), Outcome.CANCELLED), ((), Outcome.PREEMPTED)]
+)
+def test_trials_of_an_allocation_that_ends_with_its_cancelled_sweep_are_cancelled(
+    entries: tuple[Cancelled, ...],
+    outcome: Outcome,
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm_of: SlurmOf,
+    slurm_submission: Callable[..., Submission],
+    tmp_path: Path,
+) -> None:
+    sweep, room = Sweep(folder, record_of(seeds(1))), room_of(slurm_of(), tmp_path)
+    (trial,) = sweep.record.trials
+    submission = slurm_submission("12.0", job_name="x-1", inside=SurroundingJob(job_id="12", job_name="ours"))
+    write_submission(sweep.prepare(trial), submission)
+    srun = subprocess.Popen(["/bin/sleep", "60"])
+    room.running[trial.trial_id] = step.RunningStep(trial, submission, StepPlacement(("n1",), (0,)), srun, 0.0)
+    Journal(folder.journal).append(*entries)
+    room.interrupt_all(sweep, "the allocation in which it ran was ended")
+    assert sweep.read()[0].outcome is outcome
+    assert srun.poll() is not None
