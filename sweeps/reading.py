@@ -25,6 +25,7 @@ from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
 CANCELLED_BY_NAME = "cancelled by name: only `trisweep retry --trial` runs it again"
+ENDED_JUST_NOW = "its job has ended ({}), and its last word is waited for, for up to a minute"
 LEFT_OUT = "left out: beyond sweep.max_trials"
 ASKED_EARLIER = "an earlier command asked for it, and has not measured it"
 _ANY = TrialFolder("any")
@@ -279,7 +280,8 @@ class Reading:
         if self._lost_result:
             return Outcome.PENDING, self._lost_result
         if self.job is not None:  # it ended a moment ago, and its own word may still come
-            return Outcome.RUNNING, self.failure.cause if self.failure else ""
+            said = f"; so far it said: {self.failure.cause}" if self.failure else ""
+            return Outcome.RUNNING, f"{ENDED_JUST_NOW.format(self.job.name)}{said}"
         if self.failure is not None:
             return self.failure.outcome, self.failure.cause
         if self.is_in_slurm:

@@ -131,6 +131,17 @@ def shown(readings: list[TrialReading]) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.parametrize(("state", "seconds"), [("NODE_FAIL", 50), ("COMPLETED", 20)])
+def test_a_job_that_has_just_ended_is_said_to_have_ended_while_its_last_word_is_waited_for(
+    sweep: Sweep, tools: Callable[..., None], state: str, seconds: int
+) -> None:
+    ends = f"2026-11-22T05:{39 if seconds > 41 else 40}:{(41 - seconds) % 60:02d}"
+    tools(scontrol=CLUSTER, squeue=f"echo '12_0|{state} None|{ends}|n1|{NAME}|'", sacct="true")
+    first = reconcile(sweep.read())[0]
+    assert (first.outcome, first.awaits_slurm) == (Outcome.RUNNING, True)
+    assert first.cause == f"its job has ended ({state}), and its last word is waited for, for up to a minute"
+
+
 @pytest.mark.parametrize("squeue", ["exit 1", "echo '12_0|RUNN'"])
 def test_that_slurm_does_not_answer_is_said(sweep: Sweep, tools: Callable[..., None], squeue: str) -> None:
     tools(scontrol=CLUSTER, squeue=squeue, sacct="true")
