@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cli.commands.sweep.on_slurm import what_keeps_its_settings
 from launcher.sweep import submit
+from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -41,3 +43,33 @@ def test_live_jobs_of_an_earlier_command_are_not_taken_off_the_trials_that_have_
     done = submit(Sweep(folder, now), slurm_of())
     assert (done.num_submitted, done.num_live, done.num_kept) == (0, 2, 3)
     assert [each.outcome for each in done.kept] == [Outcome.COMPLETED, Outcome.FAILED, Outcome.OUT_OF_MEMORY]
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize(
+    ("given", "now", "job", "are_told"),
+    [
+        (("slurm.constraint=a100",), ("slurm.constraint=h100",), "12_0", (True, True)),
+        ((), ("slurm.constraint=h100",), "12_0", (True, True)),
+        (("slurm.constraint=a100",), ("slurm.constraint=a100", "training.seed=2"), "12_0", (False, False)),
+        (("+slurm.environment.KEY=***",), ("+slurm.environment.KEY=secret",), "12_0", (False, False)),
+        ((), ("slurm.constraint=h100",), "77", (False, True)),
+    ],
+    ids=["another value", "a first value", "the same", "a hidden value", "no job lives"],
+)
+def test_jobs_that_live_are_said_to_keep_their_request_where_the_command_asks_for_another(
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm_submission: Callable[..., Submission],
+    given: tuple[str, ...],
+    now: tuple[str, ...],
+    job: str,
+    are_told: tuple[bool, bool],
+) -> None:
+    sweep = Sweep(folder, record_of(seeds(1)))
+    write_submission(sweep.prepare(sweep.record.trials[0]), slurm_submission(job, job_name="ours", cluster="alps"))
+    Journal(folder.journal).append(Begun(overrides=("sweep=smoke", *given), on_slurm=True))
+    write_submission(folder.controller, slurm_submission("12_1", job_name="ours", cluster="alps"))
+    sentences = "Jobs that are queued or running keep", "Job 12_1 goes on with the settings"
+    told = what_keeps_its_settings(sweep, ("sweep=smoke", *now))
+    assert tuple(any(each.startswith(words) for each in told) for words in sentences) == are_told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from cli.commands.sweep.costs import cost_text
@@ -11,22 +13,48 @@ from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.ends import ends_in_words
 from cli.output.next_command import next_command
 from cli.output.progress import is_troubled, progress_on
+from conf.credentials import overrides_for_records
 from conf.errors import EXIT_INTERRUPTED
+from conf.overrides import Overrides
 from conf.units import count_of
+from launcher.control.carrier import carrying_job
 from launcher.control.composed_rules import goes_on_by_steps
+from launcher.state import reconcile
 from launcher.sweep import carry_out_on_slurm, hand_over, submit
 from launcher.where import SweepPlace
+from sweeps.folder.history import History
 from sweeps.sweep import Sweep
 
 
 def carry_out(run: SweepRun) -> None:
     """Submit, go on until the sweep has ended, or hand over to a job, as the configuration says."""
+    if keeps := what_keeps_its_settings(run.sweep, run.orders.overrides):
+        end = f"end them with `{next_command('cancel', run.sweep)}`"
+        print_unwrapped(f"{' '.join(keeps)} To have the new settings of slurm, {end} and give this command again.")
     if run.place.settings.controller.kind == "slurm":
         _hand_over(run)
     elif goes_on_by_steps(run.place.settings, run.sweep.record):
         _go_on(run)
     else:
         _submit(run)
+
+
+def what_keeps_its_settings(sweep: Sweep, overrides: Sequence[str]) -> list[str]:
+    """Sentences about live jobs, where an earlier command gave other settings of slurm than these overrides do.
+
+    Raises:
+        UsageError: Slurm does not say whether a job carries the sweep out.
+    """
+    begun = History.kept_in(sweep.folder).begun
+    if begun is None or _slurm_in(begun.overrides) == _slurm_in(overrides_for_records(overrides)):
+        return []
+    carrier, live = carrying_job(sweep.folder), any(each.awaits_slurm for each in reconcile(sweep.read()))
+    sentences = ["Jobs that are queued or running keep what was asked of Slurm for them."] if live else []
+    return sentences + ([f"Job {carrier} goes on with the settings that it was given."] if carrier else [])
+
+
+def _slurm_in(overrides: Sequence[str]) -> tuple[str, ...]:
+    return Overrides.parse(overrides).of({"slurm"}).texts
 
 
 def hours_at_most(place: SweepPlace, hours: float) -> str:
