@@ -51,6 +51,9 @@ class JobState(Protocol):
     @property
     def cause(self) -> str: ...
 
+    @property
+    def reason(self) -> str: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:

@@ -142,6 +142,23 @@ def test_a_job_that_has_just_ended_is_said_to_have_ended_while_its_last_word_is_
     assert first.cause == f"its job has ended ({state}), and its last word is waited for, for up to a minute"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("JobHeldAdmin", "PartitionDown", "1 for JobHeldAdmin, 1 for PartitionDown"),
+        ("QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit", "2 for QOSMaxJobsPerUserLimit"),
+        ("None", "None", ""),
+    ],
+)
+def test_status_says_for_what_jobs_wait_in_slurm(
+    sweep: Sweep, tools: Callable[..., None], first: str, second: str, words: str
+) -> None:
+    lines = [f"echo '12_{element}|PENDING {why}|N/A||{NAME}|'" for element, why in enumerate((first, second))]
+    tools(scontrol=CLUSTER, squeue="; ".join(lines), sacct="true")
+    said = shown(reconcile(sweep.read()))
+    assert (f"Waiting in Slurm: {words}." in said) if words else ("Waiting in Slurm" not in said)
+
+
 @pytest.mark.parametrize("squeue", ["exit 1", "echo '12_0|RUNN'"])
 def test_that_slurm_does_not_answer_is_said(sweep: Sweep, tools: Callable[..., None], squeue: str) -> None:
     tools(scontrol=CLUSTER, squeue=squeue, sacct="true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
     table = state_table(shown, width, by_loss=by_loss)
     unlisted = _not_listed(len(chosen) - len(shown))
-    return Group(table, *unlisted, *details, *impossible, _counts(states), *_left_out(states))
+    return Group(table, *unlisted, *details, *impossible, _counts(states), *_waits(states), *_left_out(states))
 
 
 def _only_waits(state: Reading) -> bool:
@@ -102,6 +103,14 @@ def _left_out(states: Sequence[Reading]) -> list[Text]:
         if state.outcome is None:
             titles.setdefault(state.cause.removeprefix("left out: "), []).append(state.title)
     return [Text(f"Left out ({cause}): {listed(names, MOST_NAMED)}.") for cause, names in titles.items()]
+
+
+def _waits(states: Sequence[Reading]) -> list[Text]:
+    """A line that says for what jobs wait, in Slurm's words; none where no job does."""
+    waiting = (state.job for state in states if state.job is not None and state.job.is_waiting)
+    reasons = Counter(job.reason for job in waiting if job.reason not in ("", "None"))
+    listed = ", ".join(f"{number} for {reason}" for reason, number in reasons.most_common())
+    return [Text(f"Waiting in Slurm: {listed}.")] if listed else []
 
 
 def state_lines(sweep: Sweep) -> list[str]:
