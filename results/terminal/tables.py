@@ -67,7 +67,7 @@ def ranked_table(readings: Sequence[TrialReading], labels: Labels) -> Table:
     rows += [_unmeasured_row(reading, len(RANKED_COLUMNS)) for reading in _never_measured(readings, points)]
     setups = [each.experiment for each in readings if each.experiment]
     return _table(
-        "Measured here, ranked by TFLOPS per device",
+        f"{_measured_where(readings)}, ranked by TFLOPS per device",
         f"TFLOPS: model FLOPs per device. MFU: of the peak{_peak_note(readings)}. GiB: the fullest rank (on a CPU its"
         " resident memory, Python and torch included). x: tokens/s over the baseline's. n: runs, of which the middle"
         " one is shown, or the mean of two; +-: half of the interval in which the step's seconds lie. =: another may be"
@@ -136,7 +136,13 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
             rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
     caption = f"+-: half of a 95 % interval. n: runs.{_names((), record.labels)}"
     columns = (*words, "+-", "n", "step s")
-    return _table(f"Measured here, ranked by {' and '.join(words)}", caption, "trial", columns, rows)
+    return _table(f"{_measured_where(results)}, ranked by {' and '.join(words)}", caption, "trial", columns, rows)
+
+
+def _measured_where(readings: Sequence[TrialReading]) -> str:
+    """`Measured here`, or the cluster whose jobs measured it."""
+    clusters = dict.fromkeys(each.experiment.cluster.name for each in readings if each.is_in_slurm and each.experiment)
+    return f"Measured on {', '.join(clusters)}" if clusters else "Measured here"
 
 
 def plan_table(record: SweepRecord, trials: Sequence[Trial]) -> Table:

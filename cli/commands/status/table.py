@@ -128,7 +128,8 @@ def state_lines(sweep: Sweep) -> list[str]:
     elif history.finished and history.asked:
         lines.append(f"Ended: {history.finished}.")
     if history.device_seconds:
-        lines.append(f"Spent: {history.device_seconds / SECONDS_PER_HOUR:.3g} device-hours in trials that have ended.")
+        hours = history.device_seconds / SECONDS_PER_HOUR
+        lines.append(f"Spent: {hours:.3g} device-hours in trials that had ended when the sweep was last taken further.")
     if journal.damaged:
         numbers = ", ".join(map(str, journal.damaged))
         lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")

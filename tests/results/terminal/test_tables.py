@@ -12,7 +12,7 @@ from cli.output.state_table import state_table
 from results.knobs.table import measured_table
 from results.report.findings.predictions import by_prediction
 from results.table import Table
-from results.terminal.tables import plan_table, ranked_table
+from results.terminal.tables import plan_table, ranked_table, sought_table
 from results.trial_rows import repeat_columns
 from sweeps.labels import Labels
 from sweeps.repeats.ranking import TWO_SPEEDS
@@ -77,6 +77,14 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
     (*_, row) = repeat_columns(trials)
     assert (row["disturbed"], row["place"]) == (TWO_SPEEDS, None)
     assert [len(measured_table(trials).points), len(measured_table(trials[:2]).points)] == [2, 2]
+
+
+def test_a_table_says_on_which_cluster_jobs_of_slurm_measured(write_sweep: WriteSweep) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, HOW)
+    sweep = Sweep.stored_in(folder)
+    results = [each for each in sweep.read() if each.is_in_slurm]
+    for table in (ranked_table(results, sweep.record.labels), sought_table(sweep.record, results)):
+        assert table.title.startswith(f"Measured on {results[0].planned.cluster.name}, ranked by ")
 
 
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
