@@ -161,7 +161,8 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
         console.print(ranked_table(points_of(readings), sweep.record.labels))
     else:
         console.print(sought_table(sweep.record, points_of(readings)))
-    console.print(verdict(sweep.record, readings, ranking_of(readings), folder_words(sweep.folder.path.parent)).text)
+    said = verdict(sweep.record, readings, ranking_of(readings), folder_words(sweep.folder.path.parent))
+    print_unwrapped(said.text)  # it holds commands to copy
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     return report_document(sweep, readings, asdict(paths))
 

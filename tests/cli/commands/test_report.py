@@ -14,8 +14,13 @@ from urllib.request import urlopen
 import pytest
 
 from cli.command_line.started_sweep import started_sweep
+from cli.commands.report import report
 from conf.errors import UsageError
 from tests.cli.conftest import Command
+from tests.results.conftest import WriteSweep, write_sweep
+from tests.results.report.test_report import HOW, PROXY_TRIALS
+
+__all__ = ["write_sweep"]
 
 COMMAND = "from cli.main import main; main()"
 
@@ -122,3 +127,12 @@ def test_a_live_report_ends_with_ctrl_c_and_leaves_nothing(finished: Path, no_sl
         assert served.wait(timeout=90) == 0
     with pytest.raises(URLError):
         urlopen(address, timeout=5)
+
+
+def test_a_command_that_a_report_suggests_is_not_broken_in_its_middle(
+    write_sweep: WriteSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_sweep(PROXY_TRIALS, HOW)
+    report(str(sweep.folder.path), out=tmp_path / "out")
+    lines = capsys.readouterr().out.splitlines()
+    assert any("trisweep " in line and len(line) > 80 for line in lines), lines
