@@ -16,7 +16,7 @@ from tests.conftest import RecordOf
 from tests.launcher.conftest import SlurmOf
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
-from train_core.measurement import Outcome
+from train_core.measurement import Outcome, Performance
 
 OF_JOBS = "echo '12_0|RUNNING None|N/A|n1|ours|'; echo '12_1|RUNNING None|N/A|n1|ours|'"
 
@@ -36,7 +36,11 @@ def test_live_jobs_of_an_earlier_command_are_not_taken_off_the_trials_that_have_
     for element, trial in enumerate(earlier.record.trials):
         job = slurm_submission(f"12_{element}", job_name="ours", cluster="alps", element=element)
         write_submission(earlier.prepare(trial), job)
-    ends = {2: performance(100.0), 3: (Outcome.FAILED, "it broke"), 4: (Outcome.OUT_OF_MEMORY, "too much")}
+    ends: dict[int, Performance | tuple[Outcome, str]] = {
+        2: performance(100.0),
+        3: (Outcome.FAILED, "it broke"),
+        4: (Outcome.OUT_OF_MEMORY, "too much"),
+    }
     now = record_of([{"training.seed": seed} for seed in ends])
     for trial, end in zip(now.trials, ends.values(), strict=True):
         finish(folder, trial, end)

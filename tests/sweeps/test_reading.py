@@ -35,6 +35,7 @@ class Job(NamedTuple):
     is_waiting: bool = False
     cause: str = ""
     why_given_up: str = ""
+    reason: str = ""
 
 
 @pytest.fixture
