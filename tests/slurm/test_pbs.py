@@ -70,7 +70,7 @@ def test_each_end_has_its_cause(
     wait_until: WaitUntil,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 5.0)
+    monkeypatch.setattr(state, "FORGOTTEN_SECONDS", 10.0)
     ends = ["raises", "is killed", "is cancelled", "runs too long"]
     sweep = Sweep(folder, record_of([TWO_RANKS | {"training.seed": seed} for seed in range(len(ends))]))
     submit(sweep, pbs.model_copy(update={"time_limit_minutes": 1}), job=make_job(ends))
