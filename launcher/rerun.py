@@ -120,9 +120,8 @@ class Rerun:
 
     def _earlier(self) -> list[Path]:
         """The folders of the stages before this one, which a stage finds beside its own."""
-        assert self.trial.experiment is not None
-        stage, beside = self.trial.experiment.stage, self.trial.folder.path.absolute().parent
-        return [beside / trial_id for trial_id in stage.follows.values()] if stage else []
+        stage = self.trial.planned.stage
+        return stage.folders_beside(self.trial.folder.path) if stage else []
 
     def _run_here(self, tell: Callable[[Reading], None]) -> Reading:
         has_gpus = this_machine().num_devices > 0

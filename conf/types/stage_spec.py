@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
@@ -68,6 +69,10 @@ class StagePlace(Frozen):
     def folder_names(self) -> tuple[str, ...]:
         """The names in braces that stand for the folders of earlier stages."""
         return tuple(f"{stage}.folder" for stage in self.follows)
+
+    def folders_beside(self, folder: Path) -> list[Path]:
+        """The folders of the earlier stages, in that order: they lie beside that of this one."""
+        return [folder.absolute().parent / trial_id for trial_id in self.follows.values()]
 
 
 def checked_stages(stages: Any) -> Any:

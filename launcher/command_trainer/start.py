@@ -78,9 +78,8 @@ def _earlier_folders(trial: TrialFolder, experiment: Experiment) -> dict[str, st
     """The folders of the stages before this one, which lie beside its own, wherever the sweep was moved."""
     if experiment.stage is None:
         return {}
-    beside = trial.path.absolute().parent
-    ids = experiment.stage.follows.values()
-    return dict(zip(experiment.stage.folder_names, (str(beside / trial_id) for trial_id in ids), strict=True))
+    folders = experiment.stage.folders_beside(trial.path)
+    return dict(zip(experiment.stage.folder_names, map(str, folders), strict=True))
 
 
 def _meeting(seat: ProgramSeat) -> tuple[str, ...]:
