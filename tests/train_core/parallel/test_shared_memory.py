@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -120,7 +121,7 @@ def left_waiting(world: World, num_before: int) -> tuple[str, int]:
 @pytest.mark.parametrize("num_before", [0, NUM_SLOTS], ids=["shows nothing", "does not read, so that no slot is free"])
 def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_timeout(worlds: Worlds, num_before: int) -> None:
     (message, num_waits), _ = worlds(2).run(left_waiting, num_before)
-    assert message.startswith("Timed out waiting 0 s for another rank")
+    assert re.match(r"Timed out waiting \d+ s for another rank", message), "of however late a busy machine let it look"
     assert num_waits == 1, "the clock, by which a hang is found, knew of it"
 
 
