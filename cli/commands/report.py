@@ -19,6 +19,7 @@ from cli.output.console import (
     console,
     leave_stdout_to_json,
     print_json,
+    print_sentences,
     print_unwrapped,
     shown_path,
 )
@@ -162,7 +163,8 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     else:
         console.print(sought_table(sweep.record, points_of(readings)))
     said = verdict(sweep.record, readings, ranking_of(readings), folder_words(sweep.folder.path.parent))
-    print_unwrapped(said.text)  # it holds commands to copy
+    for paragraph in said.paragraphs:
+        print_sentences(paragraph)
     console.print(f"Report: {shown_path(paths.html)}\n        {shown_path(paths.markdown)}, {shown_path(paths.csv)}")
     return report_document(sweep, readings, asdict(paths))
 

@@ -6,7 +6,9 @@ Whoever wants bold or colour prints a rich `Text`.
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,27 @@ from conf.credentials import hide_credentials
 console = Console(highlight=False, markup=False, emoji=False)
 complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
 
+COMMAND = re.compile(r"`([^`]*)`")
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
 SILENT = "Slurm does not answer; states are as last known."
 
 
 def print_unwrapped(text: str) -> None:
     """Print a line that rich must not break, because programs and people search for it as a whole."""
     console.print(text, soft_wrap=True)
+
+
+def print_sentences(text: str) -> None:
+    """Print sentences broken between words to the width of the terminal; a command in backticks stays whole.
+
+    In a pipe or a file, where programs search for lines, nothing is broken.
+    """
+    if console.is_terminal:
+        whole = COMMAND.sub(lambda command: command[1].replace(" ", NO_BREAK), text)
+        lines = textwrap.wrap(whole, console.width, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(lines).replace(NO_BREAK, " ")
+    print_unwrapped(text.replace("`", ""))
 
 
 def print_verbatim(text: str) -> None:

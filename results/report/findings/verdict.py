@@ -45,10 +45,9 @@ class SweepVerdict(NamedTuple):
     advice: str = ""
 
     @property
-    def text(self) -> str:
-        """All of it, as a terminal shows it."""
-        parts = (self.headline, self.figures, *self.details, self.advice)
-        return "\n".join(filter(None, parts)).replace("`", "")
+    def paragraphs(self) -> tuple[str, ...]:
+        """All of it, in the order in which it is read."""
+        return tuple(filter(None, (self.headline, self.figures, *self.details, self.advice)))
 
 
 def words_of_sweep(record: SweepRecord, folder_words: Sequence[str] = ()) -> str:
