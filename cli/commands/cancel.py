@@ -27,6 +27,7 @@ def cancel(
 ) -> None:
     """End what is queued or running of the sweep, or a training from it. Finished points keep their results."""
     from launcher.cancel import cancel_sweep, cancel_training, cancel_trials
+    from launcher.control.orders import give_up_retries
     from launcher.trainings import training_of
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
@@ -46,7 +47,7 @@ def cancel(
     if trial:
         readings = sweep.read()
         named = list({each.name: each for each in (reading_called(readings, text) for text in trial)}.values())
-        ended = cancel_trials(sweep, [each.trial for each in named])
+        ended = cancel_trials(sweep, [each.trial for each in named]) + give_up_retries(sweep, named)
         for each in (each for each in named if each.name not in ended):
             how = "measured" if each.outcome is Outcome.COMPLETED else each.outcome
             print_unwrapped(f"{each.name} is {how}; nothing to cancel.")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conf.errors import UsageError
 from conf.nearest import listed
-from launcher.control.attempts import submission_time_of
+from launcher.control.attempts import RetryRule, submission_time_of
 from sweeps.folder.history import History
-from sweeps.folder.journal import Asked, Journal, Paused, Resumed, Retried
+from sweeps.folder.journal import Asked, Cancelled, Journal, Paused, Resumed, Retried
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.rounds import next_repeat
@@ -22,6 +23,9 @@ RETRIED_BY_ORDER = frozenset(
     {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFEASIBLE, Outcome.NODE_FAILED, Outcome.PREEMPTED}
 )
 """Outcomes that `--retry-failed` runs again. Out of memory is none of them: the same plan needs as much."""
+
+ANY_RETRY = RetryRule(max_resubmits=sys.maxsize, retry_cancelled=False)
+"""The rule that has every trial run again of which the sweep's own rule may say so."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,13 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
     entries = (Retried(trial_id=each.name, submitted=submission_time_of(each)) for each in readings)
     Journal(sweep.folder.journal).append(*entries)
     return [each.name for each in readings]
+
+
+def give_up_retries(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+    """Have those trials that ended, as with their node, not run again by themselves, and return their ids."""
+    retried = [each for each in readings if each.measurement is not None and ANY_RETRY.allows(each)]
+    Journal(sweep.folder.journal).append(*(Cancelled(trial_id=each.name) for each in retried))
+    return [each.name for each in retried]
 
 
 def remeasure_finished(sweep: Sweep, wants: Callable[[Trial], bool]) -> list[str]:

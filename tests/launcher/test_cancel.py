@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,21 @@ def test_who_carries_a_sweep_out_writes_down_that_a_trial_was_cancelled_before_i
         step = Conductor(sweep, SlurmQueue(slurm_of()), slurm_rules(slurm_of())).advance()
     assert step.finished
     assert [(each.outcome, each.cause) for each in step.readings] == [(Outcome.CANCELLED, CANCELLED_BY_NAME)]
+
+
+def test_a_trial_that_lost_its_node_and_is_cancelled_by_name_is_not_run_again(
+    sweep: Sweep, slurm_of: SlurmOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (trial,) = sweep.record.trials
+    finish(sweep.folder, trial, (Outcome.NODE_FAILED, "its node went down"))
+    rules = replace(slurm_rules(slurm_of()), max_resubmits=1)
+    assert Conductor(sweep, Elsewhere(slurm_of()), rules).advance().waiting == (trial.trial_id,)
+    cancel(str(sweep.folder.path), trial=[trial.trial_id])
+    assert trial.trial_id in capsys.readouterr().out.partition("1 trial cancelled, run again only by")[2]
+    conductor = Conductor(sweep, Elsewhere(slurm_of()), rules)
+    assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
+    retry(sweep, [sweep.read_trial(trial)])
+    assert conductor.advance().waiting == (trial.trial_id,)
 
 
 @pytest.mark.parametrize(
