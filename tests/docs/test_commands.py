@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -94,6 +95,20 @@ def test_a_shown_command_runs(words: list[str]) -> None:
     done = CliRunner().invoke(app, [*words, *dry])
     assert done.exit_code == 0, done.output
     assert done.output.strip()
+
+
+@pytest.mark.slow
+def test_the_answer_in_readme_is_what_the_command_prints_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = (ROOT / "README.md").read_text().partition("    $ trisweep ")[2].partition("\n\nThese are")[0]
+    command, _, answer = shown.partition("\n")
+    monkeypatch.setenv("COLUMNS", "100")
+    printed = CliRunner().invoke(app, shlex.split(command)).output
+    assert _without_pace(printed) == _without_pace(answer)
+
+
+def _without_pace(answer: str) -> list[str]:
+    """The words, where only lines are broken elsewhere, but for the seconds that the search took."""
+    return re.sub(r"searched in [0-9.]+ s", "", answer).split()
 
 
 @pytest.mark.slow
