@@ -386,7 +386,7 @@ class TrialReading(Reading):
 
     @property
     def code(self) -> str:
-        """A digest of the trainer that measured it; empty where nothing or another program did."""
+        """A digest of the trainer, or of the program's scripts, that measured it; empty where none is known."""
         environment = self.measurement.environment if self.measurement else None
         return environment.trainer_code if environment else ""
 

@@ -280,7 +280,8 @@ class Environment(Frozen):
     """The place and the code of a measurement.
 
     Attributes:
-        trainer_code: digest of the trainer's own code; empty where another program trained.
+        trainer_code: digest of the trainer's code, or of another program's scripts; empty where it has none here.
+        git_sha: the commit of Trisweep itself.
     """
 
     hostname: str

@@ -82,6 +82,8 @@ def _slurm(sweep: Sweep, composition: Composition, *, print_only: bool) -> Slurm
 
 def _run(planned: Rerun) -> Reading:
     console.print(f"Running {planned.trial.title} again, with {shown_path(planned.code)}")
+    if not planned.trial.planned.trainer.is_own:
+        console.print("Of the trainer's own program no copy is kept: it runs as it is now.")
     last_line = ""
 
     def tell(reading: Reading) -> None:
@@ -108,6 +110,7 @@ def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]
         "outcome_before": before.outcome and before.outcome.value,
         "outcome_again": again.outcome and again.outcome.value,
         "cause_again": again.cause,
+        "same_code": _code(before) == _code(again) if _code(before) and _code(again) else None,
         "same_losses": _losses(before) == _losses(again) if _losses(before) and _losses(again) else None,
         "numbers": {name: _compared(_value(before, name), _value(again, name)) for name, _, _ in COMPARED},
         "metrics": {name: _compared(before.metrics.get(name), again.metrics.get(name)) for name in names},
@@ -129,6 +132,12 @@ def _losses(reading: Reading) -> Sequence[float]:
     return reading.performance.losses if reading.performance else ()
 
 
+def _code(reading: Reading) -> str:
+    """A digest of the trainer's code; empty where nothing was measured, or nothing is known of the program's."""
+    environment = reading.measurement.environment if reading.measurement else None
+    return environment.trainer_code if environment else ""
+
+
 def _table(document: dict[str, Any]) -> Table:
     table = Table(title=document["trial_id"], title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("", "before", "again", "again / before"):
@@ -143,6 +152,7 @@ def _table(document: dict[str, Any]) -> Table:
         entries = ["" if value is None else f"{value / unit:.4g}" for value in cells]
         table.add_row(heading, *entries, "" if numbers["ratio"] is None else f"{numbers['ratio']:.3f}")
     same = {True: "every loss is the same", False: "losses differ", None: ""}[document["same_losses"]]
-    table.caption = document["cause_again"] or same
+    changed = "the trainer's code has changed" if document["same_code"] is False else ""
+    table.caption = document["cause_again"] or ", ".join(filter(None, (same, changed)))
     table.caption_justify = "left"
     return table

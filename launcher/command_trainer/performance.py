@@ -75,8 +75,8 @@ def performance_of(
     )
 
 
-def environment_of(experiment: Experiment) -> Environment:
-    """Return the machine on which the program ran. Only the program itself knows its versions of torch and Python."""
+def environment_of(experiment: Experiment, program_code: str) -> Environment:
+    """Return where and with which code the program ran. Only itself knows its versions of torch and Python."""
     device = experiment.cluster.device
     on_cpu = device.kind == "cpu"
     return Environment(
@@ -86,5 +86,6 @@ def environment_of(experiment: Experiment) -> Environment:
         torch_version=NOT_KNOWN,
         python_version=NOT_KNOWN,
         git_sha=git_sha(),
+        trainer_code=program_code,
         num_cores=os.cpu_count() or 1,
     )

@@ -13,6 +13,7 @@ from launcher.command_trainer.ends import error_line, failure_from_log, rank_fai
 from launcher.command_trainer.found_metrics import FoundMetrics, NoMetrics
 from launcher.command_trainer.performance import environment_of, performance_of
 from launcher.command_trainer.process import CannotStart, Programs
+from launcher.command_trainer.program_code import program_code
 from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
 from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
@@ -57,6 +58,7 @@ class ProgramRun:
         self._tails = [LogTail(log) for log in self.logs]
         self._heard = time.monotonic()
         self._done_since: float | None = None
+        self._code = ""
 
     def complete(self, started: float) -> Measurement:
         trains = self.experiment.trainer.trains
@@ -67,7 +69,7 @@ class ProgramRun:
             outcome=Outcome.COMPLETED,
             cause="",
             performance=performance,
-            environment=environment_of(self.experiment),
+            environment=environment_of(self.experiment, self._code),
             started=started,
             ended=time.time(),
             metrics=self.metrics.in_folder(self.trial.path),
@@ -91,6 +93,8 @@ class ProgramRun:
             start_of(self.trial, self.experiment, seat, self.devices[index * share : (index + 1) * share])
             for index, seat in enumerate(self.seats)
         ]
+        # Before the start: what somebody edits while the program runs is not what it ran.
+        self._code = program_code(starts[0].words, Path(starts[0].working_dir or "").absolute())
         ends_its_workers = self.experiment.trainer.start == "torchrun"
         return Programs(starts, ends_its_workers=ends_its_workers, inherited=() if self.lock is None else (self.lock,))
 

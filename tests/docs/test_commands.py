@@ -101,7 +101,7 @@ def test_a_shown_command_runs(words: list[str]) -> None:
 def test_the_answer_in_readme_is_what_the_command_prints_today(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = (ROOT / "README.md").read_text().partition("    $ trisweep ")[2].partition("\n\nThese are")[0]
     command, _, answer = shown.partition("\n")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(console, "_width", 100)
     printed = CliRunner().invoke(app, shlex.split(command)).output
     assert _without_pace(printed) == _without_pace(answer)
 

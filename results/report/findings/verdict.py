@@ -74,6 +74,7 @@ def verdict(
     num_live = sum(result.outcome in LIVE for result in results)
     if best_first:
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
+        answer = answer._replace(details=(*answer.details, *_other_code(results, where)))
         unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
@@ -85,6 +86,21 @@ def verdict(
     return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"
         f" first one and run `trisweep sweep {where}{' --retry-failed' if has_failed else ''}`."
+    )
+
+
+def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:
+    """A sentence on measurements of another code than the newest one is of; none where all are of one code."""
+    measured = [each for each in results if each.performance and each.code and not each.trial.stage]
+    newest = max(measured, key=lambda each: each.end_time or 0.0, default=None)
+    others = [each for each in measured if newest is not None and each.code != newest.code]
+    if newest is None or not others:
+        return ()
+    names = listed([each.title for each in others], MOST_NAMED)
+    return (
+        f"{len(others)} of {len(measured)} trials ran other code of the trainer than {newest.title}, the last one,"
+        f" and may not compare with it: {names}. `trisweep sweep {where} --remeasure` measures every point with the"
+        " present code.",
     )
 
 

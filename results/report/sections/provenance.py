@@ -93,9 +93,9 @@ def _finding(subject: ReportSubject, given: Sequence[GivenCommand]) -> str:
 def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[Block]:
     yield Paragraph(f"The sweep: {_code(sweep_command(subject, given))}")
     if best := best_reading(subject.sweep.record, subject.results):
+        had = "the code and the configuration" if best.planned.trainer.is_own else "the configuration"
         yield Paragraph(
-            f"Its best trial once more, with the code and the configuration that it had:"
-            f" {_code(rerun_command(subject, given, best))}"
+            f"Its best trial once more, with {had} that it had: {_code(rerun_command(subject, given, best))}"
         )
     if given:
         yield FactList(tuple(_facts(given[-1])))

@@ -17,7 +17,7 @@ from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import BuildRecord
-from tests.results.conftest import finish, performance
+from tests.results.conftest import CREATED, ENVIRONMENT, finish, performance
 from train_core.measurement import Performance
 
 LR, SEED = "training.learning_rate", "training.seed"
@@ -93,6 +93,19 @@ def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) ->
     assert best.label.startswith("lr=0.01")
     said = verdict(sweep.record, readings, ranking_of(readings))
     assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; 1 diverged."
+
+
+def test_the_answer_names_trials_that_ran_other_code_than_the_last_one(sweep: Sweep) -> None:
+    for index, trial in enumerate(sweep.record.trials):
+        environment = ENVIRONMENT.model_copy(update={"trainer_code": "new" if index == 3 else "old"})
+        measured = performance(100.0, losses=(4.0,), final_loss=4.0)
+        finish(sweep.folder, trial, measured, ended=CREATED + 60 + index % 4, environment=environment)
+    readings = sweep.read()
+    said = verdict(sweep.record, readings, ranking_of(readings))
+    (others,) = [detail for detail in said.details if "other code" in detail]
+    assert others.startswith(f"4 of 5 trials ran other code of the trainer than {readings[3].title}, the last one,")
+    of_one_code = verdict(sweep.record, readings[:3], ranking_of(readings[:3]))
+    assert not any("other code" in detail for detail in of_one_code.details)
 
 
 def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
