@@ -25,8 +25,7 @@ class PlainBlock(nn.Module):
         q, k, v = self.qkv(self.norm_1(x)).view(b, s, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(mixed.transpose(1, 2).reshape(b, s, h))
-        out: Tensor = x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
-        return out
+        return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
 
 class PlainGPT(nn.Module):

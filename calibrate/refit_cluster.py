@@ -266,8 +266,7 @@ class PricedRuns:
 
     def log_ratios(self, constants_of: ConstantsOf = present_constants) -> NDArray[np.float64]:
         """Log of predicted over measured, (n,): being half as fast weighs as much as being twice as fast."""
-        ratios: NDArray[np.float64] = np.log(self.step_seconds(constants_of) / self.measured)
-        return ratios
+        return np.log(self.step_seconds(constants_of) / self.measured)
 
 
 class _Group:

@@ -49,8 +49,7 @@ class ByName:
 
     @property
     def function(self) -> Callable[..., object]:
-        function: Callable[..., object] = getattr(import_module(self.module), self.name)
-        return function
+        return getattr(import_module(self.module), self.name)
 
 
 RUN_IN_SLURM = ByName("launcher.job", "run_in_slurm")

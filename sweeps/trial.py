@@ -355,16 +355,14 @@ class PartReader:
         if ("experiment", number) not in self._made:
             fields = {name: self._group(name, part) for name, part in self._parts[number].items()}
             self._made["experiment", number] = Experiment.model_validate(fields)
-        made: Experiment = self._made["experiment", number]
-        return made
+        return self._made["experiment", number]
 
     def estimate(self, number: int) -> Estimate:
         if ("estimate", number) not in self._made:
             content = self._parts[number]
             stages = [self._parts[stage] for stage in content["stages"]]
             self._made["estimate", number] = Estimate.model_validate_json(json_text(content | {"stages": stages}))
-        made: Estimate = self._made["estimate", number]
-        return made
+        return self._made["estimate", number]
 
     def _group(self, name: str, number: int) -> Any:
         """One group of an experiment, such as its model."""

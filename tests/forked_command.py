@@ -77,8 +77,7 @@ class Commands:
 
         def exit_code(said: list[Path]) -> int | None:
             connection.send(("cli.main", arguments, cwd, dict(environment), 0o022, said))
-            answer: int | None = connection.recv()
-            return answer
+            return connection.recv()
 
         return _completed(["cli.main", *arguments], exit_code)
 

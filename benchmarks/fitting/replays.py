@@ -81,8 +81,7 @@ class _Replay:
         """The absolute error of every row after a calibration on the chosen ones, (n,)."""
         few = self._ratios(PricedRuns([self._rows[index].run for index in chosen]))
         found = refit(few, choose(few, CONSTANTS, self._present).fitted, self._present)
-        errors: Floats = np.abs(np.expm1(self._ratios(self._runs)(found)))
-        return errors
+        return np.abs(np.expm1(self._ratios(self._runs)(found)))
 
     def _ratios(self, runs: PricedRuns) -> LogRatios:
         def constants_of(setting: Setting, moved: Values) -> Constants:

@@ -90,8 +90,7 @@ def page_of(report: Report) -> str:
         *_not_passed("What was left out", report.results, Verdict.LEFT_OUT),
         f"Everything behind this page is in `{EVERYTHING}`. Neither holds names of hosts or users, or paths.",
     ]
-    page: str = anonymous("\n".join(lines) + "\n")
-    return page
+    return anonymous("\n".join(lines) + "\n")
 
 
 def _machine(machine: CheckedMachine) -> list[str]:

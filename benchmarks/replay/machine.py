@@ -118,13 +118,11 @@ class InventedMachine:
         """Collectives over several nodes meet other traffic, which no constant of a link knows."""
         crosses = plans.tensor_parallel_size > cluster.devices_per_node
         across = abs(self._draw("tensor across nodes", 2 * self.constants))
-        effect: Floats = self._by_value("tensor", plans.sequence_parallel) + np.where(crosses, across, 0.0)
-        return effect
+        return self._by_value("tensor", plans.sequence_parallel) + np.where(crosses, across, 0.0)
 
     def _on_memory(self, plans: Plans) -> Floats:
         whole = self._draw("memory", 0.8 * self.memory)
-        effect: Floats = whole + self._by_value("memory", plans.recompute * 8 + plans.zero_stage, 0.6 * self.memory)
-        return effect
+        return whole + self._by_value("memory", plans.recompute * 8 + plans.zero_stage, 0.6 * self.memory)
 
     def _smoothly(self, plans: Plans) -> Floats:
         """A sum of slow waves over the logarithms of tensor size, pipeline size and micro-batch."""
@@ -133,15 +131,13 @@ class InventedMachine:
         rng = self._rng("smooth")
         slopes, phases = rng.normal(0.0, 0.5, (NUM_WAVES, 3)), rng.uniform(0.0, 2 * np.pi, NUM_WAVES)
         waves = np.cos(np.tensordot(slopes, position, 1) + phases.reshape(-1, *[1] * (position.ndim - 1)))
-        effect: Floats = self.smooth * np.sqrt(2.0 / NUM_WAVES) * waves.sum(axis=0)
-        return effect
+        return self.smooth * np.sqrt(2.0 / NUM_WAVES) * waves.sum(axis=0)
 
     def _by_value(self, name: str, column: Integers | Booleans, spread: float | None = None) -> Floats:
         """The effect of each value of a column."""
         values, index = np.unique(column, return_inverse=True)
         drawn = [self._draw(f"{name} {int(value)}", self.kinds if spread is None else spread) for value in values]
-        effect: Floats = np.array(drawn)[index].reshape(np.shape(column))
-        return effect
+        return np.array(drawn)[index].reshape(np.shape(column))
 
     def _factor(self, name: str, spread: float) -> float:
         return exp(self._draw(name, spread))

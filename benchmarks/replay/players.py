@@ -139,5 +139,4 @@ class TpePlayer:
 
 def _gib_beyond(trial: Any) -> tuple[float, ...]:
     """GiB beyond the device, 0 where the candidate fits."""
-    gib: tuple[float, ...] = tuple(trial.user_attrs["over"])
-    return gib
+    return tuple(trial.user_attrs["over"])

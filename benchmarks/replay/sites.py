@@ -138,8 +138,7 @@ class SiteGround(Ground):
 
 def _to_cost(space: Space, plans: Plans) -> Floats:
     flops = model_flops(space.setting.model, space.global_batch_size)
-    shift: Floats = np.log(plans.world_size) - np.log(flops)
-    return shift
+    return np.log(plans.world_size) - np.log(flops)
 
 
 def _capacity(space: Space) -> int:

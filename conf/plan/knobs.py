@@ -285,8 +285,7 @@ def knob_value(name: str, parallel: ParallelPlan, batch: BatchPlan) -> KnobValue
     """The value of a knob in a plan."""
     if name == "data_parallel_size":
         return data_parallel_size_of(parallel)
-    value: KnobValue = getattr(parallel if name in PARALLEL_FIELDS else batch, name)
-    return value
+    return getattr(parallel if name in PARALLEL_FIELDS else batch, name)
 
 
 def data_parallel_size_of(parallel: ParallelPlan) -> int:

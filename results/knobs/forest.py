@@ -44,19 +44,16 @@ class Forest:
         return float(self._trees.oob_score_)
 
     def predict(self, codes: Floats) -> Floats:
-        predicted: Floats = self._trees.predict(codes)
-        return predicted
+        return self._trees.predict(codes)
 
     def shap_values(self, codes: Floats) -> Floats:
         """The part of each knob in the distance of each point from the mean: (points, knobs)."""
         # SHAP's check of its own sums would stop a report over mere rounding.
-        moved: Floats = shap.TreeExplainer(self._trees).shap_values(codes, check_additivity=False)
-        return moved
+        return shap.TreeExplainer(self._trees).shap_values(codes, check_additivity=False)
 
     def shap_interactions(self, codes: Floats) -> Floats:
         """The same for pairs of knobs, each pair's effect halved over two cells: (points, knobs, knobs)."""
-        moved: Floats = shap.TreeExplainer(self._trees).shap_interaction_values(codes)
-        return moved
+        return shap.TreeExplainer(self._trees).shap_interaction_values(codes)
 
 
 def fanova_shares(codes: Floats, values: Floats, num_values: Sequence[int], seed: int) -> list[float]:

@@ -194,8 +194,7 @@ def _shares(counts: Sequence[int], num_layers: int) -> Integers:
     others = np.stack([axis.ravel() for axis in grid], axis=1)
     # What the other blocks leave of the spare layers goes to the first one, so that every row adds up to them.
     others = others[others.sum(axis=1) <= spare]
-    shares: Integers = np.concatenate([spare - others.sum(axis=1, keepdims=True), others], axis=1) + np.array(counts)
-    return shares
+    return np.concatenate([spare - others.sum(axis=1, keepdims=True), others], axis=1) + np.array(counts)
 
 
 def _bounds(

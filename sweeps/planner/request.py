@@ -247,8 +247,7 @@ def _neutral(pinned: Mapping[str, Any]) -> dict[str, Any]:
 
 def _knob_value(settings: Settings, key: str) -> KnobValue:
     group, name = key.split(".")
-    value: KnobValue = getattr(getattr(settings, group), name)
-    return value
+    return getattr(getattr(settings, group), name)
 
 
 def implementation_called(name: str) -> Implementation:

@@ -232,8 +232,7 @@ def _cluster_share(samples: Table) -> Table:
     ordered = numpy.sort(samples - samples.mean(axis=1, keepdims=True), axis=1)
     size, below = samples.shape[1], numpy.arange(1, samples.shape[1])
     between = numpy.cumsum(ordered, axis=1)[:, :-1] ** 2 * size / (below * (size - below))
-    share: Table = between.max(axis=1) / (ordered**2).sum(axis=1)
-    return share
+    return between.max(axis=1) / (ordered**2).sum(axis=1)
 
 
 def _line_share(samples: Table) -> Table:
@@ -241,8 +240,7 @@ def _line_share(samples: Table) -> Table:
     # The square of the correlation with the place, both centred.
     centred = samples - samples.mean(axis=1, keepdims=True)
     place = numpy.arange(samples.shape[1]) - (samples.shape[1] - 1) / 2
-    share: Table = (centred @ place) ** 2 / ((place**2).sum() * (centred**2).sum(axis=1))
-    return share
+    return (centred @ place) ** 2 / ((place**2).sum() * (centred**2).sum(axis=1))
 
 
 def _bounds(num_steps: int) -> ChanceBounds:

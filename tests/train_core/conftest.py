@@ -62,8 +62,7 @@ class ForkedWorld:
     def _answer(self, rank: int, end: Connection) -> tuple[bool, Any]:
         """Whether it succeeded, and with what."""
         assert end.poll(ANSWER_SECONDS), f"rank {rank} of {self.size} did not answer"
-        answer: tuple[bool, Any] = end.recv()
-        return answer
+        return end.recv()
 
     def stop(self) -> None:
         for process in self.processes:

@@ -75,8 +75,7 @@ def _item(file: str, stream: BinaryIO, info: Any) -> Tensor:
         between = f"bytes {info.offset} to {info.offset + info.length}"
         raise Unreadable(f"has a {file} that is not as it was written ({between} have another checksum)")
     # An item is a pickle too, which could have any function called if more than weights were allowed.
-    item: Tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return item
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def read(tensors: dict[str, Any], reader: Reader) -> None:

@@ -46,8 +46,7 @@ def recomputed_layers(layers: Size, num_chunks: Size, every: Size) -> Size:
     """
     each, more = layers // num_chunks, layers % num_chunks
     # Of n layers in a chunk n / every recompute, rounded up; `more` of the chunks have a layer more.
-    count: Size = more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)
-    return count
+    return more * -(-(each + 1) // every) + (num_chunks - more) * -(-each // every)
 
 
 def spread_stages(plans: Plans, num_layers: int) -> list[StageGroup]:

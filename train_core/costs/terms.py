@@ -48,8 +48,7 @@ class SecondsByTerm(Generic[Number]):
     @property
     def total_seconds(self) -> Number:
         """The sum in the order of the terms, which decides its last digit."""
-        total: Number = reduce(add, self.by_term().values())
-        return total
+        return reduce(add, self.by_term().values())
 
     def by_term(self) -> dict[str, Number]:
         return {name: getattr(self, name) for name in STEP_TERMS}
@@ -91,8 +90,7 @@ class HeldBytes(Generic[Number]):
         return self._sum(*HELD_KINDS)
 
     def _sum(self, *names: str) -> Number:
-        total: Number = reduce(add, (getattr(self, name) for name in names))
-        return total
+        return reduce(add, (getattr(self, name) for name in names))
 
 
 HELD_KINDS = tuple(field.name for field in fields(HeldBytes))
@@ -120,8 +118,7 @@ class BytesByKind(HeldBytes[Number]):
         # What depends on the same choices is added first, which keeps the arrays of a search small.
         state = self._sum("weights_bytes", "gradients_bytes", "optimizer_bytes")
         others = ("reserved_bytes", "working_bytes", "logits_bytes", "communication_bytes", "activations_bytes")
-        total: Number = add(state, self._sum(*others))
-        return total
+        return add(state, self._sum(*others))
 
     def by_kind(self) -> dict[str, Number]:
         """Bytes by name of what they hold, without the number of parameters."""

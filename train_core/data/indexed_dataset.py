@@ -105,8 +105,7 @@ def starts_in_index(data: DataSpec, tokens: TokenFile) -> NDArray[np.int64]:
     bounds, count = index.bounds, len(index.lengths)
     if len(bounds) and (bounds.min() < 0 or bounds.max() > count):
         raise _damage_error(data, path, f"names sequences of documents beyond the {count:,} that there are")
-    starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(index.lengths, dtype=np.int64)))[bounds]
-    return starts
+    return np.concatenate(([0], np.cumsum(index.lengths, dtype=np.int64)))[bounds]
 
 
 def _index_in(data: DataSpec, index: Path, content: NDArray[np.uint8]) -> DatasetIndex:

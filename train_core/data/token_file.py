@@ -45,8 +45,7 @@ class TokenFile:
             OSError: the file is not there, or not on this node.
         """
         if self.dtype is None:
-            mapped: Ids = np.load(self.path, mmap_mode="r")
-            return mapped
+            return np.load(self.path, mmap_mode="r")
         return np.memmap(self.path, dtype=self.dtype, mode="r", shape=(self.num_tokens,))
 
     def document_numbers(self) -> DocumentNumbers:

@@ -60,8 +60,7 @@ class _Dropped(Function):
 
 def _apply_mask(x: Tensor, mask: Tensor, probability: float) -> Tensor:
     """x * mask / (1 - probability), by the one kernel that torch has for it, named after its use in backward."""
-    out: Tensor = torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - probability))
-    return out
+    return torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - probability))
 
 
 class SeededDropout(nn.Module):
@@ -79,8 +78,7 @@ class SeededDropout(nn.Module):
         if not torch.is_grad_enabled():
             return x
         seed = self.randomness.seed_of(self.site, self.part)
-        out: Tensor = _Dropped.apply(x, self.probability, seed)  # type: ignore[no-untyped-call]
-        return out
+        return _Dropped.apply(x, self.probability, seed)  # type: ignore[no-untyped-call]
 
 
 class DroppingAttention:

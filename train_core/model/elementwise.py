@@ -46,8 +46,7 @@ class _RMSNorm(Function):
         wide = x.float()  # squares of bf16 or fp16 would lose digits or overflow
         scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.size(-1)).add_(epsilon).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
-        out: Tensor = (wide * scale).to(x.dtype).mul_(weight)
-        return out
+        return (wide * scale).to(x.dtype).mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
@@ -64,8 +63,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / sqrt(mean of x^2 + epsilon) * weight, along the last dim. Source: arXiv 1910.07467, equation 4."""
     if x.is_cuda and HAS_FUSED_RMS_NORM:  # the kernel keeps as little as the function below
         return functional.rms_norm(x, (x.size(-1),), weight, epsilon)
-    out: Tensor = _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
-    return out
+    return _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
 
 
 class _Gated(Function):
@@ -174,8 +172,7 @@ def _turned_copy(heads: Tensor, table: Tensor, sign: int) -> Tensor:
 
 def turn_heads(heads: Tensor, table: Tensor) -> Tensor:
     """Heads (s, b, g, n, d), each turned by the angle of its position."""
-    out: Tensor = _Turned.apply(heads, table)  # type: ignore[no-untyped-call]
-    return out
+    return _Turned.apply(heads, table)  # type: ignore[no-untyped-call]
 
 
 def split_heads(
@@ -273,5 +270,4 @@ def as_narrow(wide: Tensor, value: Tensor) -> Tensor:
 
 def attention_to_short_values(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal attention on a CPU: queries and keys (b, n, s, d), values (b, n, s, v) -> (b, n, s, v), where v < d."""
-    out: Tensor = _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]
-    return out
+    return _ShortValues.apply(query, key, value)  # type: ignore[no-untyped-call]

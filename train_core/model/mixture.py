@@ -89,8 +89,7 @@ class Balance(nn.Module):
         # not rounded to the size of a constant that the scores' gradient has to cancel.
         shares = self.over_sequence(counts) / (num_tokens * self.num_parts * self.top_k) - 1 / num_experts
         weight = self.coefficient * num_experts / (num_tokens * self.num_in_loss * batch) * self.gradient_scale
-        out: Tensor = _BalanceLoss.apply(probabilities, shares, weight)  # type: ignore[no-untyped-call]
-        return out
+        return _BalanceLoss.apply(probabilities, shares, weight)  # type: ignore[no-untyped-call]
 
 
 class Capacity(nn.Module):
@@ -212,8 +211,7 @@ def weighted_gated_product(x: Tensor, weights: Tensor) -> Tensor:
     Rows are weighted here and not when they are added up, because results would have to be kept for that: as many
     bytes again as the tokens that experts get.
     """
-    out: Tensor = _GatedAndWeighted.apply(x, weights)  # type: ignore[no-untyped-call]
-    return out
+    return _GatedAndWeighted.apply(x, weights)  # type: ignore[no-untyped-call]
 
 
 class _Sum(Function):
@@ -270,8 +268,7 @@ def on_host(counts: Tensor, num_rows: int) -> list[list[int]]:
     Where tensors have no values, as in a rehearsal, each rank has `num_rows`, as many for each expert as for another.
     """
     if not (counts.is_meta or isinstance(counts, FakeTensor)):
-        values: list[list[int]] = counts.tolist()
-        return values
+        return counts.tolist()
     # Bounds are rounded down, so that shares differ by at most one row and add up to all of them.
     ends = [num_rows * expert // counts.size(1) for expert in range(counts.size(1) + 1)]
     return [[end - start for start, end in pairwise(ends)]] * counts.size(0)
@@ -328,5 +325,4 @@ class MixtureOfExperts(nn.Module):
         out: Tensor = _Sum.apply(rows, of_token, tokens.size(0)).view_as(x)  # type: ignore[no-untyped-call]
         if self.shared is not None:
             out = out + self.shared(x)
-        dropped: Tensor = self.dropout(out)
-        return dropped
+        return self.dropout(out)

@@ -84,8 +84,7 @@ class Embedding(nn.Module):
             vectors = self.positions(vectors)
         else:
             vectors = self.positions(vectors, documents.positions)
-        out: Tensor = self.dropout(vectors)
-        return out
+        return self.dropout(vectors)
 
 
 class RMSNorm(nn.Module):
@@ -175,8 +174,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
         norms = None if self.query_norm is None or self.key_norm is None else (self.query_norm, self.key_norm)
         heads = split_heads(self.qkv(x), self.queries_per_group, self.head_size, rotary, norms)
-        out: Tensor = self.dropout(self.projection(self.core(*heads, documents)))
-        return out
+        return self.dropout(self.projection(self.core(*heads, documents)))
 
 
 class PlaceForSharedKey(nn.Identity):
@@ -215,8 +213,7 @@ class LatentAttention(nn.Module):
         query = self.query_up(x if self.short_query_norm is None else self.short_query_norm(query))
         pairs, key = self.pair_up(self.short_pair_norm(pair)), self.shared_key(key)
         heads = join_heads(query, pairs, key, (self.head_size, self.value_size), rotary)
-        out: Tensor = self.dropout(self.projection(self.core(*heads, documents)))
-        return out
+        return self.dropout(self.projection(self.core(*heads, documents)))
 
 
 class FeedForwardActivation(nn.Module):
@@ -248,8 +245,7 @@ class FeedForward(nn.Module):
         self.dropout: nn.Module = PlaceForDropout()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.dropout(self.down(self.activation(self.up(x))))
-        return out
+        return self.dropout(self.down(self.activation(self.up(x))))
 
 
 def gate_block_size(spec: ModelSpec, width: int) -> int:
@@ -272,8 +268,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, documents: Documents | None = None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary, documents)
-        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
-        return out
+        return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 def mixture_of(spec: ModelSpec) -> MixtureOfExperts:
@@ -333,8 +328,7 @@ class Transformer(nn.Module):
             x = layer(x, rotary, documents)
         if self.head is None or self.final_norm is None:
             return x
-        loss: Tensor = self.loss(self.head(self.final_norm(x)), targets)
-        return loss
+        return self.loss(self.head(self.final_norm(x)), targets)
 
 
 def rotary_frequencies(spec: ModelSpec) -> Tensor:

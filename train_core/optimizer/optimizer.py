@@ -76,8 +76,7 @@ def _norm(flat: Tensor) -> Tensor:
     whole = flat.numel() // NORM_ROW * NORM_ROW
     rows = torch.linalg.vector_norm(flat[:whole].view(-1, NORM_ROW), dim=1, dtype=torch.float32)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
-    norm: Tensor = torch.linalg.vector_norm(torch.cat((rows, rest[None])), dtype=torch.float64)
-    return norm
+    return torch.linalg.vector_norm(torch.cat((rows, rest[None])), dtype=torch.float64)
 
 
 class Optimizer:

@@ -71,8 +71,7 @@ class Pending:
 
 def _collective_named(new: str, old: str) -> Callable[..., Any]:
     """A collective by its name since torch 2.13, or by the only name that older releases know."""
-    collective: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
-    return collective
+    return getattr(dist, new, None) or getattr(dist, old)
 
 
 gather_into = _collective_named("all_gather_single", "all_gather_into_tensor")
@@ -198,8 +197,7 @@ def gather(values: list[float], axis: Axis, device: torch.device) -> list[list[f
     if axis.size == 1:
         return [values]
     tensor = torch.tensor([values], dtype=torch.float64, device=device)
-    gathered: list[list[float]] = all_gather(tensor, axis).wait().tolist()
-    return gathered
+    return all_gather(tensor, axis).wait().tolist()
 
 
 def maximum(values: list[float], axis: Axis, device: torch.device) -> list[float]:

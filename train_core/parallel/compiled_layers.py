@@ -46,8 +46,7 @@ def _compile(layer: nn.Module) -> Callable[..., torch.Tensor]:
         if isinstance(module, LatentAttention):  # whose core is a function of our own on a CPU
             module.core.forward = torch.compiler.disable(module.core.forward)  # type: ignore[method-assign]
     # All passes have activations of one shape, so that code for any shape would only be slower.
-    forward: Callable[..., torch.Tensor] = torch.compile(layer.forward, backend=BACKEND, dynamic=False)
-    return forward
+    return torch.compile(layer.forward, backend=BACKEND, dynamic=False)
 
 
 def _missing_triton() -> str | None:

@@ -131,8 +131,7 @@ def _has_grouped_products(dtype: torch.dtype, device: torch.device) -> bool:
 
 def grouped_product(rows: Tensor, matrices: Tensor, counts: Tensor) -> Tensor:
     """Rows (n, in), so many (E) for each matrix (E, in, out) -> (n, out), in one kernel."""
-    out: Tensor = torch._grouped_mm(rows, matrices, offs=counts.cumsum(0).to(torch.int32))
-    return out
+    return torch._grouped_mm(rows, matrices, offs=counts.cumsum(0).to(torch.int32))
 
 
 class ExpertParallel(nn.Module):
@@ -192,8 +191,7 @@ class _Permuted(Function):
 
 
 def _permute(tensor: Tensor, order: Tensor, back: Tensor) -> Tensor:
-    out: Tensor = _Permuted.apply(tensor, order, back)  # type: ignore[no-untyped-call]
-    return out
+    return _Permuted.apply(tensor, order, back)  # type: ignore[no-untyped-call]
 
 
 def _parts(values: list[int], length: int) -> list[list[int]]:
@@ -201,13 +199,11 @@ def _parts(values: list[int], length: int) -> list[list[int]]:
 
 
 def _exchange(tensor: Tensor, rows: Rows, axis: Axis) -> Tensor:
-    out: Tensor = _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
-    return out
+    return _Exchange.apply(tensor, rows, axis)  # type: ignore[no-untyped-call]
 
 
 def _multiply(rows: Tensor, weight: Tensor, groups: Groups, narrow: ScaledProducts | None) -> Tensor:
-    out: Tensor = _ExpertProducts.apply(rows, weight, groups, narrow)  # type: ignore[no-untyped-call]
-    return out
+    return _ExpertProducts.apply(rows, weight, groups, narrow)  # type: ignore[no-untyped-call]
 
 
 def own_weights(whole: ExpertWeights, axis: Axis) -> ExpertWeights:

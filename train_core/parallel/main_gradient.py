@@ -50,8 +50,7 @@ def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wi
 
 
 def main_gradient(parameter: Tensor) -> Tensor | None:
-    buffer: Tensor | None = getattr(parameter, ATTRIBUTE, None)
-    return buffer
+    return getattr(parameter, ATTRIBUTE, None)
 
 
 def _open_buffer(parameter: Tensor) -> Tensor | None:
@@ -67,8 +66,7 @@ def _finish_addition(parameter: Tensor) -> None:
 
 
 def _listener(parameter: Tensor) -> Listener:
-    listener: Listener = getattr(parameter, LISTENER)
-    return listener
+    return getattr(parameter, LISTENER)
 
 
 class Onlooker(NamedTuple):
@@ -254,8 +252,7 @@ def _add_wide_product(buffer: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _is_wide(parameter: Tensor) -> bool:
-    is_wide: bool = getattr(parameter, IS_WIDE)
-    return is_wide
+    return getattr(parameter, IS_WIDE)
 
 
 def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor | None = None) -> Tensor | None:

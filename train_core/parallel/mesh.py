@@ -168,8 +168,7 @@ def _axis(
 
 def _group(name: str, ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
     """A group of `ranks`, which torch's messages call `name`."""
-    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, group_desc=name)
-    return group
+    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, group_desc=name)
 
 
 def _use_once(group: dist.ProcessGroup | None) -> None:

@@ -40,8 +40,7 @@ class RecomputedAttention(nn.Module):
         self.core = core
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
-        out: Tensor = run_and_recompute(self.core, query, key, value, documents)
-        return out
+        return run_and_recompute(self.core, query, key, value, documents)
 
 
 def drop_pointwise_outputs(layer: Layer) -> None:

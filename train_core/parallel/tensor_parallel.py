@@ -197,8 +197,7 @@ def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: Axis) -> Ten
 
     Both passes work in place, so fp32 logits are overwritten and backward can run only once.
     """
-    loss: Tensor = _VocabularyCrossEntropy.apply(logits, targets, axis)  # type: ignore[no-untyped-call]
-    return loss
+    return _VocabularyCrossEntropy.apply(logits, targets, axis)  # type: ignore[no-untyped-call]
 
 
 class ColumnParallelLinear(nn.Module):
@@ -212,8 +211,7 @@ class ColumnParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
-        out: Tensor = _ColumnLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
-        return out
+        return _ColumnLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
 
 
 class RowParallelLinear(nn.Module):
@@ -227,8 +225,7 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         arguments = (self.weight, self.bias, self.axis, self.sequence, self.narrow)
-        out: Tensor = _RowLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
-        return out
+        return _RowLinear.apply(x, *arguments)  # type: ignore[no-untyped-call]
 
 
 class SharedKey(nn.Module):
@@ -239,8 +236,7 @@ class SharedKey(nn.Module):
         self.axis, self.sequence = axis, sequence
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _SharedByHeads.apply(x, self.axis, self.sequence)  # type: ignore[no-untyped-call]
-        return out
+        return _SharedByHeads.apply(x, self.axis, self.sequence)  # type: ignore[no-untyped-call]
 
 
 class VocabularyParallelEmbedding(nn.Module):
@@ -254,8 +250,7 @@ class VocabularyParallelEmbedding(nn.Module):
         self.weight = nn.Parameter(shard(weight.detach(), axis))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = _VocabularyEmbedding.apply(tokens, self.weight, self.axis, self.sequence)  # type: ignore[no-untyped-call]
-        return out
+        return _VocabularyEmbedding.apply(tokens, self.weight, self.axis, self.sequence)  # type: ignore[no-untyped-call]
 
 
 class SequenceShardedPositions(nn.Module):

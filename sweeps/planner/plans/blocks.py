@@ -246,8 +246,7 @@ def _legal(space: Space, plans: Plans, chunk_layers: Integers) -> Booleans:
     smaller = np.array((0, *RECOMPUTE_EVERY))[np.searchsorted(RECOMPUTE_EVERY, every)]
     # A chunk of n layers recomputes in n / every of them, rounded up.
     fewer = -(-chunk_layers // every) < -(-chunk_layers // np.maximum(smaller, 1))
-    some: Booleans = legal & ((every == 1) | fewer)
-    return some
+    return legal & ((every == 1) | fewer)
 
 
 def _shard_columns(shards: Sequence[ShardChoice]) -> dict[str, Any]:

@@ -182,8 +182,7 @@ def _interleaved_seconds(
     whole: Floats, slowest: Floats, num_stages: int, m: Integers, num_chunks: Integers | int
 ) -> Floats:
     few = whole + (m - 1) * slowest / num_chunks
-    least: Floats = np.where(m < num_stages, few, (whole - slowest) / num_chunks + m * slowest)
-    return least
+    return np.where(m < num_stages, few, (whole - slowest) / num_chunks + m * slowest)
 
 
 def _zero_bubble(whole: Floats, slowest: Floats, m: Integers, waiting: Floats) -> Floats:

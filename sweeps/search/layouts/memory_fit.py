@@ -98,8 +98,7 @@ def _parts(plans: Plans) -> Floats:
 
 
 def density(z: Floats) -> Floats:
-    value: Floats = np.exp(-0.5 * z**2) / sqrt(2 * pi)
-    return value
+    return np.exp(-0.5 * z**2) / sqrt(2 * pi)
 
 
 def cumulative(z: Floats) -> Floats:
@@ -108,8 +107,7 @@ def cumulative(z: Floats) -> Floats:
     t = 1.0 / (1.0 + 0.3275911 * x)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     tail = 0.5 * series * np.exp(-(x**2))
-    value: Floats = np.where(z > 0, 1.0 - tail, tail)
-    return value
+    return np.where(z > 0, 1.0 - tail, tail)
 
 
 def expected_improvement(best: float, mean: Floats, spread: Floats) -> Floats:
@@ -117,5 +115,4 @@ def expected_improvement(best: float, mean: Floats, spread: Floats) -> Floats:
     # With z standard deviations of room below `best`, the mean of max(0, best - x) is spread (z Phi(z) + phi(z)).
     z = (best - mean) / spread
     # Far in the tail the two summands cancel to less than the rounding error of either.
-    gain: Floats = np.maximum(spread * (z * cumulative(z) + density(z)), 0.0)
-    return gain
+    return np.maximum(spread * (z * cumulative(z) + density(z)), 0.0)

@@ -50,8 +50,7 @@ class Outlook:
     @property
     def worth(self) -> Floats:
         """The expected gain, less the cost of a job that may run out of memory."""
-        worth: Floats = self.fits * self.gain - (1.0 - self.fits) * LOST_JOB
-        return worth
+        return self.fits * self.gain - (1.0 - self.fits) * LOST_JOB
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +158,4 @@ def near_failures(plans: Plans, failed: Plans) -> Floats:
             # Another kind counts as much as a doubling of a size.
             distance += getattr(plans, name) != getattr(one, name)
         nearest = np.minimum(nearest, distance)
-    nearness: Floats = np.exp(-nearest / 2)
-    return nearness
+    return np.exp(-nearest / 2)

@@ -47,8 +47,7 @@ class Priced:
 
     @property
     def step_seconds(self) -> Floats:
-        seconds: Floats = self.terms.sum(axis=1)
-        return seconds
+        return self.terms.sum(axis=1)
 
     def rows(self, selection: Integers | Booleans | slice) -> Priced:
         """The selected plans, in that order."""
@@ -112,8 +111,7 @@ def _slope(terms: Floats, altered: Floats) -> Floats:
     # A ratio of 1 stands for a missing term, so that its logarithm and the slope are 0.
     ratio = np.divide(altered, terms, out=np.ones_like(terms), where=positive)
     # The constant was moved by the factor NUDGE, so that the quotient of logarithms is the elasticity.
-    slope: Floats = np.log(ratio) / np.log(NUDGE)
-    return slope
+    return np.log(ratio) / np.log(NUDGE)
 
 
 def _rate(name: str) -> Alteration:
@@ -164,8 +162,7 @@ def seconds_to_cost(objective: Objective, priced: Priced) -> Floats:
     if objective not in PER_TOKEN:
         return np.zeros(len(priced))
     # Devices times seconds over FLOPs: the device-seconds of each FLOP, as a sum of logarithms.
-    shift: Floats = np.log(priced.plans.world_size) - np.log(priced.flops)
-    return shift
+    return np.log(priced.plans.world_size) - np.log(priced.flops)
 
 
 def require_layouts_decide(objectives: tuple[Objective, ...]) -> Objective:

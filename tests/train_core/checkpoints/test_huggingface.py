@@ -157,8 +157,7 @@ def tokens() -> Tensor:
 def logits_of(model: Transformer) -> Tensor:
     """(s, b, V) of the token ids above."""
     model.loss = First()
-    logits: Tensor = model(tokens(), tokens())
-    return logits
+    return model(tokens(), tokens())
 
 
 class First(torch.nn.Module):

@@ -29,8 +29,7 @@ class Attention(nn.Module):
         scores = rotated(query) @ rotated(key).transpose(-1, -2) / self.size**0.5
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).tril()
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-        out: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
-        return out
+        return self.out((weights @ value).transpose(1, 2).flatten(2))
 
 
 def rotated(x: Tensor) -> Tensor:
@@ -53,8 +52,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gated = functional.silu(self.gate(x)) * self.up(x) if self.gate else functional.silu(self.up(x))
-        out: Tensor = self.down(gated)
-        return out
+        return self.down(gated)
 
 
 class Layer(nn.Module):
@@ -65,8 +63,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
-        return out
+        return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class Llama(nn.Module):

@@ -36,8 +36,7 @@ def starts_of(experiment: object, cache: Path) -> list[int]:
     tokens = prepare(experiment, cache)  # type: ignore[arg-type]
     assert tokens is not None
     assert tokens.documents is not None
-    starts: list[int] = np.load(tokens.documents).tolist()
-    return starts
+    return np.load(tokens.documents).tolist()
 
 
 @pytest.mark.parametrize("name", ["uint16", "int32"])

@@ -28,8 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def record(*arguments: Any, **options: Any) -> Tensor:
         seen.append((*arguments, options))
-        first: Tensor = arguments[0]
-        return first
+        return arguments[0]
 
     for name in ("scaled_dot_product_attention", "rms_norm"):
         monkeypatch.setattr(functional, name, record)

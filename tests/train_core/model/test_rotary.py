@@ -26,8 +26,7 @@ def of_transformers(spec: ModelSpec) -> Tensor:
         max_position_embeddings=131072,
         rope_parameters=rope,
     )
-    frequencies: Tensor = LlamaRotaryEmbedding(config).inv_freq
-    return frequencies
+    return LlamaRotaryEmbedding(config).inv_freq
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"])

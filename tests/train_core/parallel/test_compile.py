@@ -94,8 +94,7 @@ def num_graphs(experiment: Experiment, cache_dir: Path) -> int:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     Trainer(experiment, ALONE, cache_dir).step(1)
-    graphs: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    return graphs
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 @pytest.mark.thorough  # than ten layers that share their code

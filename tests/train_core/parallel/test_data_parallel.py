@@ -137,8 +137,7 @@ def whole_weights_while_sharding(world: World, experiment: Experiment, cache_dir
     def recorded(module: nn.Module, **options: Any) -> FSDPModule:
         parameters = [parameter for _, parameter in built[0].named_parameters()]
         whole.append(sum(one.numel() for one in parameters if not (one.is_meta or isinstance(one, DTensor))))
-        sharded: FSDPModule = fully_shard(module, **options)
-        return sharded
+        return fully_shard(module, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fully_sharded, "fully_shard", recorded)

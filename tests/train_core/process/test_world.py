@@ -159,8 +159,7 @@ def data_timeout(world: World) -> timedelta:
     """Of the group on the data axis."""
     group = build_mesh(Layout({"data": world.size}), world.rank, world.clock, world.timeout).replicas.group
     assert group is not None
-    timeout: timedelta = group._get_backend(world.device).options._timeout
-    return timeout
+    return group._get_backend(world.device).options._timeout
 
 
 def test_groups_wait_as_long_as_their_world(worlds: Worlds) -> None:

@@ -73,8 +73,7 @@ def tied_matrix(world: World, experiment: Experiment, folder: Path) -> list[floa
 
     with patch.object(parallelize, "initial_value", drawn_otherwise):
         parameters = dict(Trainer(experiment, world, folder).stage.named_parameters())
-    values: list[float] = parameters["embedding.tokens.weight" if world.rank < 2 else "head.weight"].flatten().tolist()
-    return values
+    return parameters["embedding.tokens.weight" if world.rank < 2 else "head.weight"].flatten().tolist()
 
 
 def test_a_tied_embedding_starts_alike_on_types_of_devices_that_draw_differently(

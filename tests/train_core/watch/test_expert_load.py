@@ -137,8 +137,7 @@ def device_of_exchange(world: World, experiment: Experiment, folder: Path) -> to
     trainer.step(1)
     with patch.object(expert_load, "gather", side_effect=[[[1.0, 0.0, 1.0]]]) as gather:
         ExpertLoads(experiment.model, trainer.stage, trainer.mesh, torch.device("meta")).add_step(is_timed=True)
-    device: torch.device = gather.call_args.args[2]
-    return device
+    return gather.call_args.args[2]
 
 
 def test_a_stage_without_experts_takes_part_with_a_tensor_of_its_device(

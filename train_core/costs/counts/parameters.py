@@ -35,8 +35,7 @@ def layer_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     if experts is None:
         return dense_layer_parameters(model, tensor_parallel_size)
     router = experts.num_experts * model.hidden_size
-    held: Size = _shared_parameters(model, experts.shared_ffn_hidden_size, tensor_parallel_size) + router
-    return held
+    return _shared_parameters(model, experts.shared_ffn_hidden_size, tensor_parallel_size) + router
 
 
 def experts_parameters(model: ModelSpec, expert_parallel_size: Size, expert_tensor_parallel_size: Size) -> Size:
@@ -55,8 +54,7 @@ def _shared_parameters(model: ModelSpec, ffn_hidden_size: int, t: Size) -> Size:
         norms += (latent.query_rank or 0) + latent.key_value_rank
     # Those of the GPT family are counted beside its matrices.
     biases = model.query_size + 2 * model.key_value_size if model.qkv_bias else 0
-    held: Size = _share_of(model, matrices, t) + biases // t + norms
-    return held
+    return _share_of(model, matrices, t) + biases // t + norms
 
 
 def head_norm_size(model: ModelSpec) -> int:
@@ -72,20 +70,17 @@ def _share_of(model: ModelSpec, matrices: tuple[Matrix, ...], t: Size) -> Size:
     if model.family == "gpt":
         shared += sum(matrix.columns for matrix in matrices if matrix.split == "columns")
         whole += sum(matrix.columns for matrix in matrices if matrix.split != "columns")
-    held: Size = shared // t + whole
-    return held
+    return shared // t + whole
 
 
 def embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
     """Tokens (split over the vocabulary) and, for the GPT family, positions (whole on every rank)."""
     positions = model.seq_length * model.hidden_size if model.family == "gpt" else 0
-    held: Size = token_embedding_parameters(model, tensor_parallel_size) + positions
-    return held
+    return token_embedding_parameters(model, tensor_parallel_size) + positions
 
 
 def token_embedding_parameters(model: ModelSpec, tensor_parallel_size: Size) -> Size:
-    held: Size = model.vocab_size // tensor_parallel_size * model.hidden_size
-    return held
+    return model.vocab_size // tensor_parallel_size * model.hidden_size
 
 
 def final_norm_parameters(model: ModelSpec) -> int:

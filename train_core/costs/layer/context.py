@@ -78,16 +78,12 @@ def _exchanged_elements(setting: Setting, shard: Shard) -> Integers:
     model = setting.model
     is_ring = setting.implementation.context_ring
     width = model.key_value_size + model.value_size if is_ring else model.query_size + model.attended_size
-    held: Integers = tokens_of(setting, shard) * width // shard.tensor_parallel_size
-    return held
+    return tokens_of(setting, shard) * width // shard.tensor_parallel_size
 
 
 def buffer_bytes(setting: Setting, shard: Shard) -> Integers:
     """Bytes of the keys and values of all context ranks, which each of them holds while its core runs."""
-    held: Integers = np.where(
-        shard.context_parallel_size > 1, shard.context_parallel_size * exchanged_bytes(setting, shard), 0
-    )
-    return held
+    return np.where(shard.context_parallel_size > 1, shard.context_parallel_size * exchanged_bytes(setting, shard), 0)
 
 
 def core_bytes(setting: Setting, shard: Shard) -> Integers:
@@ -111,8 +107,7 @@ def core_bytes(setting: Setting, shard: Shard) -> Integers:
         most = np.maximum(with_block, 6 * pairs)
         moment = np.select([c == 2, c == 3], [3 * pairs + own_block, with_block], most)
     all_along = pairs + tokens * (model.query_size * FLOAT32_BYTES + model.attended_size * width) // t
-    held: Integers = np.where(c > 1, all_along + moment - _let_go_before_core(setting, shard), 0)
-    return held
+    return np.where(c > 1, all_along + moment - _let_go_before_core(setting, shard), 0)
 
 
 def _let_go_before_core(setting: Setting, shard: Shard) -> Integers:
@@ -125,8 +120,7 @@ def _let_go_before_core(setting: Setting, shard: Shard) -> Integers:
     dropped = np.where(shard.recompute == POINTWISE, vector + side, 0)
     # What sequence parallelism gathered for a product is gone as well, which is counted beside every moment.
     gathered = np.where(shard.sequence_parallel, hidden_bytes_of(setting, shard), 0)
-    gone: Integers = kept - dropped + gathered
-    return gone
+    return kept - dropped + gathered
 
 
 def block_seconds(setting: Setting, shard: Shard) -> tuple[Floats, Floats]:

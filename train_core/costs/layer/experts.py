@@ -112,8 +112,7 @@ def expert_layer_costs(setting: Setting, shard: Shard) -> LayerCosts:
 
 def _activated_elements(setting: Setting, sent: Routed) -> Integers:
     """Elements that the activation puts out."""
-    elements: Integers = sent.rows * (experts_of(setting).ffn_hidden_size // sent.tensor_parallel_size)
-    return elements
+    return sent.rows * (experts_of(setting).ffn_hidden_size // sent.tensor_parallel_size)
 
 
 def _matrices(setting: Setting) -> tuple[Matrix, ...]:
@@ -262,8 +261,7 @@ def _exchange(setting: Setting, shard: Shard, sent: Routed) -> Floats:
     # Without sequence parallelism only results are summed over tensor ranks, as those of any feed-forward layer.
     rows = np.where(shard.sequence_parallel, sent.rows, sent.tokens)
     inside = ring_of(setting, split, one).gather_seconds(rows * width)
-    both: Floats = 2.0 * (between + inside)
-    return both
+    return 2.0 * (between + inside)
 
 
 def _kept_bytes(setting: Setting, sent: Routed) -> Integers:
@@ -285,13 +283,11 @@ def _kept_operand_bytes(setting: Setting) -> float:
 def _deferred_bytes(setting: Setting, sent: Routed) -> Integers:
     """Bytes of inputs and output gradients of the experts' products."""
     split: Integers = sum(matrix.columns + matrix.depth for matrix in _matrices(setting)) // sent.tensor_parallel_size
-    held: Integers = sent.rows * split * setting.dtype_bytes
-    return held
+    return sent.rows * split * setting.dtype_bytes
 
 
 def _working_bytes(setting: Setting, sent: Routed) -> Integers:
     """Bytes of gradients at the fullest moment of backward: of the rows, and of both sides of the activation."""
     h, f = setting.model.hidden_size, experts_of(setting).ffn_hidden_size
     gradients = sent.rows * (h + 2 * f // sent.tensor_parallel_size)
-    held: Integers = gradients * setting.dtype_bytes
-    return held
+    return gradients * setting.dtype_bytes

@@ -186,8 +186,7 @@ def dropped_bytes(setting: Setting, shard: Shard) -> Integers:
 
 
 def norm_output_bytes(setting: Setting, shard: Shard) -> Integers:
-    held: Integers = held_tokens_of(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
-    return held
+    return held_tokens_of(setting, shard) * setting.model.hidden_size * setting.dtype_bytes
 
 
 def activated_bytes(setting: Setting, shard: Shard) -> Integers:

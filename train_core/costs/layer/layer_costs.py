@@ -134,8 +134,7 @@ def launch_seconds(setting: Setting, shard: Shard) -> tuple[Floats | float, Floa
 def has_fused_softmax(setting: Setting, shard: Shard) -> Booleans:
     """True where one kernel computes the softmax, or flash attention the whole core."""
     matrices = setting.model.num_attention_heads // shard.tensor_parallel_size * shard.micro_batch_size
-    is_fused: Booleans = (matrices % SOFTMAX_MULTIPLE == 0) | setting.implementation.flash_attention
-    return is_fused
+    return (matrices % SOFTMAX_MULTIPLE == 0) | setting.implementation.flash_attention
 
 
 def waiting_seconds(host: Floats | float, device: Floats) -> Floats:

@@ -51,8 +51,7 @@ class PricedStage:
         model = self.setting.model
         if model.experts is None or not model.num_dense_layers:
             return 0
-        dense: Integers = np.where(self.group.is_first, np.minimum(self.group.layers, model.num_dense_layers), 0)
-        return dense
+        return np.where(self.group.is_first, np.minimum(self.group.layers, model.num_dense_layers), 0)
 
     def of_layers(self, name: str) -> Any:
         """The sum of a column of `LayerCosts` over the layers, of which some may recompute and the others not."""
@@ -92,8 +91,7 @@ class PricedStage:
         is_tied, has_others = self.setting.model.tied_embeddings, self.plans.pipeline_parallel_size > 1
         head = np.where(group.is_last & has_others if is_tied else group.is_last, work.token_embedding_parameters, 0)
         norm = np.where(group.is_last, final_norm_parameters(self.setting.model), 0)
-        ends: Integers = embedding + head + norm
-        return ends
+        return embedding + head + norm
 
     @cached_property
     def parameters(self) -> Integers:

@@ -118,8 +118,7 @@ class RankGroup(NamedTuple):
 def stage_stride(setting: Setting, plans: Plans) -> Integers:
     """Devices from a rank to the one with the same share of the next stage."""
     replicas = plans.context_parallel_size if setting.pipeline_before_data else plans.num_replicas
-    stride: Integers = plans.tensor_parallel_size * replicas
-    return stride
+    return plans.tensor_parallel_size * replicas
 
 
 def widest_hop(setting: Setting, plans: Plans) -> Integers:
@@ -129,14 +128,12 @@ def widest_hop(setting: Setting, plans: Plans) -> Integers:
     pipeline's extent is more than half of a block exactly where the pipeline does not fit into the block.
     """
     stride = stage_stride(setting, plans)
-    crossed: Integers = np.maximum(stride, -(-stride * plans.pipeline_parallel_size // 2))
-    return crossed
+    return np.maximum(stride, -(-stride * plans.pipeline_parallel_size // 2))
 
 
 def pipeline_extent(setting: Setting, plans: Plans) -> Integers:
     """Devices from the first rank of a pipeline to the last of its last stage, both counted."""
-    extent: Integers = stage_stride(setting, plans) * plans.pipeline_parallel_size
-    return extent
+    return stage_stride(setting, plans) * plans.pipeline_parallel_size
 
 
 def replica_group(setting: Setting, plans: Plans, size: Integers) -> RankGroup:
@@ -167,5 +164,4 @@ def expert_stride(setting: Setting, plans: Plans) -> Integers:
     Under `pipeline_before_data` experts are spread over all ranks of one replica (conf.plan.expert_axis).
     """
     among = plans.expert_parallel_size * setting.expert_tensor_size(plans.tensor_parallel_size)
-    apart: Integers = among * plans.pipeline_parallel_size if setting.pipeline_before_data else among
-    return apart
+    return among * plans.pipeline_parallel_size if setting.pipeline_before_data else among

@@ -35,19 +35,16 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, GPIPE = (
 def largest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
     """Micro-batches of the first group under interleaving, in columns, (n,); see `conf.plan.chunks.group_sizes`."""
     # There are m // p groups, at least one, as equal as can be; the largest of them is the quotient rounded up.
-    largest: Integers = -(-num_micro_batches // _num_groups(num_micro_batches, num_stages))
-    return largest
+    return -(-num_micro_batches // _num_groups(num_micro_batches, num_stages))
 
 
 def smallest_group(num_micro_batches: Integers, num_stages: Integers) -> Integers:
     """Micro-batches of the last group, likewise."""
-    smallest: Integers = num_micro_batches // _num_groups(num_micro_batches, num_stages)
-    return smallest
+    return num_micro_batches // _num_groups(num_micro_batches, num_stages)
 
 
 def _num_groups(num_micro_batches: Integers, num_stages: Integers) -> Integers:
-    groups: Integers = np.maximum(1, num_micro_batches // num_stages)
-    return groups
+    return np.maximum(1, num_micro_batches // num_stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,7 @@ def layers_waited_for(groups: list[StageGroup], num_stages: Integers, num_chunks
         return None
     passes = np.maximum(sum(uneven) - 1 - SLACK_PASSES, 0)
     # A group of as many micro-batches as stages waits so often once, of which each micro-batch bears its share.
-    waited: Floats = np.where(inner > 0, passes, 0) / num_stages
-    return waited
+    return np.where(inner > 0, passes, 0) / num_stages
 
 
 def _one_f_one_b(
@@ -155,5 +151,4 @@ def _one_f_one_b(
     drained = np.maximum(np.maximum(forwards, backwards), np.where(m > opening, after, 0.0))
     # The stage's m micro-batches are one in `before`, `others` in the two ends, and m - num that alternate between
     # them. Without waits that is before + (m - 1) x total, and for p equal stages (m + p - 1)(F + B).
-    chain: Floats = before + (m - num) * total + (filled + drained)
-    return chain
+    return before + (m - num) * total + (filled + drained)

@@ -145,5 +145,4 @@ def gathered_bytes(stage: PricedStage) -> Integers:
         largest = (2 if model.gated_mlp else 1) * model.ffn_hidden_size * model.hidden_size
         # A matrix is never gathered in parts, so that the largest one bounds the limit from below.
         layers = np.minimum(layers, np.maximum(limit, largest // stage.plans.tensor_parallel_size))
-    whole: Integers = layers * (setting.dtype_bytes + setting.gradient_bytes)
-    return whole
+    return layers * (setting.dtype_bytes + setting.gradient_bytes)

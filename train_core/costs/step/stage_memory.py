@@ -70,8 +70,7 @@ def group_memory(stage: PricedStage) -> GroupMemory:
 
 def _held_from(stage: PricedStage, *, zero_stage: int) -> Integers:
     """Parameters of which a rank keeps something: all of its stage's, or its share from this stage of ZeRO on."""
-    held: Integers = np.where(stage.plans.zero_stage >= zero_stage, stage.owned_parameters, stage.parameters)
-    return held
+    return np.where(stage.plans.zero_stage >= zero_stage, stage.owned_parameters, stage.parameters)
 
 
 def _fully_sharded(stage: PricedStage, memory: GroupMemory, is_sharded: Booleans) -> GroupMemory:
@@ -100,10 +99,7 @@ def chunks_in_flight(plans: Plans, stage: Integers) -> Integers:
         "interleaved": 2 * (later - 1) + (v - 1) * group + 1,
         "zero-bubble": p,
     }
-    held: Integers = np.minimum(
-        np.choose(plans.schedule, [most[name] for name in SCHEDULES]), plans.num_micro_batches * v
-    )
-    return held
+    return np.minimum(np.choose(plans.schedule, [most[name] for name in SCHEDULES]), plans.num_micro_batches * v)
 
 
 def _logits_bytes(stage: PricedStage) -> Integers:
@@ -111,8 +107,7 @@ def _logits_bytes(stage: PricedStage) -> Integers:
         return np.asarray(0)
     # The loss at work has its logits in several copies, each waiting one in a single fp32 copy.
     of_all = stage.work.end.logits + _waiting_losses(stage.plans) * stage.work.kept_logits_bytes
-    held: Integers = np.where(stage.group.is_last, of_all, 0)
-    return held
+    return np.where(stage.group.is_last, of_all, 0)
 
 
 def _waiting_losses(plans: Plans) -> Integers:
@@ -154,8 +149,7 @@ def _output_being_sent(stage: PricedStage) -> Integers:
     """Bytes of the output that was sent last, which this trainer keeps until it sends something again."""
     if not _lets_outputs_go(stage):
         return np.asarray(0)
-    sent: Integers = np.where(_ends_whole(stage), 0, stage.work.held_hidden_bytes)
-    return sent
+    return np.where(_ends_whole(stage), 0, stage.work.held_hidden_bytes)
 
 
 def _lets_outputs_go(stage: PricedStage) -> bool:
@@ -166,22 +160,19 @@ def _lets_outputs_go(stage: PricedStage) -> bool:
 
 def _ends_whole(stage: PricedStage) -> Booleans:
     """Whether a stage sends no output: the last one, where it is one chunk."""
-    whole: Booleans = np.asarray(stage.group.is_last & (stage.plans.virtual_pipeline_size == 1))
-    return whole
+    return np.asarray(stage.group.is_last & (stage.plans.virtual_pipeline_size == 1))
 
 
 def _outputs_of_earlier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
     """Count the outputs of the last stage's chunks: the last chunk has none, as its backward pass follows at once."""
     is_cut = stage.group.is_last & (stage.plans.virtual_pipeline_size > 1)
-    outputs: Integers = np.where(is_cut, in_flight - 1, 0) * _output_bytes(stage)
-    return outputs
+    return np.where(is_cut, in_flight - 1, 0) * _output_bytes(stage)
 
 
 def _inputs_of_the_head(stage: PricedStage) -> Integers:
     """Return what the last stage keeps around the loss; inputs of the final norm and the head wait with each loss."""
     waiting = _waiting_losses(stage.plans) * 2 * stage.work.held_hidden_bytes
-    inputs: Integers = np.where(stage.group.is_last, stage.work.end.activations + waiting, 0)
-    return inputs
+    return np.where(stage.group.is_last, stage.work.end.activations + waiting, 0)
 
 
 def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers) -> Integers:
@@ -197,8 +188,7 @@ def _excess_in_heavier_chunks(stage: PricedStage, in_flight: Integers) -> Intege
     more = _kept_bytes_of(stage, each + 1) - light
     # Layers are taken to be alike here; what those without experts keep less is in the average that is counted already.
     average = (chunks * light + heavier * more) // chunks
-    excess: Integers = np.where(heavier > 0, in_flight * light + most * more - in_flight * average, 0)
-    return excess
+    return np.where(heavier > 0, in_flight * light + most * more - in_flight * average, 0)
 
 
 def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[Integers, Integers]:
@@ -226,8 +216,7 @@ def _deferred_weight_gradients(stage: PricedStage, output: Integers) -> tuple[In
 def _kept_by_layers(stage: PricedStage) -> Integers:
     """Bytes that the layers of one chunk keep for one micro-batch."""
     # Chunks of average length, since which of the uneven ones are in flight is added by `_excess_in_heavier_chunks`.
-    kept: Integers = stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
-    return kept
+    return stage.of_layers("kept_bytes") // stage.plans.virtual_pipeline_size
 
 
 def _kept_at_ends(stage: PricedStage) -> Integers:
@@ -260,8 +249,7 @@ def _being_sent_bytes(stage: PricedStage) -> Integers:
     held = (plans.pipeline_parallel_size > 1) & (plans.num_micro_batches > 2)
     if _lets_outputs_go(stage):  # several chunks hold an output in its place
         held = held & _ends_whole(stage)
-    sent: Integers = np.where(held & stage.setting.implementation.counted_moments, stage.work.held_hidden_bytes, 0)
-    return sent
+    return np.where(held & stage.setting.implementation.counted_moments, stage.work.held_hidden_bytes, 0)
 
 
 def _communication_bytes(stage: PricedStage) -> Integers:
@@ -311,8 +299,7 @@ def heavier_in_flight(plans: Plans, group: StageGroup, heavier: Integers, in_fli
         forward = _heavier_among_first(done + in_flight, period, run, is_late=is_first)
         counted.append(forward - _heavier_among_first(done, period, run, is_late=~is_first))
     one, other = counted
-    most: Integers = np.where(group.is_last, run, np.maximum(one, other))
-    return most
+    return np.where(group.is_last, run, np.maximum(one, other))
 
 
 def losses_of_smaller_groups(plans: Plans) -> Integers:
@@ -322,17 +309,13 @@ def losses_of_smaller_groups(plans: Plans) -> Integers:
     """
     m, p = plans.num_micro_batches, plans.pipeline_parallel_size
     smallest = smallest_group(m, p)
-    waiting: Integers = np.where(
-        smallest < largest_group(m, p), np.minimum(plans.virtual_pipeline_size - 1, smallest - 1), 0
-    )
-    return waiting
+    return np.where(smallest < largest_group(m, p), np.minimum(plans.virtual_pipeline_size - 1, smallest - 1), 0)
 
 
 def _heavier_among_first(passes: Integers, period: Integers, run: Integers, *, is_late: Booleans) -> Integers:
     """Heavier chunks among so many passes in one direction, where those of each period come late, or else early."""
     # Each whole period has a run in it, and the one that has begun has what of its run is done.
-    among: Integers = passes // period * run + np.clip(passes % period - np.where(is_late, period - run, 0), 0, run)
-    return among
+    return passes // period * run + np.clip(passes % period - np.where(is_late, period - run, 0), 0, run)
 
 
 def _kept_bytes_of(stage: PricedStage, layers: Integers) -> Integers:
@@ -340,5 +323,4 @@ def _kept_bytes_of(stage: PricedStage, layers: Integers) -> Integers:
     work = stage.work
     # The first of every n layers recomputes, so that their number is a quotient rounded up.
     repeating = by_distinct(stage.plans, "recompute_every", lambda fewer: -(-layers // fewer.recompute_every))
-    kept: Integers = repeating * work.layer.kept_bytes + (layers - repeating) * work.plain_layer.kept_bytes
-    return kept
+    return repeating * work.layer.kept_bytes + (layers - repeating) * work.plain_layer.kept_bytes

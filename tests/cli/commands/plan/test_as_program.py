@@ -33,8 +33,7 @@ def words_of(script: str, tmp_path: Path) -> list[str]:
     environment = {**os.environ, **meeting, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(["bash", "-n", "-c", script], check=True)
     ran = subprocess.run(["bash", "-eu", "-c", script], env=environment, cwd=tmp_path, capture_output=True, check=True)
-    words: list[str] = json.loads(ran.stdout)
-    return words
+    return json.loads(ran.stdout)
 
 
 def test_the_files_that_a_program_wants_are_written_by_the_shell(plan: Plan, tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ def plots_of(section: Section) -> list[Plot]:
 
 def drawn(plot: Plot, width: int = 700) -> str:
     """The picture as SVG, by the library with which the page draws it; a wrong specification is an error."""
-    svg: str = vl_convert.vegalite_to_svg({"width": width} | plot.spec)
-    return svg
+    return vl_convert.vegalite_to_svg({"width": width} | plot.spec)
 
 
 def table_of(section: Section, name: str) -> Table:

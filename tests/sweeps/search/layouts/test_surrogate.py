@@ -24,8 +24,7 @@ def plans(replay: Replay) -> Priced:
 @pytest.fixture(scope="module")
 def true_logs(replay: Replay, plans: Priced) -> Floats:
     space = replay.search.candidates.by_kind[0][0]  # type: ignore[attr-defined]
-    logs: Floats = np.log(InventedMachine(3).truth(space.setting, plans.plans).step_seconds)
-    return logs
+    return np.log(InventedMachine(3).truth(space.setting, plans.plans).step_seconds)
 
 
 def seen_of(plans: Priced, logs: Floats, rows: Integers) -> Seen:
