@@ -72,6 +72,18 @@ def planned_points(space: Space, parts: ExperimentParts, plan: SearchPlan) -> li
     return points + list(islice(_probes(space, best, parts), plan.num_probes))
 
 
+def fastest_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Strategy:
+    """Return the fastest plan of the space that the trainer runs, whether or not its stages have equal layers.
+
+    Raises:
+        InfeasiblePlan: as for `planned_points`.
+    """
+    best = _best(space, parts, 1, is_even=False)
+    if not best:
+        raise _empty_error(space, parts, plan)
+    return best[0]
+
+
 def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
     """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
     shown = f"of {parts.model.name} on {space.world_size} devices that fits"
@@ -90,9 +102,9 @@ def _place(rank: int) -> str:
     return "the fastest" if rank == 0 else f"number {rank + 1}"
 
 
-def _best(space: Space, parts: ExperimentParts, top_k: int) -> list[Strategy]:
+def _best(space: Space, parts: ExperimentParts, top_k: int, *, is_even: bool = True) -> list[Strategy]:
     """The fastest strategies that the trainer runs, fastest first."""
-    kinds = (kind for kind in kinds_of(space) if not _refuses_kind(parts.trainer, kind))
+    kinds = (kind for kind in kinds_of(space, is_even=is_even) if not _refuses_kind(parts.trainer, kind))
     of_all_kinds = [timed for kind in kinds for timed in _fastest_runnable(kind, parts, top_k)]
     ordered = [strategy for _, strategy in sorted(of_all_kinds, key=lambda timed: timed[0])]
     # Each ZeRO stage was searched on its own, so that the plans of a single replica came once for each of them.
@@ -114,16 +126,20 @@ def _at_plain_zero_stage(strategy: Strategy) -> Strategy:
     return strategy if strategy.num_replicas > 1 else strategy.with_values(zero_stage=0)
 
 
-def kinds_of(space: Space) -> Iterator[Space]:
+def kinds_of(space: Space, *, is_even: bool = True) -> Iterator[Space]:
     """The space schedule by schedule and ZeRO stage by ZeRO stage, plainest first.
 
     Each kind is searched on its own, since the fastest plans of all may be of a kind that the trainer refuses together
     with what else is configured, and would leave no room for others.
+
+    Args:
+        is_even: spread layers evenly, unless they are pinned: several plans are wanted, which are to differ in more.
     """
+    layers = {"layers_per_stage": None} if is_even else {}
     stages = space.allowed_values("zero_stage", list(range(MOST_ZERO_STAGE + 1)))
     for schedule, zero_stage in product(searched_schedules(space), stages):
         kind = {"schedule": schedule, "zero_stage": zero_stage}
-        yield replace(space, pinned={"layers_per_stage": None, **space.pinned, **kind})
+        yield replace(space, pinned={**layers, **space.pinned, **kind})
 
 
 def _fastest_runnable(space: Space, parts: ExperimentParts, top_k: int) -> list[tuple[float, Strategy]]:

@@ -24,7 +24,7 @@ from launcher.command_trainer.start import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
 from sweeps.planner import choose
-from sweeps.planner.points import planned_points, refusal_of
+from sweeps.planner.points import fastest_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
@@ -111,10 +111,11 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
-    one = wanted.settings.search.model_copy(update={"kind": "planner", "top_k": 1, "num_probes": 0})
-    experiment = planned_points(best.space, parts, one)[0].strategy.experiment(parts)
-    predicted = estimate(experiment, setting.implementation)
     refusal = refusal_of(best.strategy, parts)
+    search = wanted.settings.search.model_copy(update={"kind": "planner"})
+    strategy = best.strategy if refusal is None else fastest_plan(best.space, parts, search)
+    experiment = strategy.experiment(parts)
+    predicted = estimate(experiment, setting.implementation)
     share = predicted.step_seconds / best.step_seconds - 1
     notes = []
     if refusal is not None and share > 0:

@@ -17,6 +17,7 @@ from sweeps.planner.request import request
 from tests.cli.commands.plan.conftest import GPT_22B, Plan
 from tests.composed import composed
 
+EVEN = "parallel.layers_per_stage=null"
 ONE_PLAN = (
     *("parallel.tensor_parallel_size=8", "parallel.pipeline_parallel_size=1", "parallel.zero_stage=3"),
     *("parallel.sequence_parallel=true", "batch.micro_batch_size=1", "parallel.recompute=full"),
@@ -131,6 +132,16 @@ def test_the_best_plan_that_the_program_can_carry_out_is_printed_and_the_best_of
     assert 100 < float(rate[1]) < 312  # an A100's peak; 0.27 before
 
 
+def test_a_plan_with_a_pinned_value_is_no_faster_than_the_best_of_all(plan: Plan) -> None:
+    job = ("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=512", "--devices", "64")
+    searched = (*job, "--as", "torchtitan", "parallel.pipeline_parallel_size=4", "parallel.recompute=none")
+    seconds = [
+        float(plan(*searched, *pinned).partition("not measured: ")[2].split()[0])
+        for pinned in ((), ("parallel.layers_per_stage=[8,9,9,6]",))
+    ]
+    assert seconds[0] <= seconds[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -159,7 +170,7 @@ def test_a_command_says_how_much_memory_its_plan_needs_and_whether_that_is_nearl
     plan: Plan, gib: int, is_tight: bool
 ) -> None:
     sizes = ("parallel.tensor_parallel_size=4", "parallel.pipeline_parallel_size=2", "batch.micro_batch_size=8")
-    others = ("parallel.zero_stage=1", "parallel.sequence_parallel=true", "parallel.recompute=none")
+    others = ("parallel.zero_stage=1", "parallel.sequence_parallel=true", "parallel.recompute=none", EVEN)
     device = (f"cluster.device.memory_bytes={gib * 2**30}", "parallel.virtual_pipeline_size=1")
     printed = plan(*GPT_22B, *sizes, *others, *device, "--as", "megatron-lm")
     comments = " ".join(line.strip("# ") for line in printed.splitlines() if line.startswith("#"))
