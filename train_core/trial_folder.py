@@ -145,7 +145,7 @@ class JobFolder:
 def is_held(lock: Path) -> bool:
     """True if a process holds the lock (flock) now. One that is got here is let go at once."""
     try:
-        descriptor = os.open(lock, os.O_RDWR)
+        descriptor = _open_to_lock(lock)
     except OSError:
         return False
     try:
@@ -157,6 +157,13 @@ def is_held(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _open_to_lock(lock: Path) -> int:
+    try:
+        return os.open(lock, os.O_RDWR)  # NFS gives no lock to who may only read
+    except PermissionError:
+        return os.open(lock, os.O_RDONLY)
 
 
 class TrialFolder(JobFolder):
