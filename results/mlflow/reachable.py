@@ -13,6 +13,7 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from conf.credentials import hide_credentials, without_credentials
 from conf.errors import UsageError
@@ -42,6 +43,7 @@ def require_server(uri: str) -> None:
     if not uri.startswith(("http://", "https://")):
         return
     address = without_credentials(uri)
+    pass_proxy_by(address)
     try:
         with urllib.request.urlopen(address.rstrip("/") + "/health", timeout=REACH_SECONDS):
             return
@@ -50,10 +52,34 @@ def require_server(uri: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(
-            f"tracking.uri = {address!r}: no MLflow server answers ({reason})",
+            f"tracking.uri = {address!r}: no MLflow server answers{_through_proxy(address)} ({reason})",
             "Start it or correct the address, then import again with the report command: the sweep's folders keep"
             " everything.",
         ) from None
+
+
+def pass_proxy_by(address: str) -> None:
+    """Have this process and its children reach a server on loopback themselves: a proxy has a loopback of its own."""
+    place = urlsplit(address)
+    host, is_proxied = (
+        place.hostname or "",
+        urllib.request.getproxies() and not urllib.request.proxy_bypass(place.netloc),
+    )
+    if not (is_proxied and (host.startswith("127.") or host in ("localhost", "::1"))):
+        return
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    added = [known] if known else []
+    added += [host, f"[{host}]"] if ":" in host else [host]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(added)
+
+
+def _through_proxy(address: str) -> str:
+    """Words that name the proxy by which the environment has the address reached; empty where there is none."""
+    place = urlsplit(address)
+    proxy = urllib.request.getproxies().get(place.scheme)
+    if proxy is None or urllib.request.proxy_bypass(place.netloc):
+        return ""
+    return f" through the proxy {without_credentials(proxy)} of {place.scheme}_proxy"
 
 
 def require_entry(client: MlflowClient, uri: str) -> None:
