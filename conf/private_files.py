@@ -66,12 +66,17 @@ def require_own_folders(path: Path) -> None:
 
 def unreadable(path: Path, why: str) -> UsageError:
     """Return the error of what is there and may not be read: it says whose it is, and what to do."""
-    blocked = next(place for place in (path, *path.absolute().parents) if _uid_of(place) is not None)
+    blocked = existing_part(path)
     owner = owner_of(blocked)
     give = f"`chmod -R {'g' if owner else 'u'}+rX {blocked}`"
     whose = f" ({why}): {blocked} belongs to {owner}" if owner else f" ({why})"
     remedy = f"Have {owner} give {give}" if owner else f"Give {give}"
     return UsageError(f"{path} cannot be read{whose}", f"{remedy}: without it, nothing is told or done.")
+
+
+def existing_part(path: Path) -> Path:
+    """The file or folder itself, or the folder above it that is nearest and there, as far as this user may see."""
+    return next(place for place in (path, *path.absolute().parents) if _uid_of(place) is not None)
 
 
 def owner_of(path: Path) -> str | None:
