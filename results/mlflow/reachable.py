@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from conf.credentials import hide_credentials, without_credentials
 from conf.errors import UsageError
+from conf.private_files import owner_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -116,6 +117,8 @@ def require_sqlite(path: Path) -> None:
     """
     if not path.exists():
         return
+    for place in (path, path.parent):  # SQLite writes a journal beside it
+        require_writable(place)
     try:
         with closing(sqlite3.connect(path, timeout=REACH_SECONDS)) as store:
             store.execute("BEGIN IMMEDIATE")
@@ -127,6 +130,23 @@ def require_sqlite(path: Path) -> None:
             f"The MLflow store {path} cannot be opened ({error})",
             f"{KEPT}: move a damaged store aside, and `trisweep reindex` makes it anew.",
         ) from None
+
+
+def require_writable(path: Path) -> None:
+    """Tell a part of the store that this user may not write from one that is damaged.
+
+    Raises:
+        UsageError: it is there, and may not be read and written; says whose it is.
+    """
+    if not path.exists() or os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        return
+    owner = owner_of(path)
+    whose, give = (f": {path} belongs to {owner}", f"Have {owner} give") if owner else ("", "Give")
+    elsewhere = "`trisweep report NAME --out FOLDER` does without it"
+    raise UsageError(
+        f"The MLflow store in {path if path.is_dir() else path.parent} may not be written{whose}",
+        f"{give} `chmod {'g' if owner else 'u'}+rw {path}`; {elsewhere}. {KEPT}.",
+    )
 
 
 def require_database(uri: str) -> None:
