@@ -94,6 +94,8 @@ _add(ui.ui)
 def main() -> None:
     """Run a command. What went wrong is one message and exit code 2, never a traceback."""
     keep_private()
+    if sys.stdout is None:  # closed, as by `>&-`; the next file that is opened would else get all that is printed
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (stays open until the end)
     try:
         sys.exit(app(standalone_mode=False) or 0)  # else Typer would print its own complaints, in a box
     except WrongArguments as error:

@@ -88,6 +88,22 @@ def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command)
 
 
 @pytest.mark.slow
+def test_a_width_of_nothing_is_no_width(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from cli.entry import main; main()", "list"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "0"}
+    )
+    assert "sweep" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_document_for_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -c 'from cli.entry import main; main()' list --json >&-"
+    done = subprocess.run(command, cwd=tmp_path, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from cli.entry import main; main()", "plan", "smoke"]
