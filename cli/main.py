@@ -40,8 +40,7 @@ from cli.commands.init import command as init
 from cli.commands.plan import command as plan
 from cli.commands.status import command as status
 from cli.commands.sweep import command as sweep
-from cli.output.console import complaints, heading
-from conf.credentials import hide_credentials
+from cli.output.console import print_complaint
 from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
 from conf.private_files import existing_part, keep_private, owner_of
 
@@ -146,7 +145,5 @@ def _stdout_is_written() -> bool:
 def _complain(message: str) -> NoReturn:
     if not message:  # help was printed in its place
         sys.exit(EXIT_USAGE)
-    line = heading("trisweep:", f" {hide_credentials(message)}")
-    line.stylize("red", 0, len("trisweep:"))
-    complaints.print(line)
+    print_complaint(message)
     sys.exit(EXIT_USAGE)

@@ -73,6 +73,13 @@ def heading(head: str, rest: str) -> Text:
     return Text.assemble((head, "bold"), rest)
 
 
+def print_complaint(message: str) -> None:
+    """Print what went wrong as the one message of a command, on stderr."""
+    line = heading("trisweep:", f" {hide_credentials(message)}")
+    line.stylize("red", 0, len("trisweep:"))
+    complaints.print(line)
+
+
 def shown_path(path: Path) -> str:
     """The path relative to the current folder, if it lies below that."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
