@@ -106,6 +106,9 @@ def _make_tables(database: Path) -> None:
     """
     if database.exists():
         return
+    if {"'", '"'} <= set(here := os.fspath(Path.cwd())):  # MLflow writes the folder into SQL as Python would quote it
+        problem = f"MLflow can make no store while the current folder is {here}, whose path holds both ' and \""
+        raise UsageError(problem, "Give the command in another folder, and name this one with output_dir=PATH.")
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory(prefix="trisweep-mlflow-") as folder:

@@ -300,6 +300,16 @@ def test_a_store_that_may_not_be_written_is_not_called_damaged(
     assert "damaged" not in str(error.value)
 
 
+def test_a_folder_that_mlflow_cannot_quote_is_said_before_it_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "an 'odd\" folder").mkdir()
+    monkeypatch.chdir(tmp_path / "an 'odd\" folder")
+    with pytest.raises(UsageError, match=r"MLflow can make no store .* folder, whose path holds both ' and \""):
+        connect(SQLITE, tmp_path)
+    assert not database_path(tmp_path).exists()
+
+
 def test_a_database_server_that_does_not_answer_is_one_message_within_seconds(
     write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
