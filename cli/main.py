@@ -41,15 +41,14 @@ from cli.commands.plan import command as plan
 from cli.commands.status import command as status
 from cli.commands.sweep import command as sweep
 from cli.output.console import print_complaint
-from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
+from conf.errors import EXIT_FAILED, EXIT_USAGE, FULL_ERRORS, TrisweepError
 from conf.private_files import existing_part, keep_private, owner_of
 
 # These are mistakes of the user's or of the disk. Any other OSError is a defect of ours and keeps its traceback.
 FOLDER_ERRORS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, *FULL_ERRORS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
     *(errno.ENAMETOOLONG, errno.ELOOP),
 )
-FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 # A file server that fails or has lost this machine says so; the same folder may serve again in a while.
 SERVER_ERRORS = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN)
 
