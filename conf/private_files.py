@@ -64,14 +64,16 @@ def require_own_folders(path: Path) -> None:
             raise UsageError(problem, f"Look at what is there, then: chmod go-w {above}, {elsewhere}.")
 
 
-def unreadable(path: Path, why: str) -> UsageError:
+def unreadable(path: Path, error: OSError) -> UsageError:
     """Return the error of what is there and may not be read: it says whose it is, and what to do."""
     blocked = existing_part(path)
     owner = owner_of(blocked)
     give = f"`chmod -R {'g' if owner else 'u'}+rX {blocked}`"
-    whose = f" ({why}): {blocked} belongs to {owner}" if owner else f" ({why})"
+    whose = f": {'it' if blocked == path else blocked} belongs to {owner}" if owner else ""
     remedy = f"Have {owner} give {give}" if owner else f"Give {give}"
-    return UsageError(f"{path} cannot be read{whose}", f"{remedy}: without it, nothing is told or done.")
+    return UsageError(
+        f"{path} cannot be read ({error.strerror}){whose}", f"{remedy}: without it, nothing is told or done."
+    )
 
 
 def existing_part(path: Path) -> Path:

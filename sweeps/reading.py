@@ -349,7 +349,7 @@ class Reading:
         try:
             return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (a Path for each name takes long)
         except PermissionError as error:
-            raise unreadable(self.folder.path, error.strerror) from None
+            raise unreadable(self.folder.path, error) from None
         except OSError:
             return frozenset()
 

@@ -266,7 +266,7 @@ class SweepFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except PermissionError as error:
-            raise unreadable(output_dir, error.strerror) from None
+            raise unreadable(output_dir, error) from None
         return [
             cls(output_dir / each) for each in names if fnmatchcase(each, name) and _may_hold_sweep(output_dir / each)
         ]
@@ -332,7 +332,7 @@ class SweepFolder:
         try:
             return record_of(self.record.read_text(errors="replace"))
         except PermissionError as error:
-            raise unreadable(self.record, error.strerror) from None
+            raise unreadable(self.record, error) from None
         except OSError as error:
             problem = f"{self.record} cannot be read ({error.strerror})"
             raise UsageError(problem, "Make it readable, or move it aside and run the sweep again.") from None

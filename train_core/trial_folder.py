@@ -115,7 +115,7 @@ class JobFolder:
             self.put_aside(path)
             return None
         except PermissionError as error:  # what another user has measured is not measured again
-            raise unreadable(path, error.strerror) from None
+            raise unreadable(path, error) from None
         except OSError:  # not there, or just being replaced on a network file system
             return None
         found = _parse(model, content)
@@ -285,7 +285,7 @@ class TrialFolder(JobFolder):
             self.put_aside(self.metrics)
             return b""
         except PermissionError as error:
-            raise unreadable(self.metrics, error.strerror) from None
+            raise unreadable(self.metrics, error) from None
         except OSError:
             return b""
 

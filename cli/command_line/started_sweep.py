@@ -52,7 +52,7 @@ def _folder_at(path: Path) -> SweepFolder | None:
     try:
         return SweepFolder(path.absolute()) if (path / RECORD).is_file() else None
     except PermissionError as error:
-        raise unreadable(path / RECORD, error.strerror) from None
+        raise unreadable(path / RECORD, error) from None
 
 
 def _folder_in(output_dir: Path, name: str) -> SweepFolder | None:

@@ -59,7 +59,7 @@ def read_attempts(folder: JobFolder) -> tuple[EndedAttempt, ...]:
     try:
         lines = folder.attempts.read_text(errors="replace").splitlines()
     except PermissionError as error:
-        raise unreadable(folder.attempts, error.strerror) from None
+        raise unreadable(folder.attempts, error) from None
     except OSError:
         return ()
     return tuple(attempt for line in lines if (attempt := _parse(line)))
