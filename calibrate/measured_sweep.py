@@ -49,7 +49,12 @@ def measured_sweep(composition: Composition) -> MeasuredSweep:
             raise unreadable[0]
         problem = f"No sweep {name} with trials on cluster {chosen} has been started in {root}"
         raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen}`.")
-    return max(on_it, key=lambda each: each.sweep.folder.record.stat().st_mtime)
+    return max(on_it, key=_preference)
+
+
+def _preference(measured: MeasuredSweep) -> tuple[bool, float]:
+    folder = measured.sweep.folder
+    return folder.is_own_of(measured.sweep.record), folder.time_of_plan()
 
 
 def _measured_sweep_in(folder: SweepFolder) -> MeasuredSweep:

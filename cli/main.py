@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -39,14 +40,13 @@ from cli.commands.init import command as init
 from cli.commands.plan import command as plan
 from cli.commands.status import command as status
 from cli.commands.sweep import command as sweep
-from cli.output.console import complaints, heading
-from conf.credentials import hide_credentials
-from conf.errors import EXIT_FAILED, EXIT_USAGE, TrisweepError
-from conf.private_files import keep_private
+from cli.output.console import print_complaint
+from conf.errors import EXIT_FAILED, EXIT_USAGE, FULL_ERRORS, TrisweepError
+from conf.private_files import existing_part, keep_private, owner_of
 
 # These are mistakes of the user's or of the disk. Any other OSError is a defect of ours and keeps its traceback.
 FOLDER_ERRORS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, *FULL_ERRORS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
     *(errno.ENAMETOOLONG, errno.ELOOP),
 )
 # A file server that fails or has lost this machine says so; the same folder may serve again in a while.
@@ -92,6 +92,8 @@ _add(ui.ui)
 def main() -> None:
     """Run a command. What went wrong is one message and exit code 2, never a traceback."""
     keep_private()
+    if sys.stdout is None:  # closed, as by `>&-`; the next file that is opened would else get all that is printed
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (stays open until the end)
     try:
         sys.exit(app(standalone_mode=False) or 0)  # else Typer would print its own complaints, in a box
     except WrongArguments as error:
@@ -107,9 +109,26 @@ def main() -> None:
             raise
         if error.filename is None and not _stdout_is_written():
             _complain(f"What the command printed could not be written: {error.strerror}.")
-        again = "Give the command again once the file system works: what is done is not done twice. Or choose"
-        remedy = again if error.errno in SERVER_ERRORS else "Choose"
-        _complain(f"{error.filename or 'output_dir'}: {error.strerror}. {remedy} another folder with output_dir=PATH.")
+        _complain(f"{error.filename or 'output_dir'}: {error.strerror}. {_remedy_of(error)}")
+
+
+def _remedy_of(error: OSError) -> str:
+    """What to do about a folder or its disk. A sweep that was started stays where it is, whoever looks at it."""
+    from sweeps.trial import RECORD
+
+    path = Path(str(error.filename or "")).absolute()
+    records = (os.path.exists(above / RECORD) for above in path.parents)  # noqa: PTH110 (asks, and raises nothing)
+    is_started = any(records) or any(path.parent.glob(f"*/{RECORD}"))
+    if error.errno in FULL_ERRORS:
+        return "Free space there, and give the same command again: what is done is not done twice."
+    if error.errno in SERVER_ERRORS:
+        again = "Give the command again once the file system works: what is done is not done twice."
+        return again if is_started else f"{again} Or choose another folder with output_dir=PATH."
+    if not is_started:
+        return "Choose another folder with output_dir=PATH."
+    if error.errno in (errno.EACCES, errno.EPERM) and (owner := owner_of(existing_part(path))):
+        return f"It belongs to {owner}, whose sweep it is: have {owner} do it, or let you write there."
+    return "Correct that, and give the same command again: what is done is not done twice."
 
 
 def _stdout_is_written() -> bool:
@@ -125,7 +144,5 @@ def _stdout_is_written() -> bool:
 def _complain(message: str) -> NoReturn:
     if not message:  # help was printed in its place
         sys.exit(EXIT_USAGE)
-    line = heading("trisweep:", f" {hide_credentials(message)}")
-    line.stylize("red", 0, len("trisweep:"))
-    complaints.print(line)
+    print_complaint(message)
     sys.exit(EXIT_USAGE)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,10 @@ def _problem(error: yaml.YAMLError) -> str:
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 """Exit codes of every command and rank: the work went wrong, the request was wrong, somebody pressed Ctrl-C (128 plus
 the number of SIGINT, as shells report it)."""
+
+
+FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+"""The numbers of the system's errors for a disk, or a quota on it, that is full."""
 
 
 class TrisweepError(Exception):

@@ -64,6 +64,41 @@ def require_own_folders(path: Path) -> None:
             raise UsageError(problem, f"Look at what is there, then: chmod go-w {above}, {elsewhere}.")
 
 
+def unreadable(path: Path, error: OSError) -> UsageError:
+    """Return the error of what is there and may not be read: it says whose it is, and what to do."""
+    blocked = existing_part(path)
+    owner = owner_of(blocked)
+    give = f"`chmod -R {'g' if owner else 'u'}+rX {blocked}`"
+    whose = f": {'it' if blocked == path else blocked} belongs to {owner}" if owner else ""
+    remedy = f"Have {owner} give {give}" if owner else f"Give {give}"
+    return UsageError(
+        f"{path} cannot be read ({error.strerror}){whose}", f"{remedy}: without it, nothing is told or done."
+    )
+
+
+def existing_part(path: Path) -> Path:
+    """The file or folder itself, or the folder above it that is nearest and there, as far as this user may see."""
+    return next(place for place in (path, *path.absolute().parents) if _uid_of(place) is not None)
+
+
+def owner_of(path: Path) -> str | None:
+    """The name of another user to whom the file or folder belongs; None where it is the user's own, or is not there."""
+    uid = _uid_of(path)
+    if uid is None or uid == os.geteuid():
+        return None
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _uid_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
 def _is_alone_in(group: int) -> bool:
     """True if the group is the user's own, which many systems give each user, so that it lets in nobody else."""
     try:

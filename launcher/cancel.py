@@ -38,7 +38,7 @@ def cancel_sweep(sweep: Sweep) -> int:
         how many trials were queued or running.
 
     Raises:
-        UsageError: Slurm does not answer, or the sweep runs on another machine.
+        UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
     """
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
@@ -49,12 +49,13 @@ def cancel_sweep(sweep: Sweep) -> int:
     if begun is not None and begun.on_slurm:
         journal.append(Cancelled(trial_id=None))
     else:
+        _require_own([*_sweep_process(sweep.folder), *_controllers(here)])
         _end_sweep_process(sweep.folder)
     if allocation := live_job(sweep.folder.allocation):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
     by_job = read_submission(sweep.folder.controller)
     cancel_jobs([by_job] if by_job else [])
-    end_trees(controller for job in here if (controller := controller_of(job)))
+    end_trees(_controllers(here))
     # Read only now: until it ended the other process may have submitted trials, and asked ones may have come.
     readings = Sweep.stored_in(sweep.folder).read()
     in_slurm = [reading.submission for reading in readings if reading.submission and reading.is_silent_in_slurm]
@@ -65,17 +66,18 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     """End these trials alone, for good, and return the ids of those that had not ended.
 
     Raises:
-        UsageError: Slurm does not answer.
+        UsageError: Slurm does not answer, or the trials run as another user.
     """
     readings = [sweep.read_trial(trial) for trial in trials if trial.experiment is not None]
     open_trials = [reading for reading in readings if reading.measurement is None]
+    jobs = [reading.submission for reading in open_trials if reading.submission]
+    _require_own(_controllers(jobs))
     # Whoever carries the sweep out finds this, writes down how the trials ended, and starts none of them again.
     Journal(sweep.folder.journal).append(*(Cancelled(trial_id=reading.name) for reading in open_trials))
-    jobs = [reading.submission for reading in open_trials if reading.submission]
     in_slurm = set(cancel_jobs([job for job in jobs if job.executor != "local"]))
     is_free = holder(sweep.folder) is None
     if is_free:  # else the sweep's process ends its own, and writes down why
-        end_trees(controller for job in jobs if (controller := controller_of(job)))
+        end_trees(_controllers(jobs))
     for each in open_trials:
         if each.job_id in in_slurm or (is_free and not each.is_in_slurm):
             started = each.submission.submitted if each.submission else time.time()
@@ -115,19 +117,44 @@ def _runs_here(reading: TrialReading) -> bool:
     return is_open and is_running_here(reading.folder, reading.submission)
 
 
-def _end_sweep_process(folder: SweepFolder) -> None:
-    """Interrupt the process that runs the sweep, which then ends its jobs in order."""
+def _controllers(jobs: Sequence[Submission]) -> list[psutil.Process]:
+    return [controller for job in jobs if (controller := controller_of(job))]
+
+
+def _sweep_process(folder: SweepFolder) -> list[psutil.Process]:
+    """The process that runs the sweep on this machine, if one does and is another than this."""
     sweep = holder(folder)
     # A process id of 0 means that the holder has taken the lock, but has not written its id into it yet.
     if sweep is None or sweep.pid in (0, os.getpid()):
-        return
+        return []
     if not sweep.is_here:
         problem = f"The sweep is run by process {sweep.pid} on {sweep.hostname}"
         raise UsageError(problem, f"Cancel it on {sweep.hostname}.")
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(sweep.pid)
-        process.send_signal(signal.SIGINT)
-        process.wait(SWEEP_END_SECONDS)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [psutil.Process(sweep.pid)]
+    return []
+
+
+def _require_own(processes: Sequence[psutil.Process]) -> None:
+    """Refuse before anything is ended, where this user may not end all of it.
+
+    Raises:
+        UsageError: one of the processes is another user's.
+    """
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if os.geteuid() not in (0, process.uids().real):
+                who = process.username()
+                problem = f"The sweep is run by user {who} (process {process.pid})"
+                raise UsageError(problem, f"Only {who} or root can cancel it.")
+
+
+def _end_sweep_process(folder: SweepFolder) -> None:
+    """Interrupt the process that runs the sweep, which then ends its jobs in order."""
+    for process in _sweep_process(folder):
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGINT)
+            process.wait(SWEEP_END_SECONDS)
 
 
 def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:

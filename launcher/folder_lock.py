@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from conf.errors import ConfigError, UsageError
+from conf.errors import FULL_ERRORS, ConfigError, UsageError
+from conf.private_files import owner_of
 from train_core.trial_folder import is_held
 from train_core.whole_files import write_atomically
 
@@ -100,8 +101,16 @@ def _open_lock(folder: Lockable) -> int:
         return os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"
-        remedy = "Choose another with output_dir=PATH."
-        raise ConfigError("output_dir", str(folder.path.parent), problem, remedy) from None
+        raise ConfigError("output_dir", str(folder.path.parent), problem, _remedy_of(error, folder.path)) from None
+
+
+def _remedy_of(error: OSError, path: Path) -> str:
+    another = "hoose another with output_dir=PATH."
+    if error.errno in FULL_ERRORS:
+        return f"Free space there, and give the same command again, or c{another}"
+    if isinstance(error, PermissionError) and (owner := owner_of(path)):
+        return f"{path.name} belongs to {owner}: have {owner} go on with it, or c{another}"
+    return f"C{another}"
 
 
 def _in_use_error(folder: Lockable) -> UsageError:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import label_of_point
+from conf.private_files import unreadable
 from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.folder.submission import Submission, last_line, log_of, read_submission
 from sweeps.trial import Trial
@@ -347,6 +348,8 @@ class Reading:
         _ = self.submission, self._stored_measurement
         try:
             return frozenset(os.listdir(self.folder.path))  # noqa: PTH208 (a Path for each name takes long)
+        except PermissionError as error:
+            raise unreadable(self.folder.path, error) from None
         except OSError:
             return frozenset()
 

@@ -6,7 +6,9 @@ sets them apart, on the disk and in memory."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +18,7 @@ from pydantic_core import from_json, to_json
 
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
+from conf.private_files import unreadable
 from conf.types.schema import Frozen, Value
 from conf.types.sites import TrackingSpec
 from conf.types.sweep_spec import Objective, SweepSpec
@@ -253,32 +256,63 @@ class SweepFolder:
 
     @classmethod
     def started_in(cls, output_dir: Path, name: str) -> list[SweepFolder]:
-        """The folders below `output_dir` whose name matches, where a sweep was started."""
-        return [cls(record.parent) for record in output_dir.glob(f"{name}/{RECORD}")]
+        """The folders in `output_dir` whose name matches, where a sweep was started, or whose content may not be seen.
+
+        Raises:
+            UsageError: `output_dir` may not be read.
+        """
+        try:
+            names = os.listdir(output_dir)  # noqa: PTH208 (a Path for each name takes long)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError as error:
+            raise unreadable(output_dir, error) from None
+        return [
+            cls(output_dir / each) for each in names if fnmatchcase(each, name) and _may_hold_sweep(output_dir / each)
+        ]
 
     @classmethod
     def planned_last(cls, output_dir: Path, name: str, place: str = "*") -> SweepFolder | None:
         """The folder of the sweep of that name, at that place, which was planned last; None where there is none.
+
+        Copies that were given another name come last: no command for the sweep writes them.
 
         Raises:
             UsageError: its record cannot be read, or none can whose folder may be that of the sweep.
         """
         started = cls.started_in(output_dir, f"{name}-{place}")
         # A record is written when its sweep is planned, so that the youngest is that of the last command.
-        youngest_first = sorted(started, key=lambda folder: folder.record.stat().st_mtime, reverse=True)
-        unreadable: UsageError | None = None
+        youngest_first = sorted(started, key=cls.time_of_plan, reverse=True)
+        renamed: SweepFolder | None = None
+        unread: UsageError | None = None
         for folder in youngest_first:
             try:
-                if folder.read_record().name == name:
+                record = folder.read_record()
+                if record.name == name and folder.is_own_of(record):
                     return folder
+                if record.name == name:
+                    renamed = renamed or folder
             except UsageError as error:
                 # The folder of a sweep with a longer name, such as lr-fine beside lr, matches too.
                 if "-" not in folder.path.name.removeprefix(f"{name}-"):
                     raise
-                unreadable = unreadable or error
-        if unreadable is not None:
-            raise unreadable
-        return None
+                unread = unread or error
+        if renamed is None and unread is not None:
+            raise unread
+        return renamed
+
+    def time_of_plan(self) -> float:
+        """When the record was written, in the file system's time; 0.0 where that may not be seen."""
+        try:
+            return self.record.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def is_own_of(self, record: SweepRecord) -> bool:
+        """True if commands for the sweep work in a folder of this name, and not in one that was renamed or copied."""
+        clusters = {trial.experiment.cluster.name for trial in record.trials if trial.experiment is not None}
+        places = {"proxy"} if record.mode == "proxy" else clusters
+        return self.path.name in {f"{record.name}-{place}" for place in places}
 
     def trial(self, trial_id: str) -> TrialFolder:
         return TrialFolder(self.trials / trial_id)
@@ -297,6 +331,8 @@ class SweepFolder:
         """
         try:
             return record_of(self.record.read_text(errors="replace"))
+        except PermissionError as error:
+            raise unreadable(self.record, error) from None
         except OSError as error:
             problem = f"{self.record} cannot be read ({error.strerror})"
             raise UsageError(problem, "Make it readable, or move it aside and run the sweep again.") from None
@@ -305,6 +341,14 @@ class SweepFolder:
                 f"{self.record} cannot be read ({_where(error)})",
                 "Run the sweep again: it writes this file anew, with its own points; no measurement is lost.",
             ) from None
+
+
+def _may_hold_sweep(folder: Path) -> bool:
+    """True if a sweep was started in the folder; also if that may not be seen, and it is called as a sweep's is."""
+    try:
+        return (folder / RECORD).exists()
+    except PermissionError:
+        return "-" in folder.name
 
 
 def _where(error: Exception) -> str:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from conf.plan.experiment import Experiment
+from conf.private_files import unreadable
 from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
 from train_core.whole_files import append_whole, replacing, write_atomically
@@ -103,12 +104,18 @@ class JobFolder:
             path.unlink(missing_ok=True)
 
     def read(self, model: type[Model], path: Path) -> Model | None:
-        """Read a file of this folder; None where it is not there, or is damaged and has been put aside."""
+        """Read a file of this folder; None where it is not there, or is damaged and has been put aside.
+
+        Raises:
+            UsageError: it is there, and this user may not read it.
+        """
         try:
             content = _content(path)
         except IsADirectoryError:
             self.put_aside(path)
             return None
+        except PermissionError as error:  # what another user has measured is not measured again
+            raise unreadable(path, error) from None
         except OSError:  # not there, or just being replaced on a network file system
             return None
         found = _parse(model, content)
@@ -138,7 +145,7 @@ class JobFolder:
 def is_held(lock: Path) -> bool:
     """True if a process holds the lock (flock) now. One that is got here is let go at once."""
     try:
-        descriptor = os.open(lock, os.O_RDWR)
+        descriptor = _open_to_lock(lock)
     except OSError:
         return False
     try:
@@ -150,6 +157,13 @@ def is_held(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _open_to_lock(lock: Path) -> int:
+    try:
+        return os.open(lock, os.O_RDWR)  # NFS gives no lock to who may only read
+    except PermissionError:
+        return os.open(lock, os.O_RDONLY)
 
 
 class TrialFolder(JobFolder):
@@ -270,6 +284,8 @@ class TrialFolder(JobFolder):
         except IsADirectoryError:
             self.put_aside(self.metrics)
             return b""
+        except PermissionError as error:
+            raise unreadable(self.metrics, error) from None
         except OSError:
             return b""
 

@@ -42,8 +42,10 @@ def replacing(path: Path, *, keep_existing: bool = False, durable: bool = True) 
             _put_unless_there(draft, path)
         else:
             draft.replace(path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a disk that is full does not say of which file
         raise
 
 
@@ -76,7 +78,8 @@ def append_whole(path: Path, text: str) -> None:
         try:
             while left:  # a nearly full disk takes a part first, and refuses the rest
                 left = left[file.write(left) :]
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 file.truncate(before)
+            error.filename = str(path)
             raise

@@ -10,6 +10,7 @@ from cli.command_line.arguments import composition_of
 from conf.errors import UsageError
 from conf.folders import options
 from conf.nearest import listed
+from conf.private_files import unreadable
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -48,14 +49,18 @@ def started_sweep(name: str, overrides: Sequence[str] | None) -> tuple[SweepFold
 def _folder_at(path: Path) -> SweepFolder | None:
     from sweeps.trial import RECORD, SweepFolder
 
-    return SweepFolder(path.absolute()) if (path / RECORD).is_file() else None
+    try:
+        return SweepFolder(path.absolute()) if (path / RECORD).is_file() else None
+    except PermissionError as error:
+        raise unreadable(path / RECORD, error) from None
 
 
 def _folder_in(output_dir: Path, name: str) -> SweepFolder | None:
     """The folder of that name, else that of the sweep of that name which was planned last."""
     from sweeps.trial import SweepFolder
 
-    return _folder_at(output_dir / name) or SweepFolder.planned_last(output_dir, name)
+    folder = _folder_at(output_dir / name)
+    return folder if folder is not None or "/" in name else SweepFolder.planned_last(output_dir, name)
 
 
 def _require_no_output_dir(name: str) -> None:

@@ -6,6 +6,7 @@ Whoever wants bold or colour prints a rich `Text`.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -18,6 +19,10 @@ from rich.console import Console
 from rich.text import Text
 
 from conf.credentials import hide_credentials
+
+for size in ("COLUMNS", "LINES"):
+    if set(os.environ.get(size, "")) == {"0"}:  # not known, say some terminals; rich would print nothing
+        del os.environ[size]
 
 console = Console(highlight=False, markup=False, emoji=False)
 complaints = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
@@ -66,6 +71,13 @@ def leave_stdout_to_json() -> None:
 def heading(head: str, rest: str) -> Text:
     """A line that begins with a name in bold."""
     return Text.assemble((head, "bold"), rest)
+
+
+def print_complaint(message: str) -> None:
+    """Print what went wrong as the one message of a command, on stderr."""
+    line = heading("trisweep:", f" {hide_credentials(message)}")
+    line.stylize("red", 0, len("trisweep:"))
+    complaints.print(line)
 
 
 def shown_path(path: Path) -> str:

@@ -13,9 +13,11 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from conf.credentials import hide_credentials, without_credentials
 from conf.errors import UsageError
+from conf.private_files import owner_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,6 +44,7 @@ def require_server(uri: str) -> None:
     if not uri.startswith(("http://", "https://")):
         return
     address = without_credentials(uri)
+    pass_proxy_by(address)
     try:
         with urllib.request.urlopen(address.rstrip("/") + "/health", timeout=REACH_SECONDS):
             return
@@ -50,10 +53,34 @@ def require_server(uri: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(
-            f"tracking.uri = {address!r}: no MLflow server answers ({reason})",
+            f"tracking.uri = {address!r}: no MLflow server answers{_through_proxy(address)} ({reason})",
             "Start it or correct the address, then import again with the report command: the sweep's folders keep"
             " everything.",
         ) from None
+
+
+def pass_proxy_by(address: str) -> None:
+    """Have this process and its children reach a server on loopback themselves: a proxy has a loopback of its own."""
+    place = urlsplit(address)
+    host, is_proxied = (
+        place.hostname or "",
+        urllib.request.getproxies() and not urllib.request.proxy_bypass(place.netloc),
+    )
+    if not (is_proxied and (host.startswith("127.") or host in ("localhost", "::1"))):
+        return
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    added = [known] if known else []
+    added += [host, f"[{host}]"] if ":" in host else [host]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(added)
+
+
+def _through_proxy(address: str) -> str:
+    """Words that name the proxy by which the environment has the address reached; empty where there is none."""
+    place = urlsplit(address)
+    proxy = urllib.request.getproxies().get(place.scheme)
+    if proxy is None or urllib.request.proxy_bypass(place.netloc):
+        return ""
+    return f" through the proxy {without_credentials(proxy)} of {place.scheme}_proxy"
 
 
 def require_entry(client: MlflowClient, uri: str) -> None:
@@ -90,6 +117,8 @@ def require_sqlite(path: Path) -> None:
     """
     if not path.exists():
         return
+    for place in (path, path.parent):  # SQLite writes a journal beside it
+        require_writable(place)
     try:
         with closing(sqlite3.connect(path, timeout=REACH_SECONDS)) as store:
             store.execute("BEGIN IMMEDIATE")
@@ -101,6 +130,23 @@ def require_sqlite(path: Path) -> None:
             f"The MLflow store {path} cannot be opened ({error})",
             f"{KEPT}: move a damaged store aside, and `trisweep reindex` makes it anew.",
         ) from None
+
+
+def require_writable(path: Path) -> None:
+    """Tell a part of the store that this user may not write from one that is damaged.
+
+    Raises:
+        UsageError: it is there, and may not be read and written; says whose it is.
+    """
+    if not path.exists() or os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        return
+    owner = owner_of(path)
+    whose, give = (f": {path} belongs to {owner}", f"Have {owner} give") if owner else ("", "Give")
+    elsewhere = "`trisweep report NAME --out FOLDER` does without it"
+    raise UsageError(
+        f"The MLflow store in {path if path.is_dir() else path.parent} may not be written{whose}",
+        f"{give} `chmod {'g' if owner else 'u'}+rw {path}`; {elsewhere}. {KEPT}.",
+    )
 
 
 def require_database(uri: str) -> None:

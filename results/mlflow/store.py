@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 from conf.errors import UsageError
@@ -105,15 +106,28 @@ def _make_tables(database: Path) -> None:
     """
     if database.exists():
         return
+    if {"'", '"'} <= set(here := os.fspath(Path.cwd())):  # MLflow writes the folder into SQL as Python would quote it
+        problem = f"MLflow can make no store while the current folder is {here}, whose path holds both ' and \""
+        raise UsageError(problem, "Give the command in another folder, and name this one with output_dir=PATH.")
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory(prefix="trisweep-mlflow-") as folder:
         complete, draft = Path(folder) / database.name, database.with_name(f".{database.name}.new")
         MlflowClient(tracking_uri=f"sqlite:///{complete}").search_experiments(max_results=1)
         shutil.copyfile(complete, draft)
+    _open_as_before(database, draft)
     for path in journals_of(database).values():  # of a store that somebody has deleted
         path.unlink()
     draft.replace(database)
+    _open_as_before(artifact_dir(database.parent), artifact_dir(database.parent))
+
+
+def _open_as_before(path: Path, made: Path) -> None:
+    """Let those read and write what takes the place of a part of the store who might in the part put aside last."""
+    if before := sorted(path.parent.glob(f"{path.name}.old-*")):
+        if not made.exists():
+            made.mkdir()
+        made.chmod(S_IMODE(before[-1].stat().st_mode))
 
 
 def _leave_flushing_to_the_end() -> None:

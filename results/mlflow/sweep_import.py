@@ -24,7 +24,7 @@ from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow.artifacts import log_sweep_files, log_trial_files, report_digest
 from results.mlflow.last_import import LastImport
-from results.mlflow.reachable import remedy_of
+from results.mlflow.reachable import remedy_of, require_writable
 from results.mlflow.run_content import RunContent
 from results.mlflow.store import artifact_dir, connect, database_path, experiment_id, flush, journals_of, tracking_uri
 from results.mlflow.stored_runs import StoredRun, first_if_all_stored, stored_runs
@@ -233,6 +233,7 @@ def _lock_store(output_dir: Path) -> Iterator[None]:
     """Hold the store's lock: several processes that open an empty SQLite store at once destroy it."""
     output_dir.mkdir(parents=True, exist_ok=True)
     lock = output_dir / "mlflow.lock"
+    require_writable(lock)
     try:
         with FileLock(lock, timeout=LOCK_WAIT_SECONDS):
             yield

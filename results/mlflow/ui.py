@@ -22,7 +22,7 @@ from conf.credentials import without_credentials
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow import server_guard
-from results.mlflow.reachable import require_database, require_sqlite
+from results.mlflow.reachable import pass_proxy_by, require_database, require_sqlite
 from results.mlflow.store import QUIET_SETTINGS, artifact_dir, connect, database_path, tracking_uri
 from results.mlflow.stored_runs import SWEEP_ID
 from results.mlflow.views import run_page, runs_page, view_key
@@ -66,8 +66,9 @@ def serve_ui(tracking: TrackingSpec, output_dir: Path, port: int, on_ready: Call
     with tempfile.TemporaryFile("w+") as log, _endings_as_interrupts():
         process = _start(tracking_uri(tracking, output_dir), output_dir, port, log)
         try:
-            _wait_until_it_answers(process, port, log)
             address = f"http://{LOOPBACK}:{port}"
+            pass_proxy_by(address)
+            _wait_until_it_answers(process, port, log)
             here = TrackingSpec(kind="server", uri=address, experiment=tracking.experiment)
             on_ready(links_in(connect(here, output_dir), address, tracking.experiment))
             process.wait()

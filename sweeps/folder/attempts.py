@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from conf.private_files import unreadable
 from conf.types.schema import Count, Frozen
 from train_core.measurement import Fault, Measurement, Outcome
 from train_core.trial_folder import JobFolder
@@ -50,9 +51,15 @@ def keep_attempt(folder: JobFolder, attempt: EndedAttempt) -> None:
 
 
 def read_attempts(folder: JobFolder) -> tuple[EndedAttempt, ...]:
-    """The attempts before the present one, the earliest first; a damaged line is left out."""
+    """The attempts before the present one, the earliest first; a damaged line is left out.
+
+    Raises:
+        UsageError: the file may not be read.
+    """
     try:
         lines = folder.attempts.read_text(errors="replace").splitlines()
+    except PermissionError as error:
+        raise unreadable(folder.attempts, error) from None
     except OSError:
         return ()
     return tuple(attempt for line in lines if (attempt := _parse(line)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.main import app, main
 from tests.cli.conftest import Command
 
 
@@ -86,6 +88,22 @@ def test_completion_offers_sweeps_and_options(tmp_path: Path, trisweep: Command)
 
 
 @pytest.mark.slow
+def test_a_width_of_nothing_is_no_width(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from cli.entry import main; main()", "list"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "0"}
+    )
+    assert "sweep" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_document_for_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -c 'from cli.entry import main; main()' list --json >&-"
+    done = subprocess.run(command, cwd=tmp_path, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_behind_stdout_is_not_blamed_on_the_output_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from cli.entry import main; main()", "plan", "smoke"]
@@ -119,3 +137,49 @@ def test_a_file_server_that_fails_while_a_file_gets_its_name_is_one_message(tmp_
     assert done.returncode == 2
     assert "Traceback" not in said
     assert f"{file}: Input/output error. Give the command again once the file system works" in said
+
+
+DONE_ONCE = "what is done is not done twice."
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "remedy"),
+    [
+        (errno.EACCES, "new/x", "Choose another folder with output_dir=PATH."),
+        (errno.EIO, "new/x", f"{DONE_ONCE} Or choose another folder with output_dir=PATH."),
+        (errno.EIO, "runs/smoke-local/x", DONE_ONCE),
+        (errno.ENOSPC, "new/x", f"Free space there, and give the same command again: {DONE_ONCE}"),
+        (errno.EDQUOT, "runs/smoke-local/x", f"Free space there, and give the same command again: {DONE_ONCE}"),
+        (errno.EROFS, "runs/smoke-local/x", f"Correct that, and give the same command again: {DONE_ONCE}"),
+        (errno.EACCES, "runs/mlflow.db", f"Correct that, and give the same command again: {DONE_ONCE}"),
+        (errno.EACCES, "runs/others-local/trials/x", "have user 4321 do it, or let you write there."),
+    ],
+)
+def test_what_to_do_about_a_folder_suits_what_is_in_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    place: str,
+    remedy: str,
+) -> None:
+    for name in ("smoke-local", "others-local"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "sweep.json").touch()
+    if "others" in place and os.geteuid() == 0:
+        os.chown(tmp_path / "runs" / "others-local", 4321, -1)
+    elif "others" in place:
+        pytest.skip("only root may give files away")
+    path, why = str(tmp_path / place), os.strerror(number)
+
+    def fail(**_: object) -> None:
+        raise OSError(number, why, path)
+
+    monkeypatch.setattr("cli.main.app", fail)
+    monkeypatch.setattr("cli.main.keep_private", lambda: None)  # of a process of its own alone
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"trisweep: {path}: {why}. ")
+    assert said.endswith(remedy)
+    assert ("output_dir=PATH" in said) is ("output_dir=PATH" in remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.private_files import read_own, require_own_folders
+from conf.private_files import read_own, require_own_folders, unreadable
+
+DENIED = PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.fixture
@@ -82,3 +85,13 @@ def test_a_folder_of_another_user_above_is_refused(program: Path) -> None:
     os.chown(program.parent, 12345, -1)
     with pytest.raises(UsageError, match=f"{program.parent} belongs to user 12345"):
         require_own_folders(runs)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_may_not_be_read_is_said_to_be_its_owners(program: Path) -> None:
+    os.chown(program, pwd.getpwnam("nobody").pw_uid, -1)
+    message = str(unreadable(program, DENIED))
+    assert f"{program} cannot be read (Permission denied): it belongs to user nobody. " in message
+    assert f"Have user nobody give `chmod -R g+rX {program}`" in message
+    os.chown(program.parent, 4321, -1)
+    assert f"{program.parent} belongs to user 4321" in str(unreadable(program.parent / "gone", DENIED))

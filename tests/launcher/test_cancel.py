@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from cli.commands.cancel import cancel
+from conf.errors import UsageError
 from launcher.cancel import cancel_trials
 from launcher.control.advance import Conductor
 from launcher.control.orders import retry
@@ -15,7 +18,7 @@ from launcher.folder_lock import lock_folder
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
-from sweeps.folder.submission import Submission, write_submission
+from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -103,3 +106,23 @@ def test_a_trial_that_has_ended_is_said_to_have(
     finish(sweep.folder, trial, how)
     cancel(str(sweep.folder.path), trial=[trial.trial_id, trial.trial_id])
     assert capsys.readouterr().out == words.format(name=trial.trial_id) + "\n"
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["the sweep", "a trial"])
+def test_what_another_user_runs_is_refused_before_anything_is_ended(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    (trial,) = sweep.record.trials
+    own = psutil.Process()
+    monkeypatch.setattr(own, "uids", lambda: SimpleNamespace(real=4321))
+    monkeypatch.setattr(own, "username", lambda: "alice")
+    monkeypatch.setattr(own, "send_signal", pytest.fail)
+    monkeypatch.setattr("launcher.cancel.controller_of", lambda job: own)
+    monkeypatch.setattr("launcher.cancel.is_running_here", lambda folder, job: True)
+    monkeypatch.setattr("os.geteuid", lambda: 1234)
+    shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
+    facts = {"executor": "local", "job_id": "1", "hostname": "here", "attempt": 1, "submitted": 1.0, "output": ""}
+    write_submission(sweep.prepare(trial), Submission.model_validate({**facts, "shape": shape, "error": ""}))
+    with pytest.raises(UsageError, match=rf"run by user alice \(process {own.pid}\)\. Only alice or root can"):
+        cancel(str(sweep.folder.path), trial=[trial.trial_id] if by_name else None)
+    assert not sweep.folder.journal.exists()

@@ -72,3 +72,24 @@ def test_whoever_waits_for_a_folder_goes_on_once_it_is_free_and_gives_up_in_time
     assert holder(folder) is None
     assert time.monotonic() - started < 30.0
     other.join()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EDQUOT, "Free space there, and give the same command again, or choose another with output_dir=PATH."),
+        (errno.EACCES, "test-local belongs to user 4321: have user 4321 go on with it, or choose another with"),
+        (errno.EROFS, "Choose another with output_dir=PATH."),
+    ],
+)
+def test_a_folder_that_takes_nothing_says_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(number, "no", str(path))
+
+    monkeypatch.setattr(folder_lock, "write_atomically", refuse)
+    monkeypatch.setattr(folder_lock, "owner_of", lambda path: "user 4321")
+    with pytest.raises(ConfigError) as error, lock_folder(SweepFolder(tmp_path / "test-local")):
+        pass
+    assert f"cannot be written (no). {remedy}" in str(error.value)

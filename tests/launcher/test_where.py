@@ -13,6 +13,7 @@ from launcher.where import choose_place, existing_folder
 from sweeps.trial import SweepFolder
 from tests.composed import composed
 from tests.conftest import RecordOf
+from tests.permissions import bound_by_permissions
 
 
 @pytest.mark.parametrize("asked", ["launcher=allocation", "controller=slurm"])
@@ -35,3 +36,31 @@ def test_a_sweeps_folder_is_not_that_of_one_whose_name_goes_on(tmp_path: Path, r
     assert existing_folder(composition).path.name == "smoke-proxy"
     with pytest.raises(UsageError, match=r"No sweep smoke has been started in .*smoke-local"):
         existing_folder(composed(["sweep=smoke", "cluster=local", f"output_dir={tmp_path}"]))
+
+
+@pytest.mark.parametrize("name", ["smoke-before", "smoke-9", "smoke-before-today"])
+def test_a_copy_of_a_sweeps_folder_does_not_take_over_its_name(tmp_path: Path, record_of: RecordOf, name: str) -> None:
+    record = record_of([{}]).model_copy(update={"name": "smoke"})
+    composition = composed(["sweep=smoke", f"output_dir={tmp_path}"])
+    clusters = {trial.planned.cluster.name for trial in record.trials}
+    own, copy = tmp_path / f"smoke-{clusters.pop()}", tmp_path / name
+    for folder in (own, copy):
+        folder.mkdir()
+        SweepFolder(folder).write_record(record)
+    os.utime(own / "sweep.json", (1, 1))
+    assert existing_folder(composition).path == own
+    (own / "sweep.json").unlink()
+    assert existing_folder(composition).path == copy, "without another one, it is the sweep"
+
+
+@pytest.mark.parametrize("is_of_sweep", [False, True])
+def test_a_folder_that_may_not_be_read_is_not_taken_for_an_empty_one(tmp_path: Path, is_of_sweep: bool) -> None:
+    composition = composed(["sweep=smoke", f"output_dir={tmp_path / 'runs'}"])
+    folder = tmp_path / "runs" / "smoke-local"
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").touch()
+    closed = folder if is_of_sweep else folder.parent
+    closed.chmod(0)
+    with bound_by_permissions(), pytest.raises(UsageError, match=rf"cannot be read \(Perm.*chmod -R u\+rX {closed}`"):
+        existing_folder(composition)
+    closed.chmod(0o700)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from conf.errors import UsageError
 from launcher.control.attempts import RetryRule
 from launcher.control.orders import retry_failed_trials
 from sweeps.folder.submission import JobShape, Submission, write_submission
@@ -17,6 +18,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.audit import audited
 from tests.conftest import BuildRecord
+from tests.permissions import bound_by_permissions
 from tests.steps import STEP
 from train_core.measurement import Measurement, Outcome, RankFailure
 from train_core.process.lock import hold_lock
@@ -76,6 +78,11 @@ def end(sweep: Sweep, outcome: Outcome, fingerprint: str | None = None) -> None:
 def first(sweep: Sweep, job: Job | None = None) -> TrialReading:
     trial = sweep.record.trials[0]
     return TrialReading(folder=sweep.folder_of(trial), experiment=trial.experiment, trial=trial, job=job)
+
+
+def figures_of(reading: TrialReading) -> object:
+    """What is told of a trial beside how it stands, and read when it is asked for."""
+    return reading.steps, reading.next_attempt
 
 
 def is_to_run(reading: TrialReading) -> bool:
@@ -145,6 +152,20 @@ def test_a_damaged_file_in_a_folder_that_cannot_be_written_ends_nothing(sweep: S
     folder.put_aside = lambda path: None  # type: ignore[method-assign]  # root may rename anywhere
     reading = TrialReading(folder=folder, experiment=sweep.record.trials[0].experiment, trial=sweep.record.trials[0])
     assert (reading.outcome, reading.damaged_files) == (Outcome.PENDING, ())
+
+
+@pytest.mark.parametrize("name", ["measurement.json", "submission.json", "attempts.jsonl", "metrics.jsonl", "."])
+@pytest.mark.parametrize("mode", [0o000, 0o100])
+def test_what_may_not_be_read_is_not_taken_for_what_is_not_there(sweep: Sweep, name: str, mode: int) -> None:
+    path = sweep.folder_of(sweep.record.trials[0]).path / name
+    if name != ".":
+        path.touch()
+    path.chmod(mode)
+    with bound_by_permissions(), pytest.raises(UsageError, match=r"cannot be read \(Permission denied\)") as error:
+        figures_of(first(sweep))
+    path.chmod(0o700)
+    assert f"`chmod -R u+rX {path}`" in str(error.value)
+    assert not sweep.folder_of(sweep.record.trials[0]).damaged_files()
 
 
 def test_a_ranks_failure_speaks_where_slurm_says_nothing(sweep: Sweep) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.permissions import bound_by_permissions
 from tests.steps import STEP
 from train_core.measurement import Outcome, RankFailure
-from train_core.trial_folder import Attempt, AttemptOver, TrialFolder
+from train_core.process.lock import hold_lock
+from train_core.trial_folder import Attempt, AttemptOver, TrialFolder, is_held
 
 FAILURE = RankFailure(rank=1, outcome=Outcome.FAILED, cause="its peer is gone", traceback="", time=1.0)
 
@@ -50,3 +52,12 @@ def test_metrics_that_a_full_disk_did_not_take_are_written_once_there_is_room(
     trial.metrics.unlink()
     trial.append_metrics(steps[2])
     assert trial.read_metrics() == steps
+
+
+def test_a_lock_that_may_only_be_read_is_seen_to_be_held(tmp_path: Path) -> None:
+    lock = tmp_path / "running.lock"
+    with hold_lock(lock), bound_by_permissions():
+        lock.chmod(0o444)
+        assert is_held(lock)
+    with bound_by_permissions():
+        assert not is_held(lock)

@@ -66,8 +66,10 @@ def test_a_line_that_fits_only_in_part_leaves_nothing_of_it(tmp_path: Path) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match=f"File too large: '{path}'"):
             append_whole(path, "too long for it\n")
+        with pytest.raises(OSError, match=f"File too large: '{path}'"):
+            write_atomically(path, "too long for it\n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "whole\n"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import typer
 
 from cli.commands.report import report_on
-from cli.output.console import console, print_unwrapped
+from cli.output.console import console, print_complaint, print_unwrapped
 from cli.output.ends import ends_in_words
 from cli.output.next_command import next_command, same_command
 from cli.output.progress import is_troubled
-from conf.errors import EXIT_FAILED
+from conf.errors import EXIT_FAILED, TrisweepError
 from conf.units import count_of
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Rules
@@ -46,13 +46,18 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
         num_before: attempts before the command, where it says so if it had nothing to do.
 
     Raises:
-        typer.Exit: no point of the sweep has a measurement.
+        typer.Exit: no point of the sweep has a measurement, or what was measured could not be reported.
     """
     stored = Sweep.stored_in(run.sweep.folder)
     _print_why_it_ended(stored, run.rules)
     if num_before is not None:
         print_nothing_to_do(stored, num_before)
-    report_on(stored, run.place.settings.tracking, run.restriction)
+    try:
+        report_on(stored, run.place.settings.tracking, run.restriction)
+    except TrisweepError as error:  # it has an exit code of its own, by which nothing would have been started
+        print_complaint(str(error))
+        end_command(stored, run.place)
+        raise typer.Exit(EXIT_FAILED) from None
     end_command(stored, run.place)
 
 

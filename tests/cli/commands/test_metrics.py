@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands.metrics import metrics
+from conf.errors import UsageError
 from tests.cli.conftest import Command
+from tests.permissions import bound_by_permissions
 
 
 def test_the_file_is_for_others_to_read_and_a_damaged_sweep_is_counted(
@@ -25,6 +28,17 @@ def test_the_file_is_for_others_to_read_and_a_damaged_sweep_is_counted(
     assert 'trisweep_trials{outcome="COMPLETED",sweep="smoke-local"} 3.0' in file.read_text()
     assert "trisweep_unreadable_sweeps 1.0" in file.read_text()
     assert file.stat().st_mode & stat.S_IROTH
+
+
+def test_a_sweep_whose_folder_may_not_be_read_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a-local").mkdir(mode=0)
+    with bound_by_permissions():
+        metrics([f"output_dir={tmp_path}"])
+    assert "trisweep_unreadable_sweeps 1.0" in capsys.readouterr().out
+    tmp_path.chmod(0)
+    with bound_by_permissions(), pytest.raises(UsageError, match=rf"{tmp_path} cannot be read \(Permission denied\)"):
+        metrics([f"output_dir={tmp_path}"])
+    tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("file", ["sweeps.txt", "absent/sweeps.prom"])

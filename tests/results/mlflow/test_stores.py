@@ -24,6 +24,7 @@ from results.mlflow.views import VIEW, view_key
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
+from tests.permissions import bound_by_permissions
 from tests.results.conftest import SQLITE, WriteSweep, finish, performance, step, trial
 from train_core.measurement import Outcome
 from train_core.trial_folder import TrialFolder
@@ -109,8 +110,13 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
 ) -> None:
     """As by a follower whose sweep has ended, in the middle of one of the steps in which MLflow makes its tables.
 
-    The store that was there before died while it was written, and somebody has deleted it.
+    The store that was there before died while it was written, and somebody has deleted it. One before that has been put
+    aside, and others might write it.
     """
+    (output_dir / "mlflow.db.old-1").touch()
+    (output_dir / "mlartifacts.old-1").mkdir()
+    for name, mode in (("mlflow.db.old-1", 0o660), ("mlartifacts.old-1", 0o770)):
+        (output_dir / name).chmod(mode)
 
     def cut_short(connection: object, cursor: object, statement: str, *rest: object) -> None:
         if "CREATE TABLE _alembic_tmp_tags" in statement:
@@ -127,6 +133,8 @@ def test_a_store_whose_making_was_cut_short_is_made_by_the_next_import(
     assert import_sweep(write_sweep(TRIALS, HOW), SQLITE, output_dir).created == 1 + len(TRIALS)
     with closing(sqlite3.connect(database_path(output_dir))) as made:
         assert made.execute(FILLERS).fetchone() == (0,)
+    made_anew = (database_path(output_dir), artifact_dir(output_dir))
+    assert [path.stat().st_mode & 0o777 for path in made_anew] == [0o660, 0o770]
 
 
 def test_every_trial_has_its_efficiency_with_its_kind_what_is_held_constant_and_the_baseline(
@@ -275,6 +283,31 @@ def test_a_store_that_cannot_be_opened_is_one_message_within_seconds(write_sweep
     with pytest.raises(UsageError, match=r"mlflow\.db cannot be opened \(unable to open database file\)"):
         import_sweep(write_sweep(TRIALS, HOW), SQLITE, tmp_path / "runs")
     assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("name", ["mlflow.db", "mlflow.lock", "."])
+def test_a_store_that_may_not_be_written_is_not_called_damaged(
+    write_sweep: WriteSweep, tmp_path: Path, name: str
+) -> None:
+    sweep, closed = write_sweep(TRIALS[:1], {}), tmp_path / "store" / name
+    (tmp_path / "store").mkdir()
+    database_path(tmp_path / "store").touch()
+    (tmp_path / "store" / "mlflow.lock").touch()
+    closed.chmod(0o500)
+    with bound_by_permissions(), pytest.raises(UsageError, match=r"store may not be written") as error:
+        import_sweep(sweep, SQLITE, tmp_path / "store")
+    assert f"Give `chmod u+rw {closed}`" in str(error.value)
+    assert "damaged" not in str(error.value)
+
+
+def test_a_folder_that_mlflow_cannot_quote_is_said_before_it_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "an 'odd\" folder").mkdir()
+    monkeypatch.chdir(tmp_path / "an 'odd\" folder")
+    with pytest.raises(UsageError, match=r"MLflow can make no store .* folder, whose path holds both ' and \""):
+        connect(SQLITE, tmp_path)
+    assert not database_path(tmp_path).exists()
 
 
 def test_a_database_server_that_does_not_answer_is_one_message_within_seconds(

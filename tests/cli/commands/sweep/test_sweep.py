@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,16 @@ def test_a_dry_run_leaves_out_what_is_measured(finished: Path, trisweep: Command
     assert re.search(r"\d trials are measured already; --remeasure does so again\.\n0 trials would run", again.stdout)
     anew = trisweep("sweep", *SMOKE, "--here", "--remeasure", "--dry-run", "--json", cwd=finished)
     assert len(json.loads(anew.stdout)["would_run"]) > 1
+
+
+@pytest.mark.slow
+def test_a_sweep_that_only_mlflow_did_not_take_is_not_said_to_have_been_refused(
+    finished: Path, tmp_path: Path, trisweep: Command
+) -> None:
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "mlflow.db").unlink(missing_ok=True)
+    (tmp_path / "runs" / "mlflow.db").mkdir()
+    done = trisweep("sweep", *SMOKE, "--here", "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "trisweep: The MLflow store" in done.stderr
+    assert json.loads(done.stdout)["counts"]["COMPLETED"] == 3
