@@ -109,7 +109,7 @@ def _values(record: SweepRecord, values: Sequence[float]) -> str:
 
 def _num_as_good(record: SweepRecord, results: Sequence[TrialReading]) -> int:
     """Count the points that may equal the best: those whose intervals overlap, or that reached the same value."""
-    placed = [point for point in sought_points(record, results) if not point.aside]
+    placed = [point for point in sought_points(record, results) if point.has_place]
     return sum(point.may_equal(placed[0]) for point in placed[1:])
 
 

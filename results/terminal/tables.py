@@ -15,7 +15,7 @@ from results.terminal.layout_names import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import sought_points
+from sweeps.repeats.by_objective import sought_places, sought_points
 from sweeps.repeats.points import NOISY_RATIO, MeasuredPoint, machine_noise, measured_points, places
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
@@ -123,18 +123,19 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
     words, points = [words_of(objective) for objective in record.objective], sought_points(record, results)
     rows = [
         (
-            text("" if point.aside else position),
+            text(place),
             _layout(point.name, point.reading.trial.is_baseline),
             _outcome(point.reading.outcome),
             *sought_cells(record, point),
         )
-        for position, point in enumerate(points, start=1)
+        for place, point in zip(sought_places(record, points), points, strict=True)
     ]
     for result in results:
         if result.performance is None and result.outcome is not None:
             name = _layout(result.title, result.trial.is_baseline)
             rows.append((text(""), name, _outcome(result.outcome), *[text("")] * (len(words) + 3)))
-    caption = f"+-: half of a 95 % interval. n: runs.{_names((), record.labels)}"
+    equal = " =: another may be as good." if len(record.objective) == 1 else ""
+    caption = f"+-: half of a 95 % interval. n: runs.{equal}{_names((), record.labels)}"
     columns = (*words, "+-", "n", "step s")
     return _table(f"{_measured_where(results)}, ranked by {' and '.join(words)}", caption, "trial", columns, rows)
 

@@ -77,11 +77,17 @@ def predicted_value(objective: Objective, experiment: Experiment, estimate: Esti
 def final_loss(experiment: Experiment, performance: Performance, steps: Sequence[StepMetrics]) -> float | None:
     """The loss by which a training is judged; None where its evaluation after the last step is not on record."""
     if experiment.training.evaluate_every is None:
-        last = performance.losses[-max(1, len(performance.losses) // LAST_PART) :]
+        _, last = finite_ends(performance.losses)
         # A step that fp16 skipped says nothing of the training; one that ended so may have diverged.
-        finite = [loss for loss in last if math.isfinite(loss)] if math.isfinite(performance.final_loss) else []
-        return fmean(finite) if finite else performance.final_loss
+        return fmean(last) if last and math.isfinite(performance.final_loss) else performance.final_loss
     return steps[-1].held_out_loss if steps else None
+
+
+def finite_ends(losses: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The finite losses of the first and of the last part of the steps, which is one step at least."""
+    number = max(1, len(losses) // LAST_PART)
+    first, last = ([loss for loss in part if math.isfinite(loss)] for part in (losses[:number], losses[-number:]))
+    return first, last
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:

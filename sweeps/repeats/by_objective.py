@@ -21,16 +21,17 @@ from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
-from sweeps.points.objectives import cost, front, measured_value
+from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatSpread, t_quantile
+from sweeps.repeats.points import places_by_bounds
 from sweeps.repeats.ranking import counted_runs, disturbances, ranking_of
 from sweeps.repeats.trained_length import trained_otherwise
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
 DIVERGED = 1.5
-"""A training whose loss ends so many times higher than it began has diverged. Assumed."""
+"""A training whose loss ends so many times higher than it began has diverged, both as means of a tenth. Assumed."""
 LIKE = 2.0
 """Losses, or figures, of which one is at most so many times the other are of like value. Assumed."""
 
@@ -51,7 +52,7 @@ class SoughtPoint:
         values: the mean over its runs, for each objective.
         half_width: of the 95 % interval of the first value; None where nothing says how it spreads, or it diverged.
         on_front: no other point beats it in all objectives.
-        diverged: the loss of one of its runs ended as no number, or far higher than it began.
+        diverged: a value of one of its runs is no number, or the loss that is sought ended far higher than it began.
         aside: how it was trained otherwise than the others, so that its loss has no place among theirs; else empty.
     """
 
@@ -72,6 +73,11 @@ class SoughtPoint:
     def is_number(self) -> bool:
         """True if it came to a number in every objective."""
         return all(map(math.isfinite, self.values))
+
+    @property
+    def has_place(self) -> bool:
+        """True if it can be the best: it did not diverge, and was trained as the others were."""
+        return not (self.diverged or self.aside)
 
     @property
     def told_no_loss(self) -> bool:
@@ -95,17 +101,21 @@ class SoughtPoint:
 def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list[SoughtPoint]:
     """The points that were measured: best first, of several objectives those on the front before the others.
 
-    A training whose loss is no number comes after them, and last what has no place among the others.
+    A training that diverged comes after them, and last what has no place among the others.
     """
     groups = _runs_by_point(record, readings)
     means = {name: tuple(map(fmean, zip(*(run.values for run in runs), strict=True))) for name, runs in groups.items()}
     costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
-    finite = [name for name in groups if all(map(math.isfinite, costs[name]))]
+    by_loss = "loss" in record.objective
+    diverged = {
+        name
+        for name, runs in groups.items()
+        if not all(map(math.isfinite, costs[name])) or (by_loss and any(_has_diverged(run.reading) for run in runs))
+    }
     readings_of = {name: [run.reading for run in runs] for name, runs in groups.items()}
-    aside = trained_otherwise(readings_of) if "loss" in record.objective else {}
-    placed = [name for name in finite if name not in aside]
+    aside = trained_otherwise(readings_of) if by_loss else {}
+    placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
-    diverged = {name for name, runs in groups.items() if name not in finite or any(map(_has_diverged, runs))}
     kept = {name: [run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged}
     half_widths = _half_widths(record.objective[0], kept)
     return [
@@ -118,14 +128,30 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
             name in diverged,
             aside.get(name, ""),
         )
-        for name in sorted(groups, key=lambda name: (name in aside, name not in best, costs[name]))
+        for name in sorted(groups, key=lambda name: (name in aside, name in diverged, name not in best, costs[name]))
     ]
 
 
-def _has_diverged(run: Run) -> bool:
-    performance = run.reading.performance
-    losses = performance.losses if performance is not None else ()
-    return bool(losses) and losses[0] > 0 and not losses[-1] <= DIVERGED * losses[0]  # nor is it so of NaN
+def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[str]:
+    """The place of every point in its order: one more than points are surely better, `=` where another may be as good.
+
+    Of several objectives it is the number in that order, as no interval ranks them. What diverged has no place.
+    """
+    if len(record.objective) > 1:
+        return [str(number) if point.has_place else "" for number, point in enumerate(points, start=1)]
+    is_up = is_better_when_larger(record.objective[0])
+    gains = [point.bounds if is_up else (-point.bounds[1], -point.bounds[0]) for point in points]
+    return places_by_bounds([gain if point.has_place else None for gain, point in zip(gains, points, strict=True)])
+
+
+def _has_diverged(reading: TrialReading) -> bool:
+    """True if the last tenth of the training losses lies far above the first; a single step says little."""
+    losses = reading.performance.losses if reading.performance is not None else ()
+    if not losses:
+        return False
+    first, last = finite_ends(losses)
+    has_risen = bool(first and last) and 0 < DIVERGED * fmean(first) < fmean(last)
+    return has_risen or not math.isfinite(losses[-1])
 
 
 def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[float, ...]:
@@ -228,5 +254,5 @@ def best_measured(
     if record.seeks_rate:
         rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
         return next(((reading, (rate,)) for reading, rate in rates), None)
-    found = (point for point in sought_points(record, readings) if point.is_number and not point.aside)
+    found = (point for point in sought_points(record, readings) if point.has_place)
     return next(((point.reading, point.values) for point in found), None)

@@ -102,9 +102,14 @@ def places(points: Sequence[MeasuredPoint]) -> list[str]:
 
     A point that was measured by disturbed runs alone has no place, and takes nobody's.
     """
-    steady = [point.rate_bounds for point in points if not point.disturbed]
-    lows, highs = sorted(low for low, _ in steady), sorted(high for _, high in steady)
-    return ["" if point.disturbed else _place(point.rate_bounds, lows, highs) for point in points]
+    return places_by_bounds([None if point.disturbed else point.rate_bounds for point in points])
+
+
+def places_by_bounds(bounds: Sequence[tuple[float, float] | None]) -> list[str]:
+    """The same by the lowest and the highest value of each, of which more is better; None has no place."""
+    known = [each for each in bounds if each is not None]
+    lows, highs = sorted(low for low, _ in known), sorted(high for _, high in known)
+    return ["" if each is None else _place(each, lows, highs) for each in bounds]
 
 
 def _place(bounds: tuple[float, float], lows: Sequence[float], highs: Sequence[float]) -> str:

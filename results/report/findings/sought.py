@@ -72,12 +72,12 @@ def _placed_sentences(record: SweepRecord, points: Sequence[SoughtPoint], where:
     """The same of the points that have a place, without a word on the others."""
     if all(point.told_no_loss for point in points) and "loss" in record.objective:
         return NO_LOSS, "", ""
-    if not any(point.is_number for point in points):
+    if all(point.diverged for point in points):
         return "The only point diverged." if len(points) == 1 else f"All {len(points)} points diverged.", "", ""
     if len(record.objective) > 1:
         return _front(record, points), "", _sureness(record, points, where)
     objective, (best, *others) = record.objective[0], points
-    rivals = [point for point in others if point.may_equal(best)]
+    rivals = [point for point in others if point.has_place and point.may_equal(best)]
     superlative = f"the {'highest' if is_better_when_larger(objective) else 'lowest'} {words_of(objective)}"
     value = f"{value_text(objective, best.values[0])}{_plus_minus(objective, best)}"
     if rivals and not _has_intervals(points):
@@ -101,8 +101,8 @@ def _others_in_words(objective: Objective, others: Sequence[SoughtPoint]) -> str
     """Return the words for what the others reached."""
     values = sorted(point.values[0] for point in others if not point.diverged)
     untold = sum(point.told_no_loss for point in others) if objective == "loss" else 0
-    diverged = len(others) - len(values) - untold
-    lost = f"; {diverged} diverged" if diverged else ""
+    diverged = [point.name for point in others if point.diverged and not (objective == "loss" and point.told_no_loss)]
+    lost = f"; {diverged[0] if len(diverged) == 1 else len(diverged)} diverged" if diverged else ""
     lost += f"; {untold} printed no loss that is a number and that {LOSS_PATTERN} matches" if untold else ""
     if not values:
         return lost

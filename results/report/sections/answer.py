@@ -231,7 +231,7 @@ def _measured_figures(
 
 def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
     """The value of each objective that the best point reached, and the next one's; none where all diverged."""
-    points = [point for point in sought_points(record, results) if point.is_number and not point.aside]
+    points = [point for point in sought_points(record, results) if point.has_place]
     if not points:
         return ()
     best, following = points[0], points[1] if len(points) > 1 else None

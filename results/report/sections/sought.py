@@ -20,7 +20,7 @@ from results.table import Cell, Table, number, text
 from results.units import percent
 from sweeps.labels import dotted_value
 from sweeps.points.objectives import is_better_when_larger
-from sweeps.repeats.by_objective import SoughtPoint, sought_points
+from sweeps.repeats.by_objective import SoughtPoint, sought_places, sought_points
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
@@ -55,7 +55,7 @@ def _blocks(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Bloc
 
 def _of_axes(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Block]:
     axes = sorted({key for point in points for key in point.reading.trial.point} - {SEED})
-    sound = [point for point in points if point.is_number and not point.diverged]
+    sound = [point for point in points if not point.diverged]
     left_out = len(points) - len(sound)
     yield from (_over_axis(record, sound, key, left_out) for key in axes if _is_axis(sound, key))
     varied = [key for key in axes if len({_value(point, key) for point in points}) > 1]
@@ -67,14 +67,14 @@ def _of_axes(record: SweepRecord, points: Sequence[SoughtPoint]) -> Iterator[Blo
 def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
     names = [words_of(objective) for objective in record.objective]
     columns = ("#", "point", *names, HALF, "runs", "step s")
-    rows = tuple(_row(record, position, point) for position, point in enumerate(points, start=1))
+    placed = enumerate(zip(sought_places(record, points), points, strict=True), start=1)
+    rows = tuple(_row(record, place, position, point) for position, (place, point) in placed)
     marked = frozenset(position for position, point in enumerate(points) if point.on_front)
     return Table(columns, rows, frozenset(columns) - {"point"}, marked).without_empty_columns()
 
 
-def _row(record: SweepRecord, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
-    place = number("", None) if point.aside else number(str(position), -position)
-    return (place, text(point.name), *sought_cells(record, point))
+def _row(record: SweepRecord, place: str, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
+    return (number(place, -position if place else None), text(point.name), *sought_cells(record, point))
 
 
 def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:

@@ -11,8 +11,9 @@ import pytest
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
 from results.report.findings.verdict import verdict
+from results.terminal.tables import sought_table
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import best_reading, sought_points
+from sweeps.repeats.by_objective import best_reading, sought_places, sought_points
 from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -73,6 +74,60 @@ def test_a_step_that_was_skipped_does_not_spoil_the_loss_of_a_training(sweep: Sw
     assert (best.name, best.values[0], best.diverged) == ("lr=0.01", 3.0, False)
 
 
+@pytest.mark.parametrize(
+    ("losses", "objective", "diverged"),
+    [
+        ([0.2] * 19 + [0.31], ("loss",), False),
+        ([0.1] + [0.2] * 19, ("loss",), False),
+        ([0.2] * 18 + [0.31] * 2, ("loss",), True),
+        ([0.2] * 18 + [0.31] * 2, ("step_time",), False),
+    ],
+    ids=["a noisy last step", "a low first step", "a last tenth", "sought by time"],
+)
+def test_a_training_has_not_diverged_for_one_noisy_step(
+    sweep: Sweep, losses: list[float], objective: tuple[Objective, ...], diverged: bool
+) -> None:
+    for trial in sweep.record.trials[2:4]:  # those of lr=0.01
+        finish(sweep.folder, trial, performance(100.0, losses=tuple(losses), final_loss=losses[-1]))
+    record = sweep.record.model_copy(update={"objective": objective})
+    points = sought_points(record, sweep.read())
+    assert {point.name: point.diverged for point in points}["lr=0.01"] is diverged
+
+
+def test_a_point_that_diverged_has_no_place_and_is_counted_so_in_the_sentence(sweep: Sweep) -> None:
+    """Its loss is the lowest of all, yet far above where it began."""
+    for trial in sweep.record.trials[2:4]:  # those of lr=0.01
+        finish(sweep.folder, trial, performance(100.0, losses=(0.2, 0.4), final_loss=0.4))
+    points = sought_points(sweep.record, sweep.read())
+    assert [point.name for point in points] == ["lr=1e-3", "lr=0.01", "lr=0.5"]
+    assert sought_places(sweep.record, points) == ["1", "", ""]
+    best = best_reading(sweep.record, sweep.read())
+    assert best is not None
+    assert best.label.startswith("lr=1e-3")
+    headline = verdict(sweep.record, sweep.read(), ranking_of(sweep.read())).headline
+    assert headline.endswith("; 2 diverged.")
+
+
+@pytest.mark.parametrize(
+    ("losses", "objective", "places"),
+    [
+        ((4.0, 4.2, 4.1, 4.3, 4.0), ("loss",), ["1=", "1=", "1="]),
+        ((4.0, 4.01, 5.0, 5.01, 6.0), ("loss",), ["1", "2", "3"]),
+        ((6.0, 6.01, 5.0, 5.01, 5.0), ("loss",), ["1=", "1=", "3"]),
+        ((4.0, 4.2, 4.1, 4.3, 4.0), ("loss", "step_time"), ["1", "2", "3"]),
+    ],
+    ids=["none is surely better", "each is", "two share the first", "several objectives"],
+)
+def test_places_follow_the_intervals_as_those_of_rates_do(
+    sweep: Sweep, losses: tuple[float, ...], objective: tuple[Objective, ...], places: list[str]
+) -> None:
+    record = sweep.record.model_copy(update={"objective": objective})
+    points = sought_points(record, measured(sweep, *losses))
+    assert sought_places(record, points) == places
+    table = sought_table(record, sweep.read())
+    assert [row[0].text for row in table.rows] == places
+
+
 def test_experiments_that_their_seeds_alone_tell_apart_are_two_points(
     tmp_path: Path, build_record: BuildRecord
 ) -> None:
@@ -92,7 +147,7 @@ def test_best_and_verdict_follow_the_objective_and_not_the_rate(sweep: Sweep) ->
     assert best is not None
     assert best.label.startswith("lr=0.01")
     said = verdict(sweep.record, readings, ranking_of(readings))
-    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; 1 diverged."
+    assert said.headline == "lr=0.01 reached the lowest loss, 4.100 ± 0.39, against 5.100; lr=0.5 diverged."
 
 
 def test_the_answer_names_trials_that_ran_other_code_than_the_last_one(sweep: Sweep) -> None:
