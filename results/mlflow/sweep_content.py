@@ -11,7 +11,7 @@ from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
 from results.terminal.layout_names import legend_text
 from sweeps.reading import TrialReading
-from sweeps.repeats.by_objective import best_reading
+from sweeps.repeats.by_objective import best_middle, best_reading
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
@@ -57,7 +57,7 @@ def _parent(
         attempt="",
         tags=common_tags(record) | _baseline_tags(results) | {key: tag(value) for key, value in tags.items()},
         params={},
-        metrics=tuple(at(end_ms, _counts(results) | _best(best) | _best_scaling(relations))),
+        metrics=tuple(at(end_ms, _counts(results) | _best(best_middle(record, results)) | _best_scaling(relations))),
         artifacts=report,
     )
 

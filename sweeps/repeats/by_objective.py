@@ -25,7 +25,7 @@ from sweeps.points.objectives import cost, finite_ends, front, is_better_when_la
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatSpread, t_quantile
 from sweeps.repeats.points import places_by_bounds
-from sweeps.repeats.ranking import counted_runs, disturbances, ranking_of
+from sweeps.repeats.ranking import counted_runs, disturbances, middle_of, ranking_of
 from sweeps.repeats.trained_length import trained_otherwise
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
@@ -68,6 +68,11 @@ class SoughtPoint:
     def reading(self) -> TrialReading:
         """The trial to look at: its first run."""
         return self.runs[0].reading
+
+    @property
+    def middle(self) -> TrialReading:
+        """The run whose rate and seconds of a step are the point's, as where points are ranked by their rate."""
+        return middle_of([run.reading for run in self.runs])
 
     @property
     def is_number(self) -> bool:
@@ -254,5 +259,17 @@ def best_measured(
     if record.seeks_rate:
         rates = ((reading, reading.model_flops_per_second_per_device or 0.0) for reading in ranking_of(readings))
         return next(((reading, (rate,)) for reading, rate in rates), None)
-    found = (point for point in sought_points(record, readings) if point.has_place)
-    return next(((point.reading, point.values) for point in found), None)
+    best = _best_point(record, readings)
+    return (best.reading, best.values) if best is not None else None
+
+
+def best_middle(record: SweepRecord, readings: Sequence[TrialReading]) -> TrialReading | None:
+    """The run whose figures are those of the best point; None where no number was measured."""
+    if record.seeks_rate:
+        return next(iter(ranking_of(readings)), None)
+    best = _best_point(record, readings)
+    return best.middle if best is not None else None
+
+
+def _best_point(record: SweepRecord, readings: Sequence[TrialReading]) -> SoughtPoint | None:
+    return next((point for point in sought_points(record, readings) if point.has_place), None)

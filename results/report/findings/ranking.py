@@ -49,7 +49,7 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
 def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
     """The value of each objective, half the interval of the first, the number of runs, and the seconds of a step."""
     both = zip(record.objective, point.values, strict=True)
-    half, performance, runs = point.half_width, point.reading.performance, len(point.runs)
+    half, performance, runs = point.half_width, point.middle.performance, len(point.runs)
     step = performance.step_seconds if performance else None
     return [
         *(number(value_text(objective, value), value) for objective, value in both),

@@ -10,6 +10,7 @@ import pytest
 
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
+from results.mlflow.sweep_content import sweep_runs
 from results.report.findings.verdict import verdict
 from results.terminal.tables import sought_table
 from sweeps.reading import TrialReading
@@ -126,6 +127,20 @@ def test_places_follow_the_intervals_as_those_of_rates_do(
     assert sought_places(record, points) == places
     table = sought_table(record, sweep.read())
     assert [row[0].text for row in table.rows] == places
+
+
+def test_the_step_of_a_point_is_its_middle_run_s_in_tables_and_in_mlflow(
+    tmp_path: Path, build_record: BuildRecord
+) -> None:
+    record = build_record([{SEED: seed} for seed in (1, 2, 3)], []).model_copy(update={"objective": ("loss",)})
+    folder = SweepFolder(tmp_path / "seeds")
+    for trial, rate in zip(record.trials, (100.0, 400.0, 200.0), strict=True):
+        finish(folder, trial, performance(rate))
+    readings = Sweep(folder, record).read()
+    (row,) = sought_table(record, readings).rows
+    assert row[-1].text == "1.28"  # 256 tokens at 200 a second
+    parent, *_ = sweep_runs(record, readings)
+    assert {metric.key: metric.value for metric in parent.metrics}["best/step_s"] == pytest.approx(1.28)
 
 
 def test_experiments_that_their_seeds_alone_tell_apart_are_two_points(
