@@ -10,7 +10,7 @@ from pathlib import Path
 
 from results.scaling import Scaling, scalings
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
-from results.trial_rows import Row, plan_row, repeat_columns, trial_row
+from results.trial_rows import POINT, Row, plan_row, repeat_columns, trial_row
 from sweeps.chains import chain_metrics
 from sweeps.folder.history import History
 from sweeps.glance import age_seconds
@@ -18,7 +18,6 @@ from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 
-POINT = "point."
 TIMES = {"started": "started_unix_seconds", "ended": "ended_unix_seconds"}
 """Columns of a report whose unit a program could not guess."""
 
@@ -39,7 +38,7 @@ def status_document(
     metrics = chain_metrics(trials)
     rows = [
         _status_row(trial, relation, now) | repeats | {"metrics": metrics.get(trial.name, trial.metrics)}
-        for trial, relation, repeats in zip(trials, scalings(trials), repeat_columns(trials), strict=True)
+        for trial, relation, repeats in zip(trials, scalings(trials), repeat_columns(sweep.record, trials), strict=True)
     ]
     return {
         **_about(sweep),
@@ -65,7 +64,7 @@ def plan_document(record: SweepRecord) -> Row:
 
 def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
     """Return the rows of a report's table: every trial that was measured, or was to be."""
-    aligned = zip(trials, scalings(trials), repeat_columns(trials), strict=True)
+    aligned = zip(trials, scalings(trials), repeat_columns(sweep.record, trials), strict=True)
     metrics = chain_metrics(trials)
     rows = [
         _row(trial_row(trial, relation) | repeats) | {"metrics": metrics.get(trial.name, trial.metrics)}

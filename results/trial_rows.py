@@ -17,13 +17,17 @@ import pandas
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOBS
 from conf.types.schema import BatchPlan, Value
+from conf.types.sweep_spec import figure_of
 from conf.units import MILLION
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.scaling import Scaling, scalings
 from results.units import gib, percent, tflops
 from sweeps.chains import chain_metrics
 from sweeps.confidence import interval_of
+from sweeps.labels import dotted_value
+from sweeps.points.objectives import measured_value
 from sweeps.reading import TrialReading
+from sweeps.repeats.by_objective import sought_places, sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.repeats.ranking import disturbances
 from sweeps.trial import SweepRecord, Trial
@@ -32,6 +36,7 @@ from train_core.measurement import BlockRates, Environment, Outcome, Performance
 
 Row = dict[str, Any]
 
+POINT = "point."
 CO2 = "grams_co2_per_million_tokens"
 # These fields hold a value for every rank, step or type of devices, which is no cell of a table.
 NO_CELLS = ("peak_memory_bytes", "losses", "breakdown", "blocks")
@@ -91,7 +96,7 @@ def _identity(trial: Trial) -> Row:
         "is_baseline": trial.is_baseline,
         "selected": trial.selected,
         "infeasible_reason": trial.infeasible_reason,
-    } | {f"point.{key}": value for key, value in trial.point.items()}
+    } | {f"{POINT}{key}": value for key, value in trial.point.items()}
 
 
 def _layout(trial: Trial) -> Row:
@@ -218,26 +223,46 @@ def _environment(environment: Environment | None) -> Row:
     return {name: getattr(environment, name) if environment else None for name in Environment.model_fields}
 
 
-def repeat_columns(results: Sequence[TrialReading]) -> list[dict[str, Any]]:
-    """Return a row for every result: `is_middle_run` marks the trial whose numbers rank its point."""
+def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list[dict[str, Any]]:
+    """Return a row for every result: `is_middle_run` marks the trial whose seconds of a step are its point's.
+
+    The place is that of the sweep's own table. Where it seeks no rate, `objective_...` is what the trial measured.
+    """
     points, disturbed = measured_points(results), disturbances(results)
-    placed = zip(points, places(points), strict=True)
-    points_by_trial = {run.trial.trial_id: (point, place) for point, place in placed for run in point.runs}
+    points_by_trial = {run.trial.trial_id: point for point in points for run in point.runs}
+    placed = _places_of_trials(record, results, points)
     return [
-        _point_columns(result, *points_by_trial.get(result.trial.trial_id, (None, "")))
-        | {"disturbed": disturbed.get(result.trial.trial_id)}
+        _point_columns(result, points_by_trial.get(result.trial.trial_id))
+        | {"place": placed.get(result.trial.trial_id) or None, "disturbed": disturbed.get(result.trial.trial_id)}
+        | _objective_columns(record, result)
         for result in results
     ]
 
 
-def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str) -> dict[str, Any]:
+def _places_of_trials(
+    record: SweepRecord, results: Sequence[TrialReading], points: Sequence[MeasuredPoint]
+) -> dict[str, str]:
+    """The place of its point by the id of each run that the sweep's table is made of."""
+    if record.seeks_rate:
+        by_rate = zip(points, places(points), strict=True)
+        return {run.trial.trial_id: place for point, place in by_rate for run in point.runs}
+    sought = sought_points(record, results)
+    by_objective = zip(sought, sought_places(record, sought), strict=True)
+    return {run.reading.trial.trial_id: place for point, place in by_objective for run in point.runs}
+
+
+def _objective_columns(record: SweepRecord, result: TrialReading) -> Row:
+    sought = () if record.seeks_rate else record.objective
+    return {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
+
+
+def _point_columns(result: TrialReading, point: MeasuredPoint | None) -> dict[str, Any]:
     columns: dict[str, Any] = {"repeat": result.trial.repeat} | dict.fromkeys(POINT_COLUMNS)
     if point is None:
         return columns
     return columns | {
         "num_runs": len(point.runs),
         "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id,
-        "place": place or None,
         "point_step_seconds": point.performance.step_seconds,
         "step_seconds_low": point.seconds.low,
         "step_seconds_high": point.seconds.high,
@@ -245,19 +270,32 @@ def _point_columns(result: TrialReading, point: MeasuredPoint | None, place: str
     }
 
 
-def collect(results: Sequence[TrialReading]) -> pandas.DataFrame:
+def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.DataFrame:
     """A sweep as a table in the order of its record.
 
     The columns are the same however far it has come, but for the figures of its later stages, which only these know.
     """
-    aligned = zip(results, scalings(results), repeat_columns(results), strict=True)
+    aligned = zip(results, scalings(results), repeat_columns(record, results), strict=True)
     metrics = chain_metrics(results)
-    return pandas.DataFrame(
-        [
-            trial_row(result, relation) | repeats | _figures(metrics.get(result.name, {}))
-            for result, relation, repeats in aligned
-        ]
-    )
+    rows = [
+        trial_row(result, relation) | repeats | _figures(metrics.get(result.name, {}))
+        for result, relation, repeats in aligned
+    ]
+    return pandas.DataFrame(_with_whole_points(rows, [result.trial for result in results]))
+
+
+def _with_whole_points(rows: Sequence[Row], trials: Sequence[Trial]) -> list[Row]:
+    """The rows with a value of every key that any point names: where a point leaves it, the configuration's."""
+    keys = dict.fromkeys(key for trial in trials for key in trial.point)
+    kept = [
+        {
+            POINT + key: dotted_value(trial.experiment, key)
+            for key in keys
+            if trial.experiment and key not in trial.point
+        }
+        for trial in trials
+    ]
+    return [row | values for row, values in zip(rows, kept, strict=True)]
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -267,4 +305,5 @@ def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def plan_frame(record: SweepRecord) -> pandas.DataFrame:
     """Points that are predicted only, with the same identity and `predicted_*` columns."""
-    return pandas.DataFrame([plan_row(trial, record.plan_label_of(trial)) for trial in record.plan])
+    rows = [plan_row(trial, record.plan_label_of(trial)) for trial in record.plan]
+    return pandas.DataFrame(_with_whole_points(rows, record.plan))

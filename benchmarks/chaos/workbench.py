@@ -268,7 +268,7 @@ class ChaosWorkbench:
     def _wrong_in_report(self, readings: list[TrialReading]) -> list[str]:
         """Rows of the report that say something else than the trials' folders."""
         write_report(self.sweep, readings)
-        rows = collect(readings)
+        rows = collect(self.sweep.record, readings)
         told = dict(zip(rows["trial_id"], rows["outcome"], strict=True))
         return [f"the report says {told.get(r.name)} of {r.name}" for r in readings if told.get(r.name) != r.outcome]
 

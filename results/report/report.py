@@ -143,7 +143,7 @@ def report_frame(
 ) -> pandas.DataFrame:
     """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
     # The age of a heartbeat is another one at every reading, and the report is to stay the same.
-    trials = collect(results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
+    trials = collect(record, results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
     parts = [trials]
     if record.mode == "proxy" and record.plan:
         parts.append(plan_frame(record).assign(part="plan"))

@@ -85,7 +85,7 @@ def test_a_foreign_measurement_is_the_same_to_status_report_long_training_and_th
     readings = reconcile(sweep.read())
     ignored = "measurement.json belongs to another experiment and is ignored; the next run replaces it"
     assert shown(readings).count(ignored) == 1
-    assert reported(readings) == (readings[0].outcome, readings[0].cause) == (Outcome.PENDING, ignored)
+    assert reported(sweep, readings) == (readings[0].outcome, readings[0].cause) == (Outcome.PENDING, ignored)
     assert best_of(sweep).trial == readings[0].trial, "predicted, as nothing has been measured"
     assert is_to_run(readings[0])
 
@@ -98,7 +98,7 @@ def test_a_ranks_failure_is_the_same_to_status_and_report(
     failure = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="t", time=5.0)
     first_folder(sweep).write_failure(failure)
     readings = reconcile(sweep.read())
-    assert reported(readings) == (readings[0].outcome, readings[0].cause) == (outcome, "2 GiB too many")
+    assert reported(sweep, readings) == (readings[0].outcome, readings[0].cause) == (outcome, "2 GiB too many")
     assert "2 GiB too many" in shown(readings)
 
 
@@ -113,14 +113,14 @@ def test_a_damaged_file_is_named_and_hurts_its_own_trial_only(
     readings = reconcile(sweep.read())
     (aside,) = readings[0].damaged_files
     assert aside.name in shown(readings).replace("\n", "").replace(" ", "")
-    assert list(collect(readings)["quarantined"]) == [aside.name, ""]
+    assert list(collect(sweep.record, readings)["quarantined"]) == [aside.name, ""]
     assert [reading.outcome for reading in readings][1] is Outcome.FAILED
     assert readings[1].measurement is not None
 
 
-def reported(readings: list[TrialReading]) -> tuple[str, str]:
+def reported(sweep: Sweep, readings: list[TrialReading]) -> tuple[str, str]:
     """Outcome and cause of the first trial in the table that reports are made of."""
-    row = collect(readings).iloc[0]
+    row = collect(sweep.record, readings).iloc[0]
     return row["outcome"], row["cause"]
 
 

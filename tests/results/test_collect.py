@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
+from pathlib import Path
 
 import pandas
 import pytest
 
-from results.trial_rows import collect
+from conf.types.schema import Value
+from results.documents import report_document, status_document
+from results.trial_rows import collect, plan_frame
+from sweeps.folder.history import History
 from sweeps.sweep import Sweep
+from sweeps.trial import SweepFolder
+from tests.conftest import BuildRecord
 from tests.results.conftest import WriteSweep, experiment, finish, performance, trial, write_steps
 from train_core.measurement import Outcome, RankFailure
 
+LR, SEED = "training.learning_rate", "training.seed"
 TRIALS = (
     trial("base", is_baseline=True),
     trial("two", world_size=2, tensor_parallel_size=2),
@@ -21,6 +28,11 @@ TRIALS = (
     trial("waiting", world_size=2, pipeline_parallel_size=2),
     trial("impossible", world_size=3, tensor_parallel_size=2),
 )
+
+
+def frame_of(folder: SweepFolder) -> pandas.DataFrame:
+    sweep = Sweep.stored_in(folder)
+    return collect(sweep.record, sweep.read())
 
 
 def row(frame: pandas.DataFrame, trial_id: str) -> pandas.Series:
@@ -31,14 +43,14 @@ def row(frame: pandas.DataFrame, trial_id: str) -> pandas.Series:
 
 def test_every_trial_is_a_row_in_the_order_of_the_record(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS, {"base": performance(100.0)})
-    frame = collect(Sweep.stored_in(folder).read())
+    frame = frame_of(folder)
     assert list(frame["trial_id"]) == [member.trial_id for member in TRIALS]
     assert list(frame["outcome"]) == ["COMPLETED", "PENDING", "PENDING", "PENDING", "INFEASIBLE"]
 
 
 def test_predicted_and_measured_have_columns_of_their_own_with_the_same_field_names(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS, {"base": performance(100.0)})
-    base = row(collect(Sweep.stored_in(folder).read()), "base")
+    base = row(frame_of(folder), "base")
     assert base["measured_tokens_per_second"] == 100.0
     assert base["predicted_step_seconds"] == pytest.approx(1.11)
     assert base["predicted_low_step_seconds"] < 1.11 < base["predicted_high_step_seconds"]
@@ -48,14 +60,59 @@ def test_predicted_and_measured_have_columns_of_their_own_with_the_same_field_na
 
 def test_what_only_a_later_point_sets_has_a_column_too(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
-    frame = collect(Sweep.stored_in(folder).read())
+    frame = frame_of(folder)
     assert row(frame, "waiting")["point.pipeline_parallel_size"] == 2
     assert math.isnan(row(frame, "base")["point.pipeline_parallel_size"])
 
 
+@pytest.fixture
+def seeds(tmp_path: Path, build_record: BuildRecord) -> Sweep:
+    """Two learning rates, the first of the configuration's seed and of another; the last trial diverged."""
+    points: list[dict[str, Value]] = [{LR: 1e-3}, {LR: 1e-3, SEED: 2}, {LR: 1e-2}, {LR: 1.0}]
+    record = build_record(points, []).model_copy(update={"objective": ("loss",)})
+    folder = SweepFolder(tmp_path / "lr-local")
+    folder.write_record(record)
+    ends, rates = ((3.0, 2.0), (3.002, 2.0), (2.0, 2.5), (9.0, 9.0)), (100.0, 100.0, 50.0, 900.0)
+    for member, last, rate in zip(record.trials, ends, rates, strict=True):
+        losses = (*[5.0] * 18, *last)
+        finish(folder, member, performance(rate, losses=losses, final_loss=losses[-1]))
+    return Sweep.stored_in(folder)
+
+
+@pytest.mark.parametrize("rows_of", ["csv", "report", "status"])
+def test_where_a_loss_is_sought_a_row_has_that_loss_and_the_place_of_the_sweep_s_table(
+    seeds: Sweep, rows_of: str
+) -> None:
+    trials = seeds.read()
+    if rows_of == "csv":
+        table = collect(seeds.record, trials).astype(object)
+        rows = table.where(table.notna(), None).to_dict("records")
+    elif rows_of == "report":
+        rows = report_document(seeds, trials, {})["trials"]
+    else:
+        rows = status_document(seeds, trials, [], History(), {})["trials"]
+    assert [row["objective_loss"] for row in rows] == pytest.approx([2.5, 2.501, 2.25, 9.0])
+    assert [row["measured_final_loss"] for row in rows] == [2.0, 2.0, 2.5, 9.0]
+    assert [row["place"] for row in rows] == ["2", "2", "1", None]
+
+
+def test_where_the_rate_is_sought_no_row_has_another_objective(seeds: Sweep) -> None:
+    record = seeds.record.model_copy(update={"objective": ("throughput",)})
+    frame = collect(record, seeds.read())
+    assert not [name for name in frame.columns if name.startswith("objective_")]
+    assert list(frame["place"]) == ["2=", "2=", "4", "1"]
+
+
+def test_a_point_has_the_configuration_s_value_of_what_it_leaves_as_it_is(seeds: Sweep) -> None:
+    frame = collect(seeds.record, seeds.read())
+    assert list(frame[f"point.{SEED}"]) == [1234, 2, 1234, 1234]
+    plan = seeds.record.model_copy(update={"plan": seeds.record.trials})
+    assert list(plan_frame(plan)[f"point.{SEED}"]) == [1234, 2, 1234, 1234]
+
+
 def test_an_unmeasured_trial_has_a_prediction_and_no_measurement(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
-    waiting = row(collect(Sweep.stored_in(folder).read()), "waiting")
+    waiting = row(frame_of(folder), "waiting")
     measured = [name for name in waiting.index if name.startswith("measured_")]
     assert waiting[measured].isna().all()
     assert waiting["predicted_step_seconds"] > 0
@@ -64,7 +121,7 @@ def test_an_unmeasured_trial_has_a_prediction_and_no_measurement(write_sweep: Wr
 def test_a_trial_with_steps_and_no_end_is_running_and_shows_its_last_step(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
     write_steps(folder, "two", [1, 2, 3])
-    two = row(collect(Sweep.stored_in(folder).read()), "two")
+    two = row(frame_of(folder), "two")
     assert (two["outcome"], two["num_steps_done"], two["num_steps"]) == ("RUNNING", 3, 6)
     assert two["live_loss"] == pytest.approx(5.0 - math.log1p(2))
     assert pandas.isna(two["measured_step_seconds"])
@@ -74,16 +131,14 @@ def test_a_corrupt_measurement_is_set_aside_and_reported_and_the_rest_is_unharme
     folder, _ = write_sweep(TRIALS, {"base": performance(100.0), "torn": performance(150.0)})
     files = folder.trial("torn")
     files.measurement.write_text('{"fingerprint": "torn off in the mid')
-    frame = collect(Sweep.stored_in(folder).read())
+    frame = frame_of(folder)
     torn = row(frame, "torn")
     assert torn["outcome"] == "PENDING"
     assert "was corrupt" in torn["cause"]
     assert torn["quarantined"].startswith("measurement.corrupt-")
     assert not files.measurement.exists()
     assert row(frame, "base")["outcome"] == "COMPLETED"
-    assert row(collect(Sweep.stored_in(folder).read()), "torn")["outcome"] == "PENDING", (
-        "reading again must not change the answer"
-    )
+    assert row(frame_of(folder), "torn")["outcome"] == "PENDING", "reading again must not change the answer"
 
 
 def test_a_later_attempt_of_a_quarantined_trial_is_running(write_sweep: WriteSweep) -> None:
@@ -91,17 +146,17 @@ def test_a_later_attempt_of_a_quarantined_trial_is_running(write_sweep: WriteSwe
     files = folder.trial("torn")
     files.path.mkdir(parents=True)
     files.measurement.write_text("no JSON")
-    collect(Sweep.stored_in(folder).read())
+    frame_of(folder)
     write_steps(folder, "torn", [1])
     later = files.damaged_files()[0].stat().st_ctime + 5
     os.utime(files.heartbeat, (later, later))
-    assert row(collect(Sweep.stored_in(folder).read()), "torn")["outcome"] == "RUNNING"
+    assert row(frame_of(folder), "torn")["outcome"] == "RUNNING"
 
 
 def test_a_measurement_of_another_experiment_is_not_taken_for_this_one(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
     finish(folder, TRIALS[1], performance(500.0), fingerprint=experiment(global_batch_size=16).fingerprint)
-    two = row(collect(Sweep.stored_in(folder).read()), "two")
+    two = row(frame_of(folder), "two")
     assert pandas.isna(two["measured_tokens_per_second"])
     assert "belongs to another experiment" in two["cause"]
 
@@ -112,13 +167,13 @@ def test_a_rank_that_left_its_failure_speaks_for_the_trial_until_the_measurement
     folder, _ = write_sweep(TRIALS)
     failure = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="...", time=5.0)
     folder.trial("two").write_failure(failure)
-    two = row(collect(Sweep.stored_in(folder).read()), "two")
+    two = row(frame_of(folder), "two")
     assert (two["outcome"], two["cause"]) == ("OUT_OF_MEMORY", "2 GiB too many")
 
 
 def test_a_point_that_cannot_exist_shows_the_sizes_it_asked_for(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
-    impossible = row(collect(Sweep.stored_in(folder).read()), "impossible")
+    impossible = row(frame_of(folder), "impossible")
     assert (impossible["world_size"], impossible["tensor_parallel_size"]) == (3, 2)
     assert "multiple of 2" in impossible["cause"]
 
@@ -131,19 +186,19 @@ def test_a_trial_that_the_sweep_leaves_out_has_no_outcome(write_sweep: WriteSwee
 def test_a_diverged_loss_survives_the_disk(write_sweep: WriteSweep) -> None:
     losses = (5.0, float("nan"), float("inf"))
     folder, _ = write_sweep(TRIALS, {"base": performance(100.0, losses=losses, final_loss=float("nan"))})
-    base = row(collect(Sweep.stored_in(folder).read()), "base")
+    base = row(frame_of(folder), "base")
     assert base["outcome"] == "COMPLETED"
     assert math.isnan(base["measured_final_loss"])
 
 
 def test_the_columns_do_not_depend_on_how_far_the_sweep_has_come(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS)
-    before = list(collect(Sweep.stored_in(folder).read()).columns)
+    before = list(frame_of(folder).columns)
     finish(folder, TRIALS[0], performance(100.0))
-    assert list(collect(Sweep.stored_in(folder).read()).columns) == before
+    assert list(frame_of(folder).columns) == before
 
 
 def test_a_torn_record_of_the_trial_itself_does_not_matter(write_sweep: WriteSweep) -> None:
     folder, _ = write_sweep(TRIALS, {"base": performance(100.0)})
     folder.trial("base").trial.write_text(json.dumps({})[:1])
-    assert row(collect(Sweep.stored_in(folder).read()), "base")["outcome"] == "COMPLETED"
+    assert row(frame_of(folder), "base")["outcome"] == "COMPLETED"

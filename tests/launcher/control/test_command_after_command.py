@@ -151,7 +151,7 @@ def test_no_command_changes_deletes_or_hides_what_an_earlier_one_measured(tmp_pa
         readings = sweep.read()
         shown = {reading.name for reading in readings if reading.performance}
         assert shown == {path.parent.name for path in now}
-        rows = collect(readings)
+        rows = collect(sweep.record, readings)
         assert set(rows[rows["outcome"] == "COMPLETED"]["trial_id"]) == shown
         assert shown <= {run.key.split("/")[0] for run in sweep_runs(sweep.record, readings)}
     assert before

@@ -58,7 +58,7 @@ def test_the_fastest_come_first_and_the_others_say_why_they_have_no_number(write
     assert any("INFEASIBLE" in line for line in lines)
 
 
-def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown() -> None:
+def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(write_sweep: WriteSweep) -> None:
     slow = stepped(8, [2.0, 4.6, 2.0, 4.5, 4.56, 2.04, 4.6])
     trials = [
         stepped(2, QUIET),
@@ -74,7 +74,7 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
     assert TWO_SPEEDS in " ".join(shown(table, 140).split())
     assert "432" not in shown(table, 140)
     assert list(state_table([slow], 160).columns[1].cells) == [Text("DISTURBED", "yellow")]
-    (*_, row) = repeat_columns(trials)
+    (*_, row) = repeat_columns(write_sweep([]).record, trials)
     assert (row["disturbed"], row["place"]) == (TWO_SPEEDS, None)
     assert [len(measured_table(trials).points), len(measured_table(trials[:2]).points)] == [2, 2]
 
