@@ -122,9 +122,13 @@ def _status_of(reading: Reading, now: float) -> Row:
 
 
 def _row(row: Row) -> Row:
-    """A row of a report with the point as values of its own, and with units in the names of times."""
+    """A row of a report with the point as values of its own, and with units in the names of times.
+
+    Damaged files are a text of the table alone; a status lists them.
+    """
     point = {key.removeprefix(POINT): value for key, value in row.items() if key.startswith(POINT)}
     rest = {TIMES.get(key, key): value for key, value in row.items() if not key.startswith(POINT)}
+    rest.pop("quarantined", None)
     return {"trial_id": rest.pop("trial_id"), "point": point, **rest}
 
 

@@ -137,6 +137,11 @@ def test_a_corrupt_measurement_is_set_aside_and_reported_and_the_rest_is_unharme
     assert "was corrupt" in torn["cause"]
     assert torn["quarantined"].startswith("measurement.corrupt-")
     assert not files.measurement.exists()
+    sweep = Sweep.stored_in(folder)
+    trials = sweep.read()
+    assert not any("quarantined" in row for row in report_document(sweep, trials, {})["trials"])
+    (listed,) = (row["quarantined"] for row in status_document(sweep, trials, [], History(), {})["trials"][2:3])
+    assert [path.rsplit("/", 1)[-1] for path in listed] == [torn["quarantined"]]
     assert row(frame, "base")["outcome"] == "COMPLETED"
     assert row(frame_of(folder), "torn")["outcome"] == "PENDING", "reading again must not change the answer"
 
