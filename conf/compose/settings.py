@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from conf.credentials import HIDDEN, is_web_address
+from conf.credentials import HIDDEN, is_web_address, without_credentials
 from conf.errors import ConfigError
 from conf.folders import at_home
 from conf.plan.experiment import Experiment, ExperimentParts
@@ -110,6 +110,16 @@ class Settings(ExperimentParts):
     controller: ControllerSpec
     launcher: LauncherSpec
     notify: NotifySpec
+
+    # Not a rule of the store itself: records of earlier sweeps may hold such an address.
+    @field_validator("tracking")
+    @classmethod
+    def _address_is_of_a_server(cls, value: TrackingSpec) -> TrackingSpec:
+        if value.kind == "sqlite" and value.uri:
+            problem = "is an address, and tracking=sqlite keeps a file in the output folder"
+            remedy = "Give tracking=database or tracking=server beside it, or leave it out."
+            raise ConfigError("tracking.uri", without_credentials(value.uri), problem, remedy)
+        return value
 
     @field_validator("output_dir")
     @classmethod

@@ -156,6 +156,7 @@ def test_a_sweep_whose_name_is_all_digits_would_still_be_a_name() -> None:
         ("slurm.extra_sbatch.mem=1.5", r"slurm\.extra_sbatch\.mem = 1\.5: must be a text"),
         ("slurm.extra_sbatch.str=1.5", r"slurm\.extra_sbatch\.str = 1\.5: must be a text"),
         ("tracking=server", r"tracking\.uri = None: a tracking server needs an address"),
+        ("tracking.uri=postgresql://me:pw@host/runs", r"tracking\.uri = 'postgresql://host/runs': is an address"),
     ],
 )
 def test_a_wrong_override_names_key_value_and_remedy(override: str, message: str) -> None:
