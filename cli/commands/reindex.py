@@ -15,10 +15,14 @@ from conf.errors import EXIT_FAILED, TrisweepError, UsageError
 from conf.units import count_of
 
 if TYPE_CHECKING:
+    from conf.compose.load import Composition
     from conf.types.sites import TrackingSpec
     from launcher.trainings import LongRun
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
+
+BESIDE_A_STORE = {"tracking.also", "tracking.live_seconds"}
+"""Values of the group that choose no store."""
 
 OneSweep = Annotated[
     str | None,
@@ -43,7 +47,7 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
         name = None
     composition = composition_of(name, texts)
     tracking, root = composition.settings.tracking, Path(composition.settings.output_dir).absolute()
-    chosen = tracking if composition.overrides.of({"tracking"}).texts else None
+    chosen = chosen_store(composition)
     if name is not None:
         _write_anew(Sweep.stored_in(existing_folder(composition)), tracking, chosen, root)
         return
@@ -51,6 +55,12 @@ def reindex(name: OneSweep = None, overrides: OverrideTexts = None) -> None:
         raise UsageError(f"There is no sweep in {root}", "Name the folder of sweeps with output_dir=PATH.")
     if not write_all_anew(tracking, chosen, root):
         raise typer.Exit(EXIT_FAILED)
+
+
+def chosen_store(composition: Composition) -> TrackingSpec | None:
+    """The store that the command itself names, in place of the one in a sweep's record; None where it names none."""
+    keys = {override.key for override in composition.overrides.of({"tracking"})}
+    return composition.settings.tracking if keys - BESIDE_A_STORE else None
 
 
 def write_all_anew(tracking: TrackingSpec, chosen: TrackingSpec | None, root: Path) -> bool:

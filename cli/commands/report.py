@@ -12,7 +12,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.commands.reindex import write_all_anew
+from cli.commands.reindex import chosen_store, write_all_anew
 from cli.commands.ui import print_way_in
 from cli.output.console import (
     complaints,
@@ -87,7 +87,10 @@ def report(
         _serve_live(folder, restriction, port)
         return
     sweep, tracking = Sweep.stored_in(folder), composition.settings.tracking
-    content = report_on(sweep, tracking, restriction) if out is None else report_elsewhere(sweep, out, restriction)
+    if out is None:
+        content = report_on(sweep, tracking, restriction, chosen_store(composition))
+    else:
+        content = report_elsewhere(sweep, out, restriction)
     if as_json:
         print_json("report", content)
 
@@ -116,12 +119,18 @@ def report_elsewhere(sweep: Sweep, out: Path, restriction: Restriction | None) -
     return _report_into(out, part, reconcile(part.read()))
 
 
-def report_on(sweep: Sweep, configured: TrackingSpec, restriction: Restriction | None = None) -> dict[str, Any]:
+def report_on(
+    sweep: Sweep,
+    configured: TrackingSpec,
+    restriction: Restriction | None = None,
+    chosen: TrackingSpec | None = None,
+) -> dict[str, Any]:
     """Write the report, bring MLflow up to date, print the ranked table, and return all of that as plain values.
 
     Args:
         configured: where MLflow is by the configuration: the record keeps no password, the configuration may.
         restriction: the part of the sweep that the report is about; that of the whole stays.
+        chosen: the store that the command names in place of the record's.
     """
     from launcher.slurm.job_records import keep_job_records
     from launcher.state import reconcile
@@ -132,7 +141,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec, restriction: Restriction |
     readings = reconcile(sweep.read())
     keep_job_records(readings)
     content = _report_into(None, sweep, readings)
-    tracking, root = sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
+    tracking, root = chosen or sweep.record.tracking.signed_in_as(configured), sweep.folder.path.parent
     try:
         imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
     except DamagedStore as damage:
@@ -141,7 +150,7 @@ def report_on(sweep: Sweep, configured: TrackingSpec, restriction: Restriction |
         imported = import_sweep(whole, tracking, root, lambda sweep: reconcile(sweep.read()))
     changed = imported.created + imported.updated
     console.print(f"MLflow: {count_of(changed, 'run')} written, {imported.unchanged} unchanged. Look at them with:")
-    print_unwrapped(f"  {ui_command(root)}")
+    print_unwrapped(f"  {ui_command(root, tracking)}")
     return content | {"mlflow": asdict(imported)}
 
 

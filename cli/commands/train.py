@@ -122,7 +122,7 @@ def _into_mlflow(run: LongRun, place: SweepPlace) -> None:
     tracking = record.tracking.signed_in_as(place.settings.tracking)
     imported = import_training(run.read(), record, run.source, tracking, place.folder.path.parent)
     if not imported.unchanged:
-        ui = ui_command(place.folder.path.parent)
+        ui = ui_command(place.folder.path.parent, tracking)
         print_unwrapped(f"MLflow: training {run.folder.path.name} is up to date. Look at it with: {ui}")
 
 

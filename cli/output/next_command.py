@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.output.console import shown_path
-from conf.credentials import has_hidden_variables
+from conf.credentials import has_hidden_variables, without_credentials
 from conf.folders import OPTION, given_words, own_folders
 from conf.overrides import Overrides
 
 if TYPE_CHECKING:
+    from conf.types.sites import TrackingSpec
     from sweeps.sweep import Sweep
 
 DEFAULT_FOLDER = "runs"
@@ -70,14 +71,19 @@ def folder_words(output_dir: Path) -> list[str]:
     own = given_words(shown_path)
     if output_dir.absolute() == Path(DEFAULT_FOLDER).absolute():
         return own
-    path = shown_path(output_dir)
-    quoted = path.replace("\\", "\\\\").replace("'", "\\'")
-    return [f"output_dir={path}" if PLAIN.fullmatch(path) else f"output_dir='{quoted}'", *own]
+    return [_override("output_dir", shown_path(output_dir)), *own]
 
 
-def ui_command(output_dir: Path) -> str:
-    """The command that opens the MLflow UI on this folder, by make where a person has come here by make."""
-    words = folder_words(output_dir)
+def _override(key: str, text: str) -> str:
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{key}={text}" if PLAIN.fullmatch(text) else f"{key}='{quoted}'"
+
+
+def ui_command(output_dir: Path, tracking: TrackingSpec) -> str:
+    """The command that opens the MLflow UI on this store, by make where a person has come here by make."""
+    uri = without_credentials(tracking.uri or "")
+    store = [] if tracking.kind == "sqlite" else [f"tracking={tracking.kind}", _override("tracking.uri", uri)]
+    words = [*store, *folder_words(output_dir)]
     if "MAKELEVEL" not in os.environ:
         return shlex.join(["trisweep", "ui", *words])
     return f"make ui{_as_make_overrides(words)}"

@@ -54,18 +54,15 @@ def require_server(uri: str) -> None:
         reason = getattr(error, "reason", error)
         raise UsageError(
             f"tracking.uri = {address!r}: no MLflow server answers{_through_proxy(address)} ({reason})",
-            "Start it or correct the address, then import again with the report command: the sweep's folders keep"
-            " everything.",
+            _start_or_choose("server"),
         ) from None
 
 
 def pass_proxy_by(address: str) -> None:
     """Have this process and its children reach a server on loopback themselves: a proxy has a loopback of its own."""
     place = urlsplit(address)
-    host, is_proxied = (
-        place.hostname or "",
-        urllib.request.getproxies() and not urllib.request.proxy_bypass(place.netloc),
-    )
+    host = place.hostname or ""
+    is_proxied = urllib.request.getproxies() and not urllib.request.proxy_bypass(place.netloc)
     if not (is_proxied and (host.startswith("127.") or host in ("localhost", "::1"))):
         return
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
@@ -81,6 +78,12 @@ def _through_proxy(address: str) -> str:
     if proxy is None or urllib.request.proxy_bypass(place.netloc):
         return ""
     return f" through the proxy {without_credentials(proxy)} of {place.scheme}_proxy"
+
+
+def _start_or_choose(kind: str) -> str:
+    """The remedy where nothing answers. A sweep's record keeps its address, so that another must be stated."""
+    where = f"tracking={kind} tracking.uri=URL"
+    return f"Start it and give `trisweep report NAME` again, for another address with {where}. {KEPT}."
 
 
 def require_entry(client: MlflowClient, uri: str) -> None:
@@ -167,7 +170,7 @@ def require_database(uri: str) -> None:
         message = " ".join(str(getattr(error, "orig", None) or error).split())
         raise UsageError(
             f"tracking.uri = {without_credentials(uri)!r} cannot be opened ({hide_credentials(message)[:300]})",
-            f"Start it or correct the address, then import again with the report command. {KEPT}.",
+            _start_or_choose("database"),
         ) from None
 
 

@@ -16,8 +16,11 @@ import pytest
 from cli.command_line.started_sweep import started_sweep
 from cli.commands.report import report
 from conf.errors import UsageError
+from conf.types.sites import TrackingSpec
+from results.mlflow import sweep_import
+from sweeps.sweep import Sweep
 from tests.cli.conftest import Command
-from tests.results.conftest import WriteSweep, write_sweep
+from tests.results.conftest import SQLITE, WriteSweep, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
 
 __all__ = ["write_sweep"]
@@ -127,6 +130,31 @@ def test_a_live_report_ends_with_ctrl_c_and_leaves_nothing(finished: Path, no_sl
         assert served.wait(timeout=90) == 0
     with pytest.raises(URLError):
         urlopen(address, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("stated", "uri"),
+    [
+        (["tracking=server", "tracking.uri=https://me:pw@other.example"], "https://me:pw@other.example"),
+        (["tracking.also=[tensorboard]"], "https://runs.example"),
+        ([], "https://runs.example"),
+    ],
+)
+def test_a_report_goes_into_the_store_that_its_command_names_else_into_the_record_s(
+    write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, stated: list[str], uri: str
+) -> None:
+    sweep, taken = write_sweep(PROXY_TRIALS, HOW), list[TrackingSpec]()
+    own = SQLITE.model_copy(update={"kind": "server", "uri": "https://runs.example"})
+    sweep.folder.write_record(sweep.record.model_copy(update={"tracking": own}))
+
+    def import_into(_: Sweep, tracking: TrackingSpec, *__: object) -> sweep_import.ImportSummary:
+        taken.append(tracking)
+        return sweep_import.ImportSummary("", "", "", created=1, updated=0, unchanged=0)
+
+    monkeypatch.setattr(sweep_import, "import_sweep", import_into)
+    report(str(sweep.folder.path), stated)
+    (tracking,) = taken
+    assert (tracking.kind, tracking.uri) == ("server", uri)
 
 
 def test_a_command_that_a_report_suggests_is_not_broken_in_its_middle(

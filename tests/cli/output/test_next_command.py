@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 import typer
@@ -22,7 +22,7 @@ from sweeps.folder.journal import Begun, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.composed import composed
-from tests.results.conftest import WriteSweep, performance, trial, write_sweep
+from tests.results.conftest import SQLITE, WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
 from tests.results.test_scaling import Measured, result
 from train_core.measurement import Outcome
@@ -40,19 +40,35 @@ def no_make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_folder_that_everybody_uses_is_not_named(tmp_path: Path) -> None:
     assert folder_words(tmp_path / "runs") == []
-    assert ui_command(tmp_path / "runs") == "trisweep ui"
+    assert ui_command(tmp_path / "runs", SQLITE) == "trisweep ui"
 
 
 @pytest.mark.parametrize("name", ["results", "my results", "é(1)=2", "it's"])
 def test_a_folder_that_was_chosen_is_named_so_that_shell_and_hydra_read_it_back(name: str, tmp_path: Path) -> None:
-    words = shlex.split(ui_command(tmp_path / name))[2:]
+    words = shlex.split(ui_command(tmp_path / name, SQLITE))[2:]
     assert compose(Overrides.parse(words)).settings.output_dir == name
 
 
 def test_who_came_by_make_is_told_a_target_of_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAKELEVEL", "1")
-    assert ui_command(tmp_path / "runs") == "make ui"
-    assert ui_command(tmp_path / "elsewhere") == "make ui OVERRIDES=output_dir=elsewhere"
+    assert ui_command(tmp_path / "runs", SQLITE) == "make ui"
+    assert ui_command(tmp_path / "elsewhere", SQLITE) == "make ui OVERRIDES=output_dir=elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "kept"),
+    [
+        ("server", "https://ada:secret@runs.example", "https://runs.example"),
+        ("database", "postgresql://ada@db/runs?sslmode=require", "postgresql://db/runs?sslmode=require"),
+    ],
+)
+def test_a_store_that_is_not_in_the_folder_is_named_without_its_password(
+    tmp_path: Path, kind: Literal["server", "database"], uri: str, kept: str
+) -> None:
+    tracking = SQLITE.model_copy(update={"kind": kind, "uri": uri})
+    words = shlex.split(ui_command(tmp_path / "runs", tracking))[2:]
+    composed_again = compose(Overrides.parse(words)).settings.tracking
+    assert (composed_again.kind, composed_again.uri) == (kind, kept)
 
 
 def test_a_sweep_on_a_cluster_is_named_with_it(write_sweep: WriteSweep) -> None:
