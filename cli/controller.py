@@ -9,7 +9,7 @@ from pathlib import Path
 from cli.commands.report import report_on
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console
-from cli.output.progress import PlainProgress
+from cli.output.progress import PlainProgress, SweepUnderWay
 from launcher.command_trainer.seat import without_seat
 from launcher.control.loop import go_on
 from launcher.control.rules import SweepStep
@@ -45,7 +45,8 @@ def _carry_out(sweep_folder: SweepFolder) -> bool:
         settings = up.composition.settings
         try:
             with followed_in_mlflow(sweep_folder.path, settings.tracking):
-                progress, poll_seconds = PlainProgress(console), settings.controller.poll_seconds
+                under_way = SweepUnderWay(up.conductor.sweep.record.objective, settings.search.asks_later)
+                progress, poll_seconds = PlainProgress(console, under_way), settings.controller.poll_seconds
                 step = go_on(up.conductor, progress, poll_seconds, is_over=SweepStep.leaves_nothing_to_do)
         except KeyboardInterrupt as stop:
             print(f"Stopped by signal {stop.args[0]}.", flush=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean
 from types import TracebackType
 from typing import Self
@@ -14,9 +16,10 @@ from rich.live import Live
 from rich.text import Text
 
 from cli.output.state_table import duration, state_table
+from conf.types.sweep_spec import Objective
 from conf.units import TERA
 from launcher.control.workplace import ProgressDisplay
-from sweeps.points.objectives import measured_value
+from sweeps.points.objectives import cost, measured_value
 from sweeps.reading import Reading, TrialReading
 from train_core.measurement import LIVE, Outcome
 
@@ -26,16 +29,37 @@ MARGIN_LINES = 4
 """Lines of a terminal beside those of trials and causes: the table's head, the two last lines, and the prompt's."""
 
 
+@dataclass(frozen=True)
+class SweepUnderWay:
+    """The traits of a sweep that its progress is shown by.
+
+    Attributes:
+        objective: what it seeks.
+        may_grow: a search may yet ask for trials beside those that are known.
+    """
+
+    objective: tuple[Objective, ...] = ("throughput",)
+    may_grow: bool = False
+
+
+PLAIN_SWEEP = SweepUnderWay()
+
+
 class LiveProgress:
     """A table that is drawn again in place, as wide as the terminal, and below it why trials failed.
 
-    Args:
+    Attributes:
+        sweep: what is shown.
         hint: what Ctrl-C does, for the last line.
+
+    Args:
         stays: leave the last table on the screen.
     """
 
-    def __init__(self, console: Console, hint: str = GOES_ON, *, stays: bool = False) -> None:
-        self._console, self._hint = console, hint
+    def __init__(
+        self, console: Console, sweep: SweepUnderWay = PLAIN_SWEEP, hint: str = GOES_ON, *, stays: bool = False
+    ) -> None:
+        self._console, self.sweep, self.hint = console, sweep, hint
         # rich would draw from a thread of its own, several times a second, on cores that are being measured.
         self._live = Live(console=console, auto_refresh=False, transient=not stays)
 
@@ -58,18 +82,25 @@ class LiveProgress:
     def _picture(self, states: Sequence[Reading]) -> RenderableType:
         # A table that is taller than the terminal could not be drawn again in place.
         room, width = max(3, self._console.height - MARGIN_LINES), self._console.width
-        causes = [state for state in worth_showing(states, room) if is_troubled(state)][: min(MOST_CAUSES, room // 3)]
-        rows = worth_showing(states, room - len(causes))
+        sought = self.sweep.objective
+        troubled = [state for state in worth_showing(states, room, sought[0]) if is_troubled(state)]
+        causes = troubled[: min(MOST_CAUSES, room // 3)]
+        rows = worth_showing(states, room - len(causes), sought[0])
         left_out = sum(state.outcome is not None for state in states) - len(rows)
         lines = [_cause_line(state, width) for state in causes]
-        return Group(state_table(rows, width), *lines, *_footer(states, left_out, self._hint))
+        table = state_table(rows, width, by_loss="loss" in sought)
+        return Group(table, *lines, *_footer(states, self.sweep, left_out, self.hint))
 
 
 class PlainProgress(ProgressDisplay):
-    """A line when a trial starts and one when it ends, without control codes; for logs and pipes."""
+    """A line when a trial starts and one when it ends, without control codes; for logs and pipes.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    Attributes:
+        sweep: what is shown.
+    """
+
+    def __init__(self, console: Console, sweep: SweepUnderWay = PLAIN_SWEEP) -> None:
+        self._console, self.sweep = console, sweep
         self._seen: dict[str, Outcome | None] = {}
 
     def show(self, states: Sequence[Reading]) -> None:
@@ -88,7 +119,7 @@ class PlainProgress(ProgressDisplay):
             took = (
                 f" after {duration(state.end_time - state.start_time)}" if state.end_time and state.start_time else ""
             )
-            summary = f"{share_ended(states)}{_about_left(states)}"
+            summary = _how_far(states, self.sweep)
             self.say(f"finished  {state.title}: {state.outcome}{took}{_numbers(state)} [{summary}]")
 
     def say(self, text: str) -> None:
@@ -96,9 +127,10 @@ class PlainProgress(ProgressDisplay):
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def progress_on(console: Console) -> ProgressDisplay:
+def progress_on(console: Console, sweep: SweepUnderWay = PLAIN_SWEEP) -> ProgressDisplay:
     """Live in a terminal, plain lines elsewhere."""
-    return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    return LiveProgress(console, sweep) if is_live else PlainProgress(console, sweep)
 
 
 def sweep_seconds_left(states: Sequence[Reading], now: float) -> float | None:
@@ -125,6 +157,11 @@ def _stage(state: Reading) -> str:
     return state.trial.stage if isinstance(state, TrialReading) else ""
 
 
+def _how_far(states: Sequence[Reading], sweep: SweepUnderWay) -> str:
+    """The share that has ended, and how long the rest takes, where it is known what the rest is."""
+    return f"{share_ended(states, sweep)}{'' if sweep.may_grow else _about_left(states)}"
+
+
 def _about_left(states: Sequence[Reading]) -> str:
     remaining = sweep_seconds_left(states, time.time())
     return "" if remaining is None else f", about {duration(remaining)} left"
@@ -137,11 +174,11 @@ def _cause_line(state: Reading, width: int) -> Text:
     return line
 
 
-def _footer(states: Sequence[Reading], left_out: int, hint: str) -> tuple[Text, Text]:
+def _footer(states: Sequence[Reading], sweep: SweepUnderWay, left_out: int, hint: str) -> tuple[Text, Text]:
     unseen = f"; {left_out} more are not shown" if left_out else ""
     return (
         Text(f"{outcome_counts(states)}{unseen}", style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(f"{share_ended(states)}{_about_left(states)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(f"{_how_far(states, sweep)}. {hint}", style="dim", no_wrap=True, overflow="ellipsis"),
     )
 
 
@@ -151,12 +188,12 @@ def outcome_counts(states: Sequence[Reading]) -> str:
     return ", ".join(f"{number} {name}" for name, number in counts.most_common())
 
 
-def share_ended(states: Sequence[Reading]) -> str:
-    """`5 of 20 trials ended`."""
+def share_ended(states: Sequence[Reading], sweep: SweepUnderWay = PLAIN_SWEEP) -> str:
+    """`5 of 20 trials ended`; of a search that goes on, `4 of 4 trials so far ended`."""
     # Points that cannot run are no work, neither done nor to do.
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
     ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
-    return f"{ended} of {len(chosen)} trials ended"
+    return f"{ended} of {len(chosen)} trials {'so far ' if sweep.may_grow else ''}ended"
 
 
 def _numbers(state: Reading) -> str:
@@ -170,7 +207,7 @@ def _numbers(state: Reading) -> str:
 GOOD_ENDS = (Outcome.COMPLETED, Outcome.PRUNED, Outcome.INFEASIBLE)
 
 
-def worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
+def worth_showing(states: Sequence[Reading], rows: int, objective: Objective = "throughput") -> list[Reading]:
     """As many trials as rows: the best, the last that failed, those that run, the last that ended, those that wait.
 
     A quarter of the rows is kept for failures, which would otherwise be lost behind hundreds that run.
@@ -181,7 +218,7 @@ def worth_showing(states: Sequence[Reading], rows: int) -> list[Reading]:
     newest = sorted(relevant, key=lambda state: -(state.end_time or 0.0))
     troubled = [state for state in newest if is_troubled(state)]
     # The order is that of importance: whatever comes after the rows are full is not seen.
-    order = [*_best(relevant), *troubled[: rows // 4]]
+    order = [*_best(relevant, objective), *troubled[: rows // 4]]
     order += [state for state in relevant if state.outcome is Outcome.RUNNING]
     order += [state for state in newest if state.end_time]
     order += sorted(relevant, key=lambda state: state.outcome is not Outcome.PENDING)
@@ -196,7 +233,9 @@ def is_troubled(state: Reading) -> bool:
     return ended_badly or (state.outcome is Outcome.PENDING and bool(state.cause))
 
 
-def _best(states: Sequence[Reading]) -> list[Reading]:
-    """The trial that was measured to be the fastest, if any was."""
-    measured = [state for state in states if state.performance]
-    return [max(measured, key=lambda state: state.model_flops_per_second_per_device or 0.0)] if measured else []
+def _best(states: Sequence[Reading], objective: Objective) -> list[Reading]:
+    """The trial that measured the best value of what is sought, if any did."""
+    both = ((state, measured_value(objective, state)) for state in states)
+    costs = {state.name: cost(objective, value) for state, value in both if value is not None and isfinite(value)}
+    best = min(costs, key=lambda name: costs[name], default=None)
+    return [state for state in states if state.name == best]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from cli.output.progress import LiveProgress, PlainProgress, outcome_counts
+from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, outcome_counts
 from launcher.folder_lock import holder
 from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
@@ -19,6 +19,7 @@ from sweeps.trial import SweepFolder
 from train_core.measurement import LIVE
 
 LEAVES = "Ctrl-C leaves; the sweep goes on."
+HAS_ENDED = "The sweep has ended."
 REDRAW_SECONDS = 2.0
 SHARE_OF_TIME = 5
 """Reading thousands of folders takes a while, and is to take at most one second in so many."""
@@ -48,9 +49,15 @@ def watch(folder: SweepFolder, name: str, console: Console) -> None:
             while True:
                 began = time.monotonic()
                 # The record is read anew each time, because a search adds trials to it.
-                states = reconcile(_readings(folder, name), WATCHING)
+                stored = Sweep.stored_in(folder)
+                states = reconcile(_readings(stored, name), WATCHING)
+                history = History.kept_in(folder)
+                has_ended, may_grow = _has_ended(folder, states, history), bool(history.asked) and not history.finished
+                screen.sweep = SweepUnderWay(stored.record.objective, may_grow=may_grow and not has_ended)
+                if has_ended and isinstance(screen, LiveProgress):
+                    screen.hint = HAS_ENDED
                 screen.show(states)
-                if _has_ended(folder, states):
+                if has_ended:
                     return
                 time.sleep(max(REDRAW_SECONDS, SHARE_OF_TIME * (time.monotonic() - began)))
     except KeyboardInterrupt:
@@ -59,17 +66,17 @@ def watch(folder: SweepFolder, name: str, console: Console) -> None:
 
 def _screen(console: Console) -> LiveProgress | PlainWatch:
     is_live = console.is_terminal and not console.is_dumb_terminal
-    return LiveProgress(console, LEAVES, stays=True) if is_live else PlainWatch(console)
+    return LiveProgress(console, hint=LEAVES, stays=True) if is_live else PlainWatch(console)
 
 
-def _readings(folder: SweepFolder, name: str) -> list[Reading]:
+def _readings(sweep: Sweep, name: str) -> list[Reading]:
     """Every trial, and the trainings from the sweep that have not ended."""
-    trainings = [run.read() for run in trainings_of(folder.path.parent, name)]
-    return [*Sweep.stored_in(folder).read(), *(each for each in trainings if each.outcome in LIVE)]
+    trainings = [run.read() for run in trainings_of(sweep.folder.path.parent, name)]
+    return [*sweep.read(), *(each for each in trainings if each.outcome in LIVE)]
 
 
-def _has_ended(folder: SweepFolder, states: Sequence[Reading]) -> bool:
+def _has_ended(folder: SweepFolder, states: Sequence[Reading], history: History) -> bool:
     trials = [state for state in states if isinstance(state, TrialReading)]
     if holder(folder) is not None or len(trials) < len(states):  # a training that has not ended
         return False
-    return History.kept_in(folder).has_ended([trial.outcome for trial in trials])
+    return history.has_ended([trial.outcome for trial in trials])

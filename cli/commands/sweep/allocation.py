@@ -9,7 +9,7 @@ import typer
 from cli.commands.plan.command import print_plan
 from cli.commands.report import report_on
 from cli.commands.sweep.on_slurm import print_next_commands
-from cli.commands.sweep.sweep_run import SweepRun, finish
+from cli.commands.sweep.sweep_run import SweepRun, finish, under_way
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_verbatim, shown_path
 from cli.output.progress import progress_on
@@ -74,7 +74,7 @@ def _run_inside(run: SweepRun) -> None:
                 planned,
                 settings.slurm,
                 settings.cluster,
-                progress_on(console),
+                progress_on(console, under_way(run)),
                 rules=run.rules,
                 command=run.orders,
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from cli.commands.sweep.costs import cost_text
-from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish
+from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish, under_way
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.ends import ends_in_words
@@ -98,7 +98,7 @@ def _go_on(run: SweepRun) -> None:
                 planned,
                 place.settings.slurm,
                 rules=run.rules,
-                progress=progress_on(console),
+                progress=progress_on(console, under_way(run)),
                 poll_seconds=place.settings.controller.poll_seconds,
                 command=run.orders,
             )

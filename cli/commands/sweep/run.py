@@ -11,7 +11,7 @@ from cli.commands.plan.command import print_plan, print_question, print_space
 from cli.commands.sweep.allocation import show_allocation, sweep_in_allocation
 from cli.commands.sweep.costs import costs_table, num_too_long, seconds_here
 from cli.commands.sweep.on_slurm import carry_out, hours_at_most
-from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts
+from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts, under_way
 from cli.commands.sweep.what_is_measured import print_left_out, print_part
 from cli.live_import import followed_in_mlflow
 from cli.output.console import complaints, console, print_json, print_verbatim
@@ -190,7 +190,11 @@ def _run_here(run: SweepRun) -> None:
         _print_full_size_summary(planned.record, place.composition)
     _print_expected_time(planned, place)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
-    limit, progress, before = time_limit_here(planned.record), progress_on(console), num_attempts(planned)
+    limit, progress, before = (
+        time_limit_here(planned.record),
+        progress_on(console, under_way(run)),
+        num_attempts(planned),
+    )
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
             run_here(
@@ -201,7 +205,7 @@ def _run_here(run: SweepRun) -> None:
                 command=run.orders,
             )
     except KeyboardInterrupt:
-        so_far = share_ended(Sweep.stored_in(planned.folder).read())
+        so_far = share_ended(Sweep.stored_in(planned.folder).read(), under_way(run))
         console.print(f"Interrupted: {so_far}. The same command continues.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finish(run, num_before=before)

@@ -10,7 +10,7 @@ from cli.commands.report import report_on
 from cli.output.console import console, print_complaint, print_unwrapped
 from cli.output.ends import ends_in_words
 from cli.output.next_command import next_command, same_command
-from cli.output.progress import is_troubled
+from cli.output.progress import SweepUnderWay, is_troubled
 from conf.errors import EXIT_FAILED, TrisweepError
 from conf.units import count_of
 from launcher.control.orders import SweepOrders
@@ -37,6 +37,11 @@ class SweepRun:
     rules: Rules
     orders: SweepOrders
     restriction: Restriction | None
+
+
+def under_way(run: SweepRun) -> SweepUnderWay:
+    """What the progress of the sweep is shown by."""
+    return SweepUnderWay(run.sweep.record.objective, run.place.settings.search.asks_later)
 
 
 def finish(run: SweepRun, num_before: int | None = None) -> None:

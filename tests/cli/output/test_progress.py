@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import pytest
 from rich.console import Console
 
-from cli.output.progress import LiveProgress, PlainProgress, progress_on, sweep_seconds_left
+from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, progress_on, sweep_seconds_left
 from cli.output.state_table import duration, trial_seconds_left
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import write_submission
@@ -75,6 +75,25 @@ def test_a_terminal_shows_as_many_numbers_as_fit_its_width(read: Read, width: in
     lines = [line.replace("\x1b[2K", "").replace("\x1b[1A", "") for line in text.splitlines()]
     assert max(len(line) for line in lines if "\x1b" not in line) <= width
     assert "2 of 4 trials ended" in text
+
+
+def test_a_loss_that_is_sought_is_seen_at_80_columns(read: Read) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=30, color_system=None)
+    with LiveProgress(console, SweepUnderWay(("loss",))) as progress:
+        progress.show([read("runs"), read("done")])
+    row = next(line for line in stream.getvalue().splitlines() if line.startswith("runs"))
+    assert "5.395" in row
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_search_that_may_ask_for_more_does_not_read_as_finished(read: Read, is_terminal: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=is_terminal, width=80, height=30, color_system=None)
+    with progress_on(console, SweepUnderWay(may_grow=True)) as progress:
+        progress.show([cast("TrialReading", read("runs", "one"))])
+        progress.show([cast("TrialReading", read("done", "one"))])
+    assert "1 of 1 trials so far ended" in stream.getvalue()
 
 
 def test_a_terminal_says_why_a_trial_failed(read: Read) -> None:

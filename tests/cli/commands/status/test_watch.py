@@ -35,11 +35,13 @@ def write_sweep(tmp_path: Path) -> WriteSweep:
 
 @pytest.fixture
 def reading_of(tmp_path: Path) -> ReadingOf:
-    def build(name: str, outcome: Outcome | None = None, ended: float = 0.0, rate: float = 1e9) -> Reading:
+    def build(
+        name: str, outcome: Outcome | None = None, ended: float = 0.0, rate: float = 1e9, loss: float = 5.0
+    ) -> Reading:
         folder = TrialFolder(tmp_path / name)
         folder.path.mkdir()
         if outcome is not None:
-            measured = performance(1.0, model_flops_per_second_per_device=rate)
+            measured = performance(1.0, model_flops_per_second_per_device=rate, losses=(loss,), final_loss=loss)
             folder.write_measurement(
                 Measurement(
                     fingerprint=EXPERIMENT.fingerprint,
@@ -108,6 +110,21 @@ def test_ctrl_c_leaves_without_a_word_of_error(finished: Path, tmp_path: Path) -
         holder.stdout.close()
         os.close(ours)
         os.close(theirs)
+
+
+def test_the_last_picture_of_a_sweep_that_has_ended_says_so(write_sweep: WriteSweep) -> None:
+    sweep = write_sweep((trial("base"),), {"base": performance(100.0)})
+    stream = io.StringIO()
+    watch(sweep.folder, "made-up", Console(file=stream, force_terminal=True, width=80, height=30, color_system=None))
+    assert "1 of 1 trials ended. The sweep has ended." in stream.getvalue()
+    assert "goes on" not in stream.getvalue()
+
+
+def test_the_best_that_is_shown_is_that_of_what_is_sought(reading_of: ReadingOf) -> None:
+    ended = [reading_of(f"done-{n}", Outcome.COMPLETED, ended=n, rate=1e9 * n + 1, loss=5.0 + n) for n in range(9)]
+    waiting = [reading_of(f"waits-{n}") for n in range(9)]
+    assert [state.name for state in worth_showing([*ended, *waiting], 1, "loss")] == ["done-0"]
+    assert [state.name for state in worth_showing([*ended, *waiting], 1)] == ["done-8"]
 
 
 def test_of_a_thousand_trials_the_best_the_failed_and_the_running_are_shown(reading_of: ReadingOf) -> None:
