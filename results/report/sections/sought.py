@@ -157,15 +157,17 @@ def _coordinates(record: SweepRecord, points: Sequence[SoughtPoint], axes: Seque
         for rank, point in enumerate(points, start=1)
         for column in columns
     ]
+    ends = {"values": [1, len(points)], "format": "d"}
     spec: Spec = {
         "data": {"values": rows},
         "height": 280,
-        "mark": {"type": "line", "point": True, "opacity": 0.7},
+        "mark": {"type": "line", "point": {"color": "var(--measured)"}, "color": "var(--measured)"},
         "encoding": {
             "x": category("axis", sort=columns, axis={"labelAngle": 0}),
             "y": quantity("place", "values in their order", axis={"labels": False}),
             "detail": {"field": "point"},
-            "color": quantity("rank", "rank", scale={"reverse": True}),
+            # By strength and not by hue: a colour between two is one of a theme, and would not follow the page's.
+            "opacity": quantity("rank", "rank", scale={"range": [1.0, 0.25]}, legend=ends),
             "tooltip": tooltip("point", "axis", "value"),
         },
     }

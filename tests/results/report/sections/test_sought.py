@@ -64,3 +64,21 @@ def test_what_diverged_does_not_press_the_others_onto_the_axis(write_sweep: Writ
     assert over.caption.endswith("Left out: 2 points that diverged.")
     assert sorted(row["loss"] for row in losses.spec["data"]["values"]) == [2.0, 3.0, 5.0, 5.0, 5.0, 5.5]
     assert losses.caption.endswith("Of those that diverged, losses above 5.500 are left out.")
+
+
+def test_every_line_through_the_values_is_in_a_colour_that_follows_the_page(write_sweep: WriteSweep) -> None:
+    axes = [(tensor, micro) for tensor in (1, 2) for micro in (1, 2)]
+    keys = ("parallel.tensor_parallel_size", "batch.micro_batch_size")
+    trials = [
+        trial(f"t{tensor}{micro}", world_size=2, tensor_parallel_size=tensor, micro_batch_size=micro).model_copy(
+            update={"point": dict(zip(keys, (tensor, micro), strict=True))}
+        )
+        for tensor, micro in axes
+    ]
+    sweep = write_sweep(trials, {each.trial_id: performance(100.0, 2) for each in trials})
+    found = section(subject_of(sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)}))))
+    assert found is not None
+    (lines,) = (plot for plot in plots_of(found) if plot.name == "sought-coordinates")
+    assert lines.spec["mark"]["color"] == "var(--measured)"
+    assert "color" not in lines.spec["encoding"]
+    assert lines.spec["encoding"]["opacity"]["scale"]["range"] == [1.0, 0.25]
