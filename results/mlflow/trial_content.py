@@ -13,7 +13,7 @@ from results.scaling import Scaling
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import SweepRecord
 from train_core.costs import Estimate, estimate
-from train_core.measurement import Environment, Performance
+from train_core.measurement import Environment
 
 GROUPS = ("model", "parallel", "batch", "precision", "training")
 """The groups of an experiment that are parameters; the artifact `config.json` holds all of them."""
@@ -109,7 +109,7 @@ def _shared_content(record: SweepRecord, result: Reading, prediction: Estimate |
         params=_params(experiment),
         metrics=(
             *(at(milliseconds(record.created), metric_keys.predicted_metrics(prediction)) if prediction else ()),
-            *_measured_metrics(result.performance, prediction, milliseconds(ended)),
+            *_measured_metrics(result, prediction, milliseconds(ended)),
         ),
         steps=StepHistory(result.step_lines, partial(_step_metrics, result)),
         artifacts=result.submission.job_id or "" if result.submission else "",
@@ -174,14 +174,15 @@ def _step_metrics(result: Reading) -> list[LoggedMetric]:
     ]
 
 
-def _measured_metrics(
-    performance: Performance | None, prediction: Estimate | None, timestamp_ms: int
-) -> list[LoggedMetric]:
+def _measured_metrics(result: Reading, prediction: Estimate | None, timestamp_ms: int) -> list[LoggedMetric]:
+    performance = result.performance
     if performance is None:
         return []
     memory = (
         LoggedMetric(metric_keys.RANK_MEMORY, metric_keys.in_gib(num_bytes), timestamp_ms, rank)
         for rank, num_bytes in enumerate(performance.peak_memory_bytes)
     )
-    compared = metric_keys.error_metrics(prediction, performance) if prediction else {}
+    # Ranks that took turns on a device say nothing of a step that is predicted for a device each.
+    has_own_devices = not (isinstance(result, TrialReading) and result.shares_devices)
+    compared = metric_keys.error_metrics(prediction, performance) if prediction and has_own_devices else {}
     return [*at(timestamp_ms, metric_keys.measured_metrics(performance) | compared), *memory]
