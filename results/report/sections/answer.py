@@ -230,11 +230,12 @@ def _measured_figures(
 
 
 def _sought_figures(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[KeyFigure, ...]:
-    """The value of each objective that the best point reached, and the next one's; none where all diverged."""
+    """The value of each objective that the best point reached, and of one alone the next's; none where all diverged."""
     points = [point for point in sought_points(record, results) if point.has_place]
     if not points:
         return ()
-    best, following = points[0], points[1] if len(points) > 1 else None
+    # The next by the first of several objectives says nothing of the others.
+    best, following = points[0], points[1] if len(points) > 1 and len(record.objective) == 1 else None
     return tuple(
         _figure(
             words_of(objective),

@@ -9,6 +9,7 @@ import pytest
 
 from conf.types.sweep_spec import Objective
 from results.report.findings.sought import sought_sentences
+from results.report.section import KeyFigures
 from results.report.sections import answer
 from results.report.sections.sought import section
 from sweeps.trial import Trial
@@ -47,6 +48,25 @@ def test_where_every_training_diverged_that_is_the_answer(
     assert sought_sentences(sought, sweep.read(), "smoke") == (headline, "", "")
     shown = answer.section(subject_of(sweep._replace(record=sought)))
     assert (shown.finding, shown.blocks) == (headline, ())
+
+
+@pytest.mark.parametrize(
+    ("objective", "notes"),
+    [
+        (("loss",), ["tp1-pp1-dp1-mb1-gb8; next 3.000"]),
+        (("loss", "throughput"), ["tp1-pp1-dp1-mb1-gb8", "tp1-pp1-dp1-mb1-gb8"]),
+    ],
+)
+def test_the_next_best_is_named_where_one_objective_ranks_the_points(
+    write_sweep: WriteSweep, objective: tuple[Objective, ...], notes: list[str]
+) -> None:
+    trials = [trial(f"t{size}", micro_batch_size=size) for size in (1, 2, 4)]
+    measured = {"t1": (2.0, 100.0), "t2": (3.0, 50.0), "t4": (4.0, 300.0)}
+    how = {name: performance(rate, losses=(5.0, loss), final_loss=loss) for name, (loss, rate) in measured.items()}
+    sweep = write_sweep(trials, how)
+    shown = answer.section(subject_of(sweep._replace(record=sweep.record.model_copy(update={"objective": objective}))))
+    (figures,) = (block for block in shown.blocks if isinstance(block, KeyFigures))
+    assert [figure.note for figure in figures.figures] == notes
 
 
 def test_what_diverged_does_not_press_the_others_onto_the_axis(write_sweep: WriteSweep) -> None:
