@@ -121,13 +121,16 @@ class SoughtPair:
     """A point that two sweeps measured which seek the same, and no rate.
 
     Attributes:
+        before, after: by the runs of the seeds that both have, where they have any in common.
         why_not: why the two say nothing about each other; empty where they do.
+        leaves_seeds_out: a side has runs of other seeds too.
     """
 
     label: str
     before: SoughtPoint
     after: SoughtPoint
     why_not: str
+    leaves_seeds_out: bool
 
     @property
     def is_clear(self) -> bool | None:
@@ -162,12 +165,16 @@ def compare_sought(
     labels = joint_labels(before[1], after[1])
     first, second = (_sought_by_label(*side, labels) for side in (before, after))
     by_loss = "loss" in record.objective
-    pairs = tuple(
-        SoughtPair(label, point, second[label], _why_not_beside(point.reading, second[label].reading, by_loss=by_loss))
-        for label, point in first.items()
-        if label in second
-    )
+    pairs = tuple(_sought_pair(label, first[label], second[label], by_loss) for label in first if label in second)
     return SoughtComparison(record.objective, pairs)
+
+
+def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, by_loss: bool) -> SoughtPair:
+    common = before.seeds & after.seeds
+    why_not = _why_not_beside(before.reading, after.reading, by_loss=by_loss)
+    others = bool(common) and before.seeds != after.seeds
+    one, other = (point.of_seeds(common) if others else point for point in (before, after))
+    return SoughtPair(label, one, other, why_not, others)
 
 
 def _sought_by_label(record: SweepRecord, results: Sequence[TrialReading], labels: Labels) -> dict[str, SoughtPoint]:

@@ -148,6 +148,12 @@ def speed_finding(both: SweepComparison) -> str:
     if mean is None:
         reason = both.points[0].why_not if both.points else "they measured no layout in common"
         return f"Nothing of the two sweeps can be compared: {reason}."
+    if len(points) == 1:
+        than = "larger" if points[0].is_clear else "no larger"
+        return (
+            f"B trains {significant(mean)} times as many tokens a second as A at the only point that both measured; the"
+            f" difference is {than} than the spread of the timed steps."
+        )
     faster = sum(point.ratio > 1 for point in points)
     clear = sum(point.is_clear for point in points)
     return (

@@ -17,6 +17,7 @@ from results.units import ABSENT
 from sweeps.points.objectives import cost
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_measured, sought_points
+from sweeps.repeats.points import measured_points, rivals_of
 from sweeps.trial import SweepRecord
 
 SweepResults = tuple[SweepRecord, Sequence[TrialReading]]
@@ -59,6 +60,8 @@ def _blocks(both: SoughtComparison) -> Iterator[Block]:
         yield NamedTable("sought-pairs", Table(columns, rows, frozenset(columns) - {"point", "B is", "clearly"}))
         first = words_of(both.objectives[0])
         note = f"± is half of the 95 % interval of the {first}; clearly: the intervals of both do not overlap."
+        if any(pair.leaves_seeds_out for pair in both.comparable):
+            note += " Of a point, the seeds count that both measured."
         yield Paragraph(note, is_note=True)
     refused = [pair for pair in both.pairs if pair.why_not]
     if refused:
@@ -109,6 +112,9 @@ def _values(record: SweepRecord, values: Sequence[float]) -> str:
 
 def _num_as_good(record: SweepRecord, results: Sequence[TrialReading]) -> int:
     """Count the points that may equal the best: those whose intervals overlap, or that reached the same value."""
+    if record.seeks_rate:
+        points = measured_points(results)
+        return len(rivals_of(points[0], points)) if points else 0
     placed = [point for point in sought_points(record, results) if point.has_place]
     return sum(point.may_equal(placed[0]) for point in placed[1:])
 

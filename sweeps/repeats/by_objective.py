@@ -14,8 +14,8 @@ A loss after a training of another length has no place among the others (`sweeps
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -93,6 +93,19 @@ class SoughtPoint:
         return is_other and not self.is_number and all(map(math.isnan, losses))
 
     @property
+    def seeds(self) -> frozenset[int]:
+        return frozenset(run.reading.planned.training.seed for run in self.runs)
+
+    def of_seeds(self, seeds: Collection[int]) -> SoughtPoint:
+        """The point by the runs of these seeds alone, of which it has some; its interval is that of so few runs."""
+        kept = tuple(run for run in self.runs if run.reading.planned.training.seed in seeds)
+        values = _means(kept)
+        half = self.half_width
+        if half is not None:
+            half *= _scale(values[0]) / _scale(self.values[0]) * math.sqrt(len(self.runs) / len(kept))
+        return replace(self, runs=kept, values=values, half_width=half)
+
+    @property
     def bounds(self) -> tuple[float, float]:
         half = self.half_width or 0.0
         return self.values[0] - half, self.values[0] + half
@@ -109,7 +122,7 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     A training that diverged comes after them, and last what has no place among the others.
     """
     groups = _runs_by_point(record, readings)
-    means = {name: tuple(map(fmean, zip(*(run.values for run in runs), strict=True))) for name, runs in groups.items()}
+    means = {name: _means(runs) for name, runs in groups.items()}
     costs = {name: _costs(record.objective, mean) for name, mean in means.items()}
     by_loss = "loss" in record.objective
     diverged = {
@@ -135,6 +148,10 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
         )
         for name in sorted(groups, key=lambda name: (name in aside, name in diverged, name not in best, costs[name]))
     ]
+
+
+def _means(runs: Sequence[Run]) -> tuple[float, ...]:
+    return tuple(map(fmean, zip(*(run.values for run in runs), strict=True)))
 
 
 def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[str]:

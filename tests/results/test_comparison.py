@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from conf.errors import UsageError
+from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
 from results.comparison import compare_sweeps, differences, why_incomparable
 from results.report.comparison_page import Side, comparison_sections, finding, sides_of, speed_finding, write_comparison
-from results.report.section import Section
+from results.report.section import Paragraph, Section
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.conftest import BuildRecord
@@ -173,6 +174,44 @@ def test_sweeps_that_seek_different_things_have_no_common_winner(write_sweep: Wr
     winners = section_called("winners", sections)
     assert winners.finding == said
     assert [row["best"] for row in rows_of(winners, "winners")] == ["tp1-pp1-dp1-mb2-gb8", "tp1-pp1-dp1-mb1-gb8"]
+
+
+def test_points_are_compared_over_the_seeds_that_both_measured(tmp_path: Path, build_record: BuildRecord) -> None:
+    """The seed that only B has is the best of all; those that both have are equal."""
+    sides = []
+    for name, losses in (("before", (4.0, 5.0)), ("after", (4.0, 5.0, 1.0))):
+        seeds = range(1, len(losses) + 1)
+        points: list[dict[str, Value]] = [{"training.learning_rate": 0.1, "training.seed": seed} for seed in seeds]
+        record = build_record(points, []).model_copy(update={"objective": ("loss",)})
+        folder = SweepFolder(tmp_path / name)
+        folder.write_record(record)
+        for each, loss in zip(record.trials, losses, strict=True):
+            finish(folder, each, performance(100.0, losses=(loss,), final_loss=loss))
+        sides.append(Side(name, Sweep(folder, record), Sweep(folder, record).read()))
+    assert finding(*sides).startswith("Of 1 point that both measured, B is by loss equal in 1; the 95 % intervals")
+    found = section_called("sought", comparison_sections(*sides))
+    assert found.blocks[-1] == Paragraph(
+        "± is half of the 95 % interval of the loss; clearly: the intervals of both do not overlap. Of a point, the"
+        " seeds count that both measured.",
+        is_note=True,
+    )
+
+
+def test_the_winner_of_a_sweep_for_the_rate_has_the_rivals_of_its_own_report(write_sweep: WriteSweep) -> None:
+    trials = (BASE, trial("other", micro_batch_size=2))
+    before = side(write_sweep, "before", *trials, base=performance(100.0), other=performance(101.0))
+    after = with_losses(write_sweep, "after", one=3.5, two=3.0)
+    winners = section_called("winners", comparison_sections(before, after))
+    assert [row["may be as good"] for row in rows_of(winners, "winners")] == ["1", "0"]
+
+
+def test_one_point_has_no_geometric_mean(write_sweep: WriteSweep) -> None:
+    before = side(write_sweep, "before", base=performance(100.0))
+    after = side(write_sweep, "after", base=performance(200.0))
+    assert finding(before, after) == (
+        "B trains 2.00 times as many tokens a second as A at the only point that both measured; the difference is"
+        " larger than the spread of the timed steps."
+    )
 
 
 def test_of_sweeps_of_another_program_it_is_said_what_was_not_compared(
