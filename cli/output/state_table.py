@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.table import Table
@@ -22,6 +22,10 @@ WIDE_COLUMNS = 150
 """From this width on, the cause or the last line of the log fits beside the numbers."""
 
 LOG_COLUMNS = 40
+NAME_COLUMNS = 12
+"""A trial is known by so much of its name at least, before columns of numbers have any room."""
+GIVE_WAY = ("nodes", "predicted", "TFLOPS", "step", "age")
+"""The columns that a narrow terminal goes without, in this order."""
 
 
 class Column(NamedTuple):
@@ -37,35 +41,67 @@ class Column(NamedTuple):
     cell: Callable[[Reading, float], str]
 
 
-def state_table(states: Sequence[Reading], width: int, *, by_loss: bool = False) -> Table:
+def state_table(
+    states: Sequence[Reading], width: int, *, by_loss: bool = False, disturbed: Mapping[str, str] | None = None
+) -> Table:
     """Trial, state, age, nodes, step, TFLOPS measured and predicted; where there is room, loss, time left and log.
 
     The age is how long a trial has waited or run, or how long it ran before it ended.
 
     Args:
         by_loss: the loss is what the trials are for, so that a narrow table has it in place of the prediction.
+        disturbed: what disturbed trials, by their names; None where that is not known yet.
     """
     now = time.time()
-    disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
+    if disturbed is None:
+        disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
     left_out, first = ("predicted", "loss") if by_loss and width < WIDE_COLUMNS else ("", "")
     columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
-    table = Table(box=None, pad_edge=False, expand=True, header_style="bold", padding=(0, 1, 0, 0))
+    outcomes = [_shown_outcome(state, disturbed) for state in states]
+    cells = {column.name: [column.cell(state, now) for state in states] for column in columns}
+    shown = _with_room_for_names(states, outcomes, cells, width)
+    has_room = width >= WIDE_COLUMNS
+    logs = [_log(state, disturbed) if has_room else "" for state in states]
+    # Without a word of a log, nothing would stand beside the names in all the room that they were given.
+    wide = any(logs)
+    expand = wide or not has_room
+    table = Table(box=None, pad_edge=False, expand=expand, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("trial", ratio=1)
     table.add_column("state", no_wrap=True)
-    for column in columns:
-        table.add_column(column.name, no_wrap=True, justify="right")
-    wide = width >= WIDE_COLUMNS
+    for name in shown:
+        table.add_column(name, no_wrap=True, justify="right")
     if wide:
         table.add_column("last line of the log", no_wrap=True, overflow="ellipsis", max_width=LOG_COLUMNS)
-    for state in states:
-        why = disturbed.get(state.name, "")
-        outcome = DISTURBED if why else (state.outcome or Outcome.PENDING).value
+    for number, (state, outcome, log) in enumerate(zip(states, outcomes, logs, strict=True)):
         # `Text` and not strings: rich would read brackets in causes and log lines as markup.
         texts = [Text(outcome, style=outcome_style(outcome))]
-        texts += [Text(column.cell(state, now)) for column in columns]
-        texts += [Text(state.cause or why or state.last_log_line)] if wide else []
+        texts += [Text(column[number]) for column in shown.values()]
+        texts += [Text(log)] if wide else []
         table.add_row(LayoutCell(state.title, after="- "), *texts)
     return table
+
+
+def _log(state: Reading, disturbed: Mapping[str, str]) -> str:
+    """The cause of its end, or the last line of its log."""
+    return state.cause or disturbed.get(state.name, "") or state.last_log_line
+
+
+def _shown_outcome(state: Reading, disturbed: Mapping[str, str]) -> str:
+    return DISTURBED if state.name in disturbed else (state.outcome or Outcome.PENDING).value
+
+
+def _with_room_for_names(
+    states: Sequence[Reading], outcomes: Sequence[str], cells: Mapping[str, Sequence[str]], width: int
+) -> dict[str, Sequence[str]]:
+    """The columns beside which the names of trials are still seen, each by its head."""
+    names = min(NAME_COLUMNS, max((len(state.title) for state in states), default=0))
+    room = width - names - max(map(len, outcomes), default=0) - 1
+    kept = dict(cells)
+    for name in GIVE_WAY:
+        if sum(max(map(len, (head, *column))) + 1 for head, column in kept.items()) <= room:
+            break
+        kept.pop(name, None)
+    return kept
 
 
 def trial_seconds_left(state: Reading) -> float | None:

@@ -20,7 +20,8 @@ from results.terminal.tables import outcome_style
 from sweeps.chains import in_chains
 from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
-from sweeps.reading import Reading
+from sweeps.reading import Reading, TrialReading
+from sweeps.repeats.ranking import disturbances
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
@@ -42,9 +43,12 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     shown = [state for state in chosen if not _only_waits(state)] if len(chosen) > MOST_ROWS else chosen
     details = [_details(state) for state in chosen if _has_more_to_say(state)]
     impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
-    table = state_table(shown, width, by_loss=by_loss)
+    disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
+    table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
     unlisted = _not_listed(len(chosen) - len(shown))
-    return Group(table, *unlisted, *details, *impossible, _counts(states), *_waits(states), *_left_out(states))
+    return Group(
+        table, *unlisted, *details, *impossible, _counts(states, len(disturbed)), *_waits(states), *_left_out(states)
+    )
 
 
 def _only_waits(state: Reading) -> bool:
@@ -92,8 +96,11 @@ def _short(path: Path | None) -> str:
     return min((str(path), os.path.relpath(path)), key=len) if path else ""
 
 
-def _counts(states: Sequence[Reading]) -> Text:
-    return Text(f"\n{outcome_counts(states)}", style="bold")
+def _counts(states: Sequence[Reading], num_disturbed: int) -> Text:
+    """How many there are of each outcome; what the table calls disturbed has completed."""
+    words, completed = outcome_counts(states), f" {Outcome.COMPLETED.value}"
+    note = f"{completed} ({num_disturbed} of them disturbed)"
+    return Text(f"\n{words.replace(completed, note) if num_disturbed else words}", style="bold")
 
 
 def _left_out(states: Sequence[Reading]) -> list[Text]:

@@ -13,6 +13,9 @@ from sweeps.repeats.by_objective import SoughtPoint
 from sweeps.repeats.points import MeasuredPoint
 from sweeps.trial import SweepRecord
 
+MOST_SHOWN = 10.0
+"""A half interval of a larger share says only that nothing is known, in however many digits."""
+
 
 def relations_of_points(points: Sequence[MeasuredPoint], readings: Sequence[TrialReading]) -> dict[str, Scaling]:
     """The scaling of what is shown of each point against what is shown of the baseline, by its middle run's id.
@@ -33,7 +36,7 @@ def measured_cells(point: MeasuredPoint, relation: Scaling) -> dict[str, Cell]:
     return {
         "devices": number(count(performance.num_devices), performance.num_devices),
         "model TFLOPS": number(tflops(point.rate), point.rate),
-        "± %": number(f"{100 * half:.0f}", half),
+        "± %": number(f"{100 * half:.0f}" if half <= MOST_SHOWN else f">{100 * MOST_SHOWN:.0f}", half),
         "runs": number(str(len(point.runs)), len(point.runs)),
         "MFU %": number(share_of_peak(performance.model_flops_utilization), performance.model_flops_utilization),
         "step s": number(seconds(performance.step_seconds), performance.step_seconds),

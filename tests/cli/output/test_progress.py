@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from cli.output.progress import LiveProgress, PlainProgress, SweepUnderWay, progress_on, sweep_seconds_left
-from cli.output.state_table import duration, trial_seconds_left
+from cli.output.state_table import duration, state_table, trial_seconds_left
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import write_submission
 from sweeps.reading import Reading, TrialReading
@@ -75,6 +75,34 @@ def test_a_terminal_shows_as_many_numbers_as_fit_its_width(read: Read, width: in
     lines = [line.replace("\x1b[2K", "").replace("\x1b[1A", "") for line in text.splitlines()]
     assert max(len(line) for line in lines if "\x1b" not in line) <= width
     assert "2 of 4 trials ended" in text
+
+
+@pytest.mark.parametrize("by_loss", [True, False])
+def test_a_narrow_terminal_goes_without_numbers_before_names(read: Read, by_loss: bool) -> None:
+    console = Console(file=io.StringIO(), width=40, color_system=None)
+    with console.capture() as shown:
+        console.print(state_table([read("runs", "lr=0.001-wd=0.1"), read("failed")], 40, by_loss=by_loss))
+    head, row, *_ = shown.get().splitlines()
+    assert row.startswith("lr=0.001-")
+    assert "RUNNING" in row
+    assert ("5.395" in row) is by_loss
+    assert "nodes" not in head
+    assert len(head.rstrip()) <= 40
+
+
+@pytest.mark.parametrize(("logged", "ends"), [("", 80), ("epoch 1", 200)])
+def test_a_wide_table_is_stretched_for_a_log_alone(read: Read, logged: str, ends: int) -> None:
+    reading = read("runs")
+    reading.folder.logs.mkdir()
+    (reading.folder.logs / "rank-0.out").write_text(logged)
+    reading.folder.submission.unlink()
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    with console.capture() as shown:
+        console.print(state_table([reading], 200))
+    head, row = shown.get().splitlines()
+    assert ("last line of the log" in head) is bool(logged)
+    assert len(head.rstrip()) <= ends
+    assert logged in row
 
 
 def test_a_loss_that_is_sought_is_seen_at_80_columns(read: Read) -> None:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from cli.commands.status.table import status_table
 from cli.output.state_table import state_table
 from results.knobs.table import measured_table
 from results.report.findings.predictions import by_prediction
@@ -17,7 +18,7 @@ from results.trial_rows import repeat_columns
 from sweeps.labels import Labels
 from sweeps.repeats.ranking import TWO_SPEEDS
 from sweeps.sweep import Sweep
-from tests.results.conftest import WriteSweep
+from tests.results.conftest import WriteSweep, performance, trial
 from tests.results.report.test_report import HOW, PLAN, PROXY_TRIALS
 from tests.sweeps.repeats.test_disturbed_runs import QUIET, stepped
 
@@ -77,6 +78,21 @@ def test_a_disturbed_point_has_no_place_and_a_share_above_its_peak_is_not_shown(
     (*_, row) = repeat_columns(write_sweep([]).record, trials)
     assert (row["disturbed"], row["place"]) == (TWO_SPEEDS, None)
     assert [len(measured_table(trials).points), len(measured_table(trials[:2]).points)] == [2, 2]
+
+
+def test_completed_trials_that_the_table_calls_disturbed_are_counted_so() -> None:
+    trials = [stepped(2, QUIET), stepped(4, QUIET), stepped(8, [2.0, 4.6, 2.0, 4.5, 4.56, 2.04, 4.6])]
+    assert "3 COMPLETED (1 of them disturbed)" in shown(status_table(trials, 100), 100)
+    assert "2 COMPLETED\n" in shown(status_table(trials[:2], 100), 100)
+
+
+@pytest.mark.parametrize(("longest", "cell"), [(4.0, "150"), (400.0, ">1000")])
+def test_a_share_beyond_all_use_is_not_spelt_out(write_sweep: WriteSweep, longest: float, cell: str) -> None:
+    folder, _ = write_sweep(
+        [trial("base")], {"base": performance(256.0, step_seconds_min=1.0, step_seconds_max=longest)}
+    )
+    (row,) = table_of(Sweep.stored_in(folder)).rows
+    assert cell in [each.text for each in row]
 
 
 def test_a_table_says_on_which_cluster_jobs_of_slurm_measured(write_sweep: WriteSweep) -> None:
