@@ -14,6 +14,12 @@ SHARED_EXPERT = "{num_experts:8,top_k:2,ffn_hidden_size:1024,shared_ffn_hidden_s
 SHARED_STATE = {"--use-distributed-optimizer": "", "--overlap-param-gather": ""}
 
 
+@pytest.mark.parametrize("model", ["deepseek-v3", "gpt-22b"])
+def test_only_latent_attention_has_norms_of_queries_and_keys_that_no_model_key_asks_for(model: str) -> None:
+    chosen = words(f"model={model}", "cluster.num_nodes=64", "parallel.tensor_parallel_size=4")
+    assert ("--qk-layernorm" in chosen) == ("--multi-latent-attention" in chosen) == (model == "deepseek-v3")
+
+
 def flags(*overrides: str) -> dict[str, str]:
     """The flags that Megatron-LM gets and a plan without these overrides does not, with their values."""
     plain, chosen = words(), words(*overrides)

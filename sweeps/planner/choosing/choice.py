@@ -40,8 +40,8 @@ MOST_SEARCHED_WHOLE = 16
 """With more numbers of devices or clusters than these, only families that may be among the best are priced."""
 
 HINTS = {
-    "parallel.tensor_parallel_size": "Use a divisor of heads, feed-forward width and devices; one that is larger than a"
-    " node needs parallel.tensor_parallel_across_nodes=true.",
+    "parallel.tensor_parallel_size": "Use a divisor of heads, query groups, feed-forward width, vocabulary, devices and,"
+    " without parallel.tensor_parallel_across_nodes=true, a node's devices.",
     "parallel.pipeline_parallel_size": "Use a divisor of the devices, up to the number of layers.",
     "parallel.expert_parallel_size": "Use a divisor of the model's experts and of the ranks that hold some.",
     "batch.micro_batch_size": "Use a divisor of batch.global_batch_size.",
@@ -270,9 +270,9 @@ def _empty_error(spaces: Sequence[Space], founds: Sequence[Found], training: Tra
             "cluster.device.memory_bytes",
             capacity,
             f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
-            f" of {found.num_strategies:,} plans the one that needs least takes"
+            f" of {found.num_strategies:,} plans that {_trainer(space)} runs the one that needs least takes"
             f" {found.smallest_bytes / GIBIBYTE:.1f} GiB per device of {capacity / GIBIBYTE:.1f} GiB{free}",
-            "Use more devices, another cluster, or pin fewer knobs.",
+            f"Use more devices or another cluster, or {_wider(space)}.",
         )
     return _no_plan(spaces)
 
@@ -282,15 +282,24 @@ def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
     pinned = {KNOB[name].key: value for space in spaces for name, value in space.pinned.items()}
     devices = sizes[0] if len(sizes) == 1 else sizes
     job = f"{spaces[0].setting.model.name} and a batch of {spaces[0].global_batch_size} sequences"
-    remedy = "Pin fewer knobs, or change the number of devices or batch.global_batch_size."
+    remedy = f"Change the number of devices or batch.global_batch_size, or {_wider(spaces[0])}."
     if len(pinned) == 1:
         ((key, value),) = pinned.items()
         return InfeasiblePlan(
             key, value, f"leaves no legal plan for {job} on {devices} devices", HINTS.get(key, remedy)
         )
     given = ", ".join(f"{key}={value}" for key, value in pinned.items())
-    problem = f"has no legal plan for {job}" + (f" with {given}" if given else "")
+    problem = f"has no legal plan that {_trainer(spaces[0])} runs for {job}" + (f" with {given}" if given else "")
     return InfeasiblePlan("parallel.world_size", devices, problem, remedy)
+
+
+def _trainer(space: Space) -> str:
+    return space.setting.implementation.name
+
+
+def _wider(space: Space) -> str:
+    """The words on how more plans are let in."""
+    return "pin fewer knobs" if space.pinned else "choose another trainer with --implementation"
 
 
 def _limits_too_tight(fitting: Sequence[tuple[Space, Found]], training: Training) -> InfeasiblePlan:

@@ -169,6 +169,11 @@ def test_pinned_knobs_that_no_plan_has_are_named() -> None:
         choose([several], "time", Training(), top=1)
 
 
+def test_who_has_pinned_nothing_is_told_of_the_trainer_and_not_of_knobs() -> None:
+    with pytest.raises(InfeasiblePlan, match=r"has no legal plan that trisweep runs .* another trainer with --impl"):
+        choose([offer("selene", 100_003)], "time", Training(), top=1)
+
+
 def test_tokens_become_whole_steps() -> None:
     assert steps_for(10, 5) == 2
     assert steps_for(11, 5) == 3
