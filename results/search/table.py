@@ -14,6 +14,10 @@ from sweeps.planner.choosing.objectives import ScalingKind, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 
 WIDE = 100
+FIRST_TO_GO, NEXT_TO_GO = ("TFLOPS", "J/token"), ("MFU %", "hours", "80 %")
+"""Columns without which a narrow terminal can do, in this order."""
+LEAST_LAYOUT = 24
+"""The characters that a layout has at least: it breaks at its dashes, but not into single words."""
 
 TITLES: dict[ScalingKind, str] = {
     "weak": "Predicted weak scaling, not measured: the batch grows with the devices",
@@ -48,14 +52,23 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     best = [judged.candidate for judged in shown]
     columns = _columns(best, training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
-    if width < WIDE:
-        columns = [name for name in columns if name not in ("TFLOPS", "J/token")]
     rows = []
     for judged in shown:
         cells = _cells(judged.candidate, training)
         cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
         rows.append(cells)
-    return _table(title, best, columns, rows)
+    return _table(title, best, _columns_with_room(columns, rows, width), rows)
+
+
+def _columns_with_room(columns: Sequence[str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The columns beside which layouts have room: what follows from others goes first, and only as far as needed."""
+    kept = [name for name in columns if name not in (FIRST_TO_GO if width < WIDE else ())]
+    for name in NEXT_TO_GO:
+        taken = sum(1 + max(len(each), *(len(row[each]) for row in rows)) for each in kept)
+        if taken + len("## ") + LEAST_LAYOUT <= width:
+            break
+        kept = [each for each in kept if each != name]
+    return kept
 
 
 def _table(

@@ -40,8 +40,8 @@ MOST_SEARCHED_WHOLE = 16
 """With more numbers of devices or clusters than these, only families that may be among the best are priced."""
 
 HINTS = {
-    "parallel.tensor_parallel_size": "Use a divisor of heads, query groups, feed-forward width, vocabulary, devices and,"
-    " without parallel.tensor_parallel_across_nodes=true, a node's devices.",
+    "parallel.tensor_parallel_size": "Use a divisor of heads, query groups, feed-forward width, vocabulary, devices and"
+    " (without parallel.tensor_parallel_across_nodes=true) a node's devices.",
     "parallel.pipeline_parallel_size": "Use a divisor of the devices, up to the number of layers.",
     "parallel.expert_parallel_size": "Use a divisor of the model's experts and of the ranks that hold some.",
     "batch.micro_batch_size": "Use a divisor of batch.global_batch_size.",

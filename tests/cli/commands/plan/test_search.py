@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from cli.output.console import console
 from results.units import significant
 from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
@@ -64,6 +65,19 @@ def test_the_table_fits_100_columns_and_says_once_that_it_is_predicted(plan: Pla
     assert shown.count("Predicted, not measured") == 1
     assert "What binds: compute" in shown
     assert "plans," in shown
+
+
+def test_in_80_columns_neither_the_layout_nor_the_money_that_ranks_it_is_cut(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_width", 80)
+    choice = ("--devices", "8,16", "--objective", "cost", "--tokens", "1T", "--top", "3")
+    words = plan(*GPT_22B, "cluster.name=of-a-long-name-20-chars", *choice).splitlines()
+    head = next(number for number, line in enumerate(words) if " # " in line)
+    assert words[head].split()[:2] == ["#", "layout"]
+    assert words[head].split()[-1] == "$"
+    assert re.fullmatch(r" *1 +tp\S{8,} .* [\d,]+ *", words[head + 2])
+    assert "…" not in "".join(words)
 
 
 @pytest.mark.slow
