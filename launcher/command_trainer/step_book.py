@@ -28,7 +28,9 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "memory_gib": (0.0, 2.0**30),
 }
 """A figure outside is none: what a program prints beside its words must not spoil reports. A loss may be anything."""
-NOT_IN_NUMBERS = str.maketrans("", "", ",_ ")
+NOT_IN_NUMBERS = str.maketrans("", "", "_ ")
+GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
+"""A number whose thousands are set apart by commas. Elsewhere a comma may be a decimal one, and nobody knows."""
 
 
 class StepBook:
@@ -109,7 +111,7 @@ class StepBook:
             self.matched.add(name)
             for quantity, text in match.groupdict().items():
                 with contextlib.suppress(ValueError):
-                    quantities[quantity] = float((text or "").translate(NOT_IN_NUMBERS))
+                    quantities[quantity] = _number_in(text or "")
         return {name: value for name, value in quantities.items() if _is_plausible(name, value)}
 
     def _note(self, quantities: dict[str, float]) -> None:
@@ -151,6 +153,16 @@ class StepBook:
             time=time.time(),
             held_out_loss=self._found.get("held_out_loss"),
         )
+
+
+def _number_in(text: str) -> float:
+    """The number that a text is.
+
+    Raises:
+        ValueError: it is none, or has a comma that does not set thousands apart.
+    """
+    number = text.translate(NOT_IN_NUMBERS).rstrip(",")
+    return float(number.replace(",", "") if GROUPED.fullmatch(number) else number)
 
 
 def _is_plausible(quantity: str, value: float) -> bool:

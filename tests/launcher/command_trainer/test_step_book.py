@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from conf.plan.experiment import Experiment
@@ -29,6 +31,42 @@ def heard(experiment: Experiment, *lines: str) -> StepBook:
 @pytest.mark.parametrize("seconds", ["1e300", "1e-320", "nan", "inf", "0", "-1"])
 def test_no_step_takes_an_impossible_time(experiment: Experiment, seconds: str) -> None:
     assert heard(experiment, f"step 3 loss 4.1 time {seconds} s").steps == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "loss"),
+    [
+        ("1,234.83", 1234.83),
+        ("4,900.00,", 4900.0),
+        ("1,234,567", 1234567.0),
+        ("-1,234.5e-3", -1.2345),
+        ("4.1,", 4.1),
+        ("4.1,lr", 4.1),
+        ("4.", 4.0),
+        ("2,71", math.nan),
+        ("0,271", math.nan),
+        ("1.234,83", math.nan),
+        ("12,34 loss 5", math.nan),
+    ],
+)
+def test_a_comma_in_a_loss_sets_thousands_apart_or_makes_it_none(
+    experiment: Experiment, printed: str, loss: float
+) -> None:
+    (step,) = heard(experiment, f"step 3 loss {printed} time 0.2 s").steps
+    assert step.loss == pytest.approx(loss, nan_ok=True)
+
+
+def test_a_step_has_commas_between_thousands() -> None:
+    lines = [f"step {n:,}, loss 4.1, time 0.2 s" for n in (999, 1_000, 1_001)]
+    experiment = load([*TEN_STEPS, "training.num_steps=2000"]).experiment()
+    book = heard(experiment, *lines)
+    assert [step.step for step in book.steps] == [999, 1_000, 1_001]
+
+
+@pytest.mark.parametrize(("printed", "seconds"), [("1.5e+00 s", 1.5), ("2e-1s", 0.2), ("1.5e+03 ms", 1.5)])
+def test_a_time_may_have_an_exponent(experiment: Experiment, printed: str, seconds: float) -> None:
+    (step,) = heard(experiment, f"step 3 loss 4.1 time {printed}").steps
+    assert step.step_seconds == pytest.approx(seconds)
 
 
 def test_memory_beyond_all_machines_is_none(experiment: Experiment) -> None:
