@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cli.output.next_command import next_command
-from cli.output.progress import is_troubled
+from cli.output.progress import has_failed
 from conf.units import count_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -19,7 +19,7 @@ def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
     """`2 trials measured, 1 failed (--retry-failed runs it again)`."""
     completed = [each for each in readings if each.outcome is Outcome.COMPLETED]
     stages = sum(bool(each.trial.stage) for each in completed)
-    failed = sum(is_troubled(each) and each.outcome not in NAMED for each in readings)
+    failed = num_run_again(readings)
     ends = [f"{count_of(len(completed) - stages, 'trial')} measured"]
     ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
     ends += [f"{failed} failed (--retry-failed runs {_them(failed)} again)"] if failed else []
@@ -28,6 +28,11 @@ def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
             again = next_command("retry", sweep, "--trial", "ID")
             ends.append(f"{number} {words} (only `{again}` runs {_them(number)} again)")
     return ", ".join(ends)
+
+
+def num_run_again(readings: Sequence[TrialReading]) -> int:
+    """Trials that failed, and that `--retry-failed` runs again."""
+    return sum(has_failed(each) and each.outcome not in NAMED for each in readings)
 
 
 def _them(number: int) -> str:

@@ -229,8 +229,12 @@ def worth_showing(states: Sequence[Reading], rows: int, objective: Objective = "
 
 def is_troubled(state: Reading) -> bool:
     """True if it ended badly, or waits although it was started."""
-    ended_badly = state.outcome is not None and state.outcome.is_final and state.outcome not in GOOD_ENDS
-    return ended_badly or (state.outcome is Outcome.PENDING and bool(state.cause))
+    return has_failed(state) or (state.outcome is Outcome.PENDING and bool(state.cause))
+
+
+def has_failed(state: Reading) -> bool:
+    """True if it ended badly."""
+    return state.outcome is not None and state.outcome.is_final and state.outcome not in GOOD_ENDS
 
 
 def _best(states: Sequence[Reading], objective: Objective) -> list[Reading]:

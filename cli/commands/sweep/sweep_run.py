@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import typer
 
 from cli.commands.report import report_on
 from cli.output.console import console, print_complaint, print_unwrapped
-from cli.output.ends import ends_in_words
+from cli.output.ends import ends_in_words, num_run_again
 from cli.output.next_command import next_command, same_command
-from cli.output.progress import SweepUnderWay, is_troubled
+from cli.output.progress import SweepUnderWay, has_failed
 from conf.errors import EXIT_FAILED, TrisweepError
 from conf.units import count_of
 from launcher.control.orders import SweepOrders
@@ -18,7 +19,9 @@ from launcher.control.rules import Rules
 from launcher.where import SweepPlace, slurm_answers
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction
+from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
+from train_core.measurement import LIVE, Outcome
 
 MEASURED_AGAIN = "--remeasure measures every point again."
 
@@ -54,22 +57,34 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
         typer.Exit: no point of the sweep has a measurement, or what was measured could not be reported.
     """
     stored = Sweep.stored_in(run.sweep.folder)
-    _print_why_it_ended(stored, run.rules)
-    if num_before is not None:
-        print_nothing_to_do(stored, num_before)
+    wanted = _wanted(stored, run.rules)
+    is_cut_short = any(each.outcome in LIVE for each in wanted)
+    _print_why_it_ended(stored, run.rules, is_cut_short=is_cut_short)
+    if num_before is not None and not is_cut_short:
+        print_nothing_to_do(stored, wanted, num_before)
     try:
         report_on(stored, run.place.settings.tracking, run.restriction)
     except TrisweepError as error:  # it has an exit code of its own, by which nothing would have been started
         print_complaint(str(error))
-        end_command(stored, run.place)
+        end_command(stored, wanted, run.place)
         raise typer.Exit(EXIT_FAILED) from None
-    end_command(stored, run.place)
+    end_command(stored, wanted, run.place)
 
 
-def _print_why_it_ended(stored: Sweep, rules: Rules) -> None:
-    """Print why a sweep that chose points or measured some again has ended, and what its search has learned."""
+def _wanted(stored: Sweep, rules: Rules) -> list[TrialReading]:
+    """What the command asked for: not what earlier ones did, nor points beside the part that it names."""
+    asked = (each for each in stored.read() if each.trial.role == "asked")
+    return [each for each in asked if each.trial.stage or rules.wants(each.trial)]
+
+
+def _print_why_it_ended(stored: Sweep, rules: Rules, *, is_cut_short: bool) -> None:
+    """Print why a sweep has ended that was cut short, chose points or measured some again, and what its search learned.
+
+    Args:
+        is_cut_short: a limit has ended it before all that the command asked for.
+    """
     finished = History.kept_in(stored.folder).finished
-    if finished and (rules.rounds is not None or rules.max_trials is not None):
+    if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
         for sentence in rules.search.lessons(stored.read()):
             console.print(f"  {sentence}")
@@ -80,30 +95,36 @@ def num_attempts(sweep: Sweep) -> int:
     return sum(course.num_attempts for course in History.kept_in(sweep.folder).courses.values())
 
 
-def print_nothing_to_do(stored: Sweep, before: int) -> None:
+def print_nothing_to_do(stored: Sweep, wanted: Sequence[TrialReading], before: int) -> None:
     """Print that a command started nothing, because there was nothing left to start.
 
     Args:
+        wanted: what the command asked for.
         before: attempts before the command.
     """
     if num_attempts(stored) > before:
         return
-    print_unwrapped(f"Nothing to do: {ends_in_words(stored, stored.read())}. {MEASURED_AGAIN}")
+    print_unwrapped(f"Nothing to do: {ends_in_words(stored, wanted)}. {MEASURED_AGAIN}")
 
 
-def end_command(sweep: Sweep, place: SweepPlace) -> None:
+def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace) -> None:
     """Name the commands that say why trials failed and run them again.
+
+    Args:
+        wanted: what the command asked for.
 
     Raises:
         typer.Exit: no point of the sweep has a measurement.
     """
-    states = sweep.read()
-    if failed := sum(is_troubled(state) for state in states):
-        console.print(f"{count_of(failed, 'trial')} failed. Why, and to run what failed again:")
+    again = num_run_again(wanted)
+    # Whoever cancelled a trial by its name knows why it ended.
+    if failed := sum(has_failed(each) and each.outcome is not Outcome.CANCELLED for each in wanted):
+        console.print(f"{count_of(failed, 'trial')} failed. Why{', and to run what failed again' if again else ''}:")
         print_unwrapped(f"  {next_command('status', sweep)}")
+    if again:
         own = place.composition.overrides.without({"tracking"})
         here = [] if place.on_slurm or not slurm_answers() else ["--here"]
         print_unwrapped(f"  {same_command('sweep', sweep.record.name, own, *here, '--retry-failed')}")
-    if not any(state.performance for state in states):
+    if not any(state.performance for state in sweep.read()):
         console.print("Nothing was measured.")
         raise typer.Exit(EXIT_FAILED)

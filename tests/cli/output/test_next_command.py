@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +13,20 @@ import pytest
 import typer
 
 from cli.commands.sweep import sweep_run
-from cli.commands.sweep.sweep_run import end_command
+from cli.commands.sweep.sweep_run import SweepRun, end_command
 from cli.output.ends import ends_in_words
 from cli.output.next_command import begun_command, command_by_name, folder_words, next_command, same_command, ui_command
+from cli.output.progress import is_troubled
 from conf.compose.load import compose
 from conf.overrides import Overrides
+from launcher.control.budget import Budget
+from launcher.control.orders import SweepOrders
+from launcher.control.rules import Rules
 from launcher.where import SweepPlace
-from sweeps.folder.journal import Begun, Journal
+from sweeps.folder.journal import Begun, Finished, Journal
+from sweeps.folder.submission import Submission, shape_of, write_submission
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder
+from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from tests.results.conftest import SQLITE, WriteSweep, performance, trial, write_sweep
 from tests.results.report.test_report import HOW, PROXY_TRIALS
@@ -162,7 +168,7 @@ def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
     }
     monkeypatch.setattr(sweep_run, "num_attempts", lambda _: 3)
     stored = SimpleNamespace(read=lambda: [measured, *ended.values()])
-    sweep_run.print_nothing_to_do(cast("Sweep", stored), before=3)
+    sweep_run.print_nothing_to_do(cast("Sweep", stored), stored.read(), before=3)
     words = " ".join("".join(capsys.readouterr()).split())
     assert "Nothing to do: 1 trial measured, 1 stage completed, 1 failed (--retry-failed runs it again)." in words
 
@@ -195,9 +201,9 @@ def test_ends_are_counted_by_what_runs_a_trial_again(
 def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(
     write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True)
+    place, sweep = SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True), write_sweep(PROXY_TRIALS, FAILED)
     with pytest.raises(typer.Exit) as ended:
-        end_command(write_sweep(PROXY_TRIALS, FAILED), place)
+        end_command(sweep, sweep.read(), place)
     assert ended.value.exit_code == 1
     said = capsys.readouterr().out
     assert f"{len(FAILED)} trials failed" in said
@@ -206,4 +212,78 @@ def test_a_sweep_whose_trials_all_failed_ends_with_1_and_says_what_to_do(
 
 
 def test_a_sweep_that_measured_something_ends_well(write_sweep: WriteSweep) -> None:
-    end_command(write_sweep(PROXY_TRIALS, HOW), SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True))
+    sweep = write_sweep(PROXY_TRIALS, HOW)
+    end_command(sweep, sweep.read(), SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome.CANCELLED, ""),
+        (Outcome.OUT_OF_MEMORY, "1 trial failed. Why: trisweep status made-up"),
+        (Outcome.FAILED, "1 trial failed. Why, and to run what failed again: trisweep status made-up trisweep sweep"),
+    ],
+)
+def test_only_what_retry_failed_runs_again_is_said_to_be_run_so(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], outcome: Outcome, said: str
+) -> None:
+    measured, ended = [trial.trial_id for trial in PROXY_TRIALS if trial.experiment][:2]
+    sweep = write_sweep(PROXY_TRIALS, {measured: HOW[measured], ended: (outcome, "so")})
+    end_command(sweep, sweep.read(), SweepPlace(composed(["sweep=smoke"]), on_slurm=True, proxy=True))
+    words = " ".join(capsys.readouterr().out.split())
+    assert words.startswith(said)
+    assert ("--retry-failed" in words) is (outcome is Outcome.FAILED)
+
+
+def run_of(sweep: Sweep, tmp_path: Path, wants: Callable[[Trial], bool] = lambda trial: True) -> SweepRun:
+    place = SweepPlace(composed(["sweep=smoke", f"output_dir={tmp_path}"]), on_slurm=False, proxy=True)
+    budget = Budget(place.settings.budget, None, None)
+    return SweepRun(place, sweep, Rules(budget=budget, wants=wants), SweepOrders(()), None)
+
+
+def test_a_sweep_that_a_limit_ended_says_which_and_not_that_nothing_is_left(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_run, "report_on", lambda *_: None)
+    measured = next(trial.trial_id for trial in PROXY_TRIALS if trial.experiment)
+    sweep = write_sweep(PROXY_TRIALS, {measured: HOW[measured]})
+    Journal(sweep.folder.journal).append(Finished(because="budget.device_hours = 1 leaves 0 device-hours"))
+    sweep_run.finish(run_of(sweep, tmp_path), num_before=0)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "The sweep has ended: budget.device_hours = 1 leaves 0 device-hours." in words
+    assert "Nothing to do" not in words
+
+
+def test_trials_that_the_command_does_not_want_are_neither_counted_nor_run_again(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a command was corrected, what failed before stays in the folder, and so do points beside a named part."""
+    monkeypatch.setattr(sweep_run, "report_on", lambda *_: None)
+    trials = [trial for trial in PROXY_TRIALS if trial.experiment]
+    old, measured, other = (trial.trial_id for trial in trials[:3])
+    kept = [trial.model_copy(update={"role": "kept"}) if trial.trial_id == old else trial for trial in trials[:3]]
+    sweep = write_sweep(kept, {old: FAILED[old], measured: HOW[measured], other: FAILED[other]})
+    sweep_run.finish(run_of(sweep, tmp_path, wants=lambda trial: trial.trial_id != other), num_before=0)
+    words = " ".join("".join(capsys.readouterr()).split())
+    assert "Nothing to do: 1 trial measured. --remeasure" in words
+    assert "failed" not in words
+
+
+def test_a_trial_that_was_interrupted_waits_and_has_not_failed(write_sweep: WriteSweep) -> None:
+    (first, *_) = [trial for trial in PROXY_TRIALS if trial.experiment]
+    sweep = write_sweep([first])
+    submission = Submission(
+        executor="local",
+        job_id="0",
+        hostname="here",
+        attempt=1,
+        submitted=1.0,
+        shape=shape_of(first.planned),
+        output="",
+        error="",
+    )
+    write_submission(sweep.prepare(first), submission)
+    (waiting,) = sweep.read()
+    assert is_troubled(waiting)
+    assert waiting.outcome is Outcome.PENDING
+    assert ends_in_words(sweep, [waiting]) == "0 trials measured"
