@@ -44,6 +44,9 @@ BATCH = "global_batch_size"
 SMALLEST_PLAIN, LARGEST_PLAIN = 0.01, 1000.0
 """Other numbers are written with an exponent, such as 3.4e-3."""
 
+LONGEST_OF_A_LIST = 30
+"""Characters of the words by which a label tells a list from others; beyond, it is called by its number."""
+
 LONGEST_IN_FOLDER = 120
 """Characters of a folder's name, which may have 255, for values of any length."""
 
@@ -129,9 +132,9 @@ class Labels:
             seen.setdefault(alike, set()).add(str(dotted_value(experiment, key)))
         return any(len(values) > 1 for values in seen.values())
 
-    def _values(self, key: str) -> list[Value]:
+    def _values(self, key: str) -> list[object]:
         impossible = [point[key] for point in self._impossible if key in point]
-        return [*(dotted_value(experiment, key) for experiment in self._experiments), *impossible]
+        return [*(_part_at(experiment, key) for experiment in self._experiments), *impossible]
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
@@ -179,21 +182,42 @@ def _differing_names(trees: Sequence[Any], prefix: str) -> Iterator[str]:
 
 def dotted_value(experiment: Experiment, key: str) -> Value:
     """An experiment's value of a dotted key; None where it has none, as of a key that only names the place."""
-    found: Any = experiment
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+    found = _part_at(experiment, key)
     return found if isinstance(found, bool | int | float | str) or found is None else str(found)
 
 
-def _distinct_texts(values: Iterable[Value]) -> dict[str, str]:
+def _part_at(experiment: Experiment, key: str) -> object:
+    found: Any = experiment
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+    return found
+
+
+def _distinct_texts(values: Iterable[object]) -> dict[str, str]:
     """A text for every value, as short as lets all of them be told apart."""
     distinct = {str(value): value for value in values}
+    if any(isinstance(value, list | tuple) for value in distinct.values()):
+        return _texts_of_lists(distinct)
     short = {exact: _short(value) for exact, value in distinct.items()}
     shown = list(short.values())
     return {exact: text if shown.count(text) == 1 else exact for exact, text in short.items()}
 
 
-def _short(value: Value) -> str:
+def _texts_of_lists(distinct: Mapping[str, object]) -> dict[str, str]:
+    """The words that not all have, such as `new.py`; where these do not tell them apart in short, `#1`, `#2`."""
+    words = {
+        exact: list(map(str, value if isinstance(value, list | tuple) else [value]))
+        for exact, value in distinct.items()
+    }
+    common = set.intersection(*map(set, words.values()))
+    texts = {exact: ",".join(word for word in own if word not in common) for exact, own in words.items()}
+    is_short = all(0 < len(text) <= LONGEST_OF_A_LIST for text in texts.values())
+    if is_short and len(set(texts.values())) == len(texts):
+        return texts
+    return {exact: f"#{number}" for number, exact in enumerate(distinct, 1)}
+
+
+def _short(value: object) -> str:
     if isinstance(value, float):
         exact, rounded = f"{value:.3e}", f"{value:.2e}"  # 0.9995 is no 1
         mantissa, _, exponent = (exact if float(exact) == value else rounded).partition("e")

@@ -36,6 +36,21 @@ def test_a_label_says_what_varies_and_nothing_else(points: list[dict[str, Value]
     assert labels(*points) == expected
 
 
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (["old.py --lr 1", "new.py --lr 1"], ["command=old.py", "command=new.py"]),
+        (["train.py", "train.py --fast"], ["command=#1", "command=#2"]),
+        (["train.py", f"{'long' * 20}.py"], ["command=#1", "command=#2"]),
+    ],
+)
+def test_a_list_is_called_by_the_words_that_differ_or_its_number(commands: list[str], expected: list[str]) -> None:
+    words = [f"trainer.command=[{','.join(command.split())}]" for command in commands]
+    trials = [trial_of(compose_tree(["sweep=smoke", "trainer=command", word]), {}, "") for word in words]
+    found = Labels([(trial.point, trial.experiment) for trial in trials])
+    assert [found.of(trial.point, trial.experiment) for trial in trials] == expected
+
+
 def test_where_layouts_vary_too_the_layout_comes_first() -> None:
     two = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     assert labels({LR: 1e-3}, {LR: 1e-3, **two}, {LR: 2e-3}) == [
