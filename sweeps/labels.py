@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from conf.compose.tree import path_in
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import KNOB, LAYOUT_KEYS, label_of_point, labelled_values
 from conf.types.schema import Value
@@ -188,9 +189,13 @@ def dotted_value(experiment: Experiment, key: str) -> Value:
 
 def _part_at(experiment: Experiment, key: str) -> object:
     found: Any = experiment
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
-    return found
+    while key and not isinstance(found, Mapping):
+        name, _, key = key.partition(".")
+        found = getattr(found, name, None)
+    path = path_in(found, key) if key else ()
+    for name in path or ():
+        found = found[name]
+    return None if path is None else found
 
 
 def _distinct_texts(values: Iterable[object]) -> dict[str, str]:

@@ -31,14 +31,17 @@ KINDS = {
 """The kind of a value, by the first part of pydantic's name of the mistake, such as `int_type` and `int_parsing`."""
 BRANCHES = ("str", "int", "float", "bool")
 """Pydantic's addition to the place of a value that may be of several types."""
+SINGLE = "must be a single value (text, number, true/false or null)"
 MISTAKES_OF_KIND = ("type", "parsing", "from_float")
 
 
 def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str) -> ConfigError:
     """The first of the mistakes, with its dotted key, its value and the remedy."""
-    complaint, *others = error.errors(include_url=False)
+    mistakes = error.errors(include_url=False)
+    complaint = mistakes[0]
     place = complaint["loc"]
-    if place[-1:] and place[-1] in BRANCHES and any(other["loc"][:-1] == place[:-1] for other in others):
+    branches = {each["loc"][-1] for each in mistakes if each["loc"] and each["loc"][:-1] == place[:-1]}
+    if place[-1:] and place[-1] in BRANCHES and len(branches) > 1:
         place = place[:-1]  # of a value of several types pydantic complains once for each
     parts = [str(part) for part in place if part != KEY_ITSELF]
     key = prefix + ".".join(parts)
@@ -50,7 +53,8 @@ def first_complaint(error: ValidationError, model: type[BaseModel], prefix: str)
     if complaint["type"] == "model_type":  # pydantic's own words name a class of ours
         return ConfigError(key, complaint["input"], "is not a group of values", _entries(field_names(model, parts)))
     remedy = complaint.get("ctx", {}).get("remedy", CORRECT)
-    return ConfigError(key, shown_value(key, complaint["input"]), _problem(complaint), remedy)
+    problem = SINGLE if branches == set(BRANCHES) else _problem(complaint)
+    return ConfigError(key, shown_value(key, complaint["input"]), problem, remedy)
 
 
 def _entries(fields: Sequence[str]) -> str:

@@ -325,6 +325,9 @@ def _not_overridable(key: str, overrides: Overrides) -> ConfigError:
     # Compose once more without the mistake, to learn which keys there are; a chosen sweep adds some of its own.
     without_mistake = Overrides() if sweep is None or key == "sweep" else Overrides.choosing("sweep", sweep)
     keys = [*dotted_keys(_plain_tree(ROOT, without_mistake)), *dotted_fields()]
+    if key in keys:
+        remedy = "Change it in the sweep's file, or give it values with an axis."
+        return ConfigError(key, value, "has a dot in one of its names, which no override can tell", remedy)
     return ConfigError(key, value, "is not a key or group of the configuration", nearest(key, [*keys, *groups()]))
 
 

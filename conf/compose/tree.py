@@ -20,7 +20,7 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
     """
     changed = dict(tree)
     for dotted, value in values.items():
-        *parents, leaf = dotted.split(".")
+        *parents, leaf = path_in(changed, dotted) or dotted.split(".")
         node: Any = changed
         for parent in parents:
             inner = node.get(parent)
@@ -36,9 +36,22 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
 def part_at(tree: Tree, dotted: str) -> Any:
     """The part of the tree at a dotted key, which may be a whole group; None if there is nothing."""
     node: Any = tree
-    for part in dotted.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
+    path = path_in(tree, dotted)
+    for key in path or ():
+        node = node[key]
+    return node if path else None
+
+
+def path_in(tree: Mapping[str, Any], dotted: str) -> tuple[str, ...] | None:
+    """The keys on the way to a dotted one, None if it is none; each may have dots itself, as the name of a file has."""
+    if dotted in tree:
+        return (dotted,)
+    parts = dotted.split(".")
+    for count in range(1, len(parts)):
+        inner = tree.get(head := ".".join(parts[:count]))
+        if isinstance(inner, Mapping) and (rest := path_in(inner, ".".join(parts[count:]))):
+            return (head, *rest)
+    return None
 
 
 def value_at(tree: Tree, dotted: str) -> Value:
@@ -48,9 +61,7 @@ def value_at(tree: Tree, dotted: str) -> Value:
 
 
 def has_key(tree: Tree, dotted: str) -> bool:
-    *parents, leaf = dotted.split(".")
-    node = part_at(tree, ".".join(parents)) if parents else tree
-    return isinstance(node, dict) and leaf in node
+    return path_in(tree, dotted) is not None
 
 
 def nearest_key(tree: Tree, dotted: str, *others: str) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from conf.compose.tree import Tree, has_key, nearest_key, part_at, value_at
 from conf.errors import ConfigError, InfeasiblePlan
+from conf.nearest import most_like
 from conf.plan.experiment import Experiment
 from conf.types.axes import AxisBlock, SweepAxis, expression_in
 from conf.types.expression import BadExpression, Expression, parse_expression
@@ -19,6 +20,7 @@ from sweeps.planner.choosing.objectives import steps_for
 
 Point = dict[str, Value]
 Row = tuple[Value, ...]
+FLAGS = "trainer.flags"
 DERIVED = "data_parallel_size"
 MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
 """The sizes that are between the number of devices and `DERIVED`, a name of expressions that is no key."""
@@ -140,12 +142,19 @@ class AxisSpace:
         for dimension in self.dimensions:
             for key in dimension.keys:
                 if not has_key(self.tree, key):
-                    raise ConfigError(
-                        "sweep.axes", key, "is not a key of the configuration", nearest_key(_varied(self.tree), key)
-                    )
+                    raise ConfigError("sweep.axes", key, "is not a key of the configuration", self._remedy(key))
             self._require_names(f"sweep.axes.{dimension.name}", dimension.needs)
         for number, constraint in enumerate(self.constraints):
             self._require_names(f"sweep.constraints.{number}", frozenset(constraint.names))
+
+    def _remedy(self, key: str) -> str:
+        """What to do about a key that is not one; a flag of a program has to stand in its file before it is swept."""
+        flag = key.removeprefix(f"{FLAGS}.")
+        if flag != key and "." not in flag and isinstance(part_at(self.tree, FLAGS), dict):
+            likely = most_like(flag, list(part_at(self.tree, FLAGS)))
+            meant = "" if likely is None else f" Or did you mean {FLAGS}.{likely}?"
+            return f"Write `{flag}: null` under {FLAGS}, and the axis sets it.{meant}"
+        return nearest_key(_varied(self.tree), key)
 
     def _require_names(self, where: str, names: frozenset[str]) -> None:
         for name in sorted(names - {DERIVED}):

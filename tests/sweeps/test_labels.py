@@ -51,6 +51,15 @@ def test_a_list_is_called_by_the_words_that_differ_or_its_number(commands: list[
     assert [found.of(trial.point, trial.experiment) for trial in trials] == expected
 
 
+def test_a_key_behind_a_name_with_a_dot_is_told_by_its_values() -> None:
+    tree = compose_tree(["sweep=smoke", "trainer=command", "trainer.command=[train.py]"])
+    tree["trainer"] |= {"files": {"c.json": {"optim": {"lr": 3}}}}
+    points: list[dict[str, Value]] = [{"trainer.files.c.json.optim.lr": value} for value in (1, 2)]
+    trials = [trial_of(tree, point, "") for point in points]
+    found = Labels([(trial.point, trial.experiment) for trial in trials])
+    assert [found.of(trial.point, trial.experiment) for trial in trials] == ["lr=1", "lr=2"]
+
+
 def test_where_layouts_vary_too_the_layout_comes_first() -> None:
     two = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2}
     assert labels({LR: 1e-3}, {LR: 1e-3, **two}, {LR: 2e-3}) == [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from conf.compose.load import validate
+from conf.compose.tree import Tree, part_at, with_values
 from conf.errors import ConfigError
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
@@ -16,7 +17,13 @@ from tests.composed import compose_tree
 GRID = validate(
     PointSet, {"axes": {"a.x": [1, 2], "a.y": [3, 4]}, "points": [{"a.x": 9}], "baseline": {"a.x": 1, "a.y": 3}}
 )
-TREE = {"a": {"x": 2, "y": 0, "z": 5}, "b": 0, "word": "one", "sweep": {"axes": {"a.xx": [1]}}}
+TREE: Tree = {
+    "a": {"x": 2, "y": 0, "z": 5},
+    "b": 0,
+    "word": "one",
+    "trainer": {"flags": {"seed": 1}, "files": {"c.json": {"lr": 3}}},
+    "sweep": {"axes": {"a.xx": [1]}},
+}
 
 
 def points_of(pinned: dict[str, Value] | None = None, **blocks: Any) -> list[dict[str, Value]]:
@@ -35,6 +42,14 @@ def test_the_baseline_comes_first_and_no_point_comes_twice() -> None:
         {"a.x": 2, "a.y": 4},
         {"a.x": 9},
     ]
+
+
+def test_an_axis_may_vary_what_stands_in_a_file_whose_name_has_a_dot() -> None:
+    key = "trainer.files.c.json.lr"
+    points = points_of(axes={key: [1, 2], "b": f"={key} * 2"})
+    assert points == [{key: 1, "b": 2}, {key: 2, "b": 4}]
+    assert part_at(with_values(TREE, points[1]), key) == 2
+    assert TREE["trainer"]["files"]["c.json"] == {"lr": 3}
 
 
 def test_a_pinned_axis_keeps_its_value_and_other_points_are_left_out() -> None:
@@ -160,6 +175,20 @@ def test_accumulation_is_an_axis_through_the_batch_that_follows_from_it() -> Non
         ),
         ({"axes": {"c": [1]}}, r"sweep\.axes = 'c': is not a key of the configuration"),
         ({"axes": {"a.xx": [1]}}, r"sweep\.axes = 'a\.xx': is not a key of the configuration\. Did you mean a\.x\?"),
+        (
+            {"axes": {"trainer.flags.my-option": [1]}},
+            r"sweep\.axes = 'trainer\.flags\.my-option': is not a key .*Write `my-option: null` under trainer\.flags",
+        ),
+        (
+            {"axes": {"trainer.flags.seeds": [1]}},
+            r"Write `seeds: null` under trainer\.flags, and the axis sets it\. Or did you mean trainer\.flags\.seed\?",
+        ),
+        (
+            {"axes": {"b": [[1, 2], [3]]}},
+            r"b\.values\.0 = \[1, 2\]: must be a single value \(text, number, true/false or",
+        ),
+        ({"axes": {"b": [1, {"c": 3}]}}, r"b\.values\.1 = \{'c': 3\}: must be a single value"),
+        ({"zip": [{"b": [[1, 2]]}]}, r"sweep\.zip\.0\.b\.0 = \[1, 2\]: must be a single value"),
         ({"axes": {"b": "=a.xx"}}, r"sweep\.axes\.b = 'a\.xx': is not a key.*Did you mean a\.x\?"),
         ({"axes": {"b": "=a"}}, r"sweep\.axes\.b = 'a': is not a key of the configuration that has a single value"),
         ({"axes": {"b": "=1 / (a.y)"}}, r"sweep\.axes\.b = '1 / \(a\.y\)': divides by zero"),
