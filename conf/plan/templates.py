@@ -66,6 +66,12 @@ def text_of(value: Plain) -> str:
 def _value_named(name: str, template: str, names: Names, key: str) -> Plain:
     if name in names:
         return names[name]
+    if name.startswith("trainer."):
+        problem = f"{{{name}}} is not the name of a value"
+        remedy = (
+            "Keys of trainer cannot stand in braces, but for trainer.name and trainer.start: write the value itself."
+        )
+        raise ConfigError(key, template, problem, remedy)
     # Most slips leave out the group, and a likeness of letters would not find the key that is right at its end.
     ends_so = [other for other in names if other.rsplit(".", 1)[-1] == name]
     meant = ends_so[0] if ends_so else most_like(name, tuple(names))

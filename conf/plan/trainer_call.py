@@ -350,7 +350,8 @@ def _content(stated: object, names: Names, key: str) -> str:
 def _tree(stated: object, names: Names, key: str) -> object:
     if isinstance(stated, dict):
         entries = {name: _tree(entry, names, f"{key}.{name}") for name, entry in stated.items()}
-        return {name: entry for name, entry in entries.items() if entry is not None}
+        # A name whose value is null leaves its entry out, as it does a flag; a null that is stated is the program's.
+        return {name: entry for name, entry in entries.items() if entry is not None or stated[name] is None}
     if isinstance(stated, list):
         return [_tree(entry, names, key) for entry in stated]
     return template_value(stated, names, key) if isinstance(stated, str) else stated

@@ -188,7 +188,8 @@ class TrainerSpec(Frozen):
         flags: `name: value` becomes `--name value`; true alone `--name`; false and null leave the flag out. A mapping
             inside puts its name and a dot before the names in it.
         values: further names, each looked up by a value of the plan.
-        files: to be written into the trial's folder before the start: texts, or mappings as JSON without their nulls.
+        files: to be written into the trial's folder before the start: texts, or mappings as JSON, without entries
+            whose name in braces is null.
         environment: variables of the program, beside those of the job.
         log: how its log is read.
         prefix: words before everything, such as those that start a container.

@@ -69,10 +69,11 @@ def test_a_value_is_looked_up_by_what_the_plan_says() -> None:
     assert call(chunks, "+trainer.flags.chunks='{chunks}'").words == ("train.py",)
 
 
-def test_a_mapping_becomes_a_json_file_without_its_nulls() -> None:
+def test_a_mapping_becomes_a_json_file_with_the_nulls_that_it_states_alone() -> None:
     stated = "{batch:'{batch.global_batch_size}',zero:{stage:'{parallel.zero_stage}'},clip:null,x:'a{world_size}'}"
+    stated = f"{stated[:-1]},none:'{{checkpoint.load}}'}}"
     content = call(f"+trainer.files={{config.json:{stated}}}").files["config.json"]
-    assert json.loads(content) == {"batch": 8, "zero": {"stage": 0}, "x": "a1"}
+    assert json.loads(content) == {"batch": 8, "zero": {"stage": 0}, "clip": None, "x": "a1"}
 
 
 def test_ranks_are_known_where_every_device_has_a_process_of_its_own() -> None:
@@ -95,6 +96,7 @@ def test_ranks_are_known_where_every_device_has_a_process_of_its_own() -> None:
         (["+trainer.values.world_size={of:world_size,to:{}}"], "is the name of a value of the plan already"),
         (["+trainer.values.x={of:world,to:{}}"], r"Did you mean \{world_size\}"),
         (["trainer.flags.seed='{training.lr}'"], r"Did you mean \{training.learning_rate\}\?"),
+        (["trainer.command=['{trainer.flags.-m}']"], r"Keys of trainer cannot stand in braces"),
         (["+trainer.values.x={of:world_size,to:{64:'{y}'}}"], r"\{y\} is not the name of a value"),
         (["+trainer.files={/etc/x:a}"], "is no file of the trial's folder"),
         (["+trainer.environment={A-B:a}"], "cannot name a variable"),
