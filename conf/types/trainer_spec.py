@@ -236,6 +236,11 @@ class TrainerSpec(Frozen):
         """True if it makes steps, whose time is measured."""
         return self.kind != "program"
 
+    def is_told(self, name: str) -> bool:
+        """True if the value of a name in braces reaches the program; this package's own knows all of them."""
+        texts = str((self.command, self.flags, self.values, self.files, self.environment))
+        return self.is_own or f"{{{name}}}" in texts or any(look_up.of == name for look_up in self.values.values())
+
     @model_serializer(mode="wrap")
     def _in_short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The kind alone of this package's own trainer: nothing else counts, and thousands of trials are stored."""
@@ -281,9 +286,8 @@ class TrainerSpec(Frozen):
         return self
 
     def _require_known_ranks(self) -> None:
-        texts = str((self.command, self.flags, self.values, self.files, self.environment))
         for name in OF_A_RANK if self.start != "srun" else ():
-            if f"{{{name}}}" in texts:
+            if self.is_told(name):
                 problem = (
                     f"does not start a process for every rank, and {{{name}}} is known only with trainer.start=srun"
                 )

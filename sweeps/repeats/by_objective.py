@@ -135,7 +135,8 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
     kept = {name: [run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged}
-    half_widths = _half_widths(record.objective[0], kept)
+    in_vain = not is_of_time(record.objective[0]) and _are_repeated_in_vain(list(groups.values()))
+    half_widths = {} if in_vain else _half_widths(record.objective[0], kept)
     return [
         SoughtPoint(
             name,
@@ -174,6 +175,12 @@ def _has_diverged(reading: TrialReading) -> bool:
     first, last = finite_ends(losses)
     has_risen = bool(first and last) and 0 < DIVERGED * fmean(first) < fmean(last)
     return has_risen or not math.isfinite(losses[-1])
+
+
+def _are_repeated_in_vain(points: Sequence[Sequence[Run]]) -> bool:
+    """True if nothing was random: no program was told the seed, and the runs of each point came to the same."""
+    is_told = any(run.reading.planned.trainer.is_told(SEED) for runs in points for run in runs)
+    return not is_told and all(len({run.values for run in runs}) == 1 for runs in points)
 
 
 def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
+from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
 
 WORDS: dict[str, str] = {
@@ -132,8 +133,15 @@ def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
 
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     if not _has_intervals(points):
-        again = "search.num_seeds=3" if not all(map(is_of_time, record.objective)) else "search.max_rounds=3"
-        return f"One run of each, so that nobody knows what is chance: `trisweep sweep {where} {again}` would tell."
+        by_time = all(map(is_of_time, record.objective))
+        again = f"`trisweep sweep {where} search.{'max_rounds' if by_time else 'num_seeds'}=3`"
+        if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
+            return f"One run of each, so that nobody knows what is chance: {again} would tell."
+        has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
+        often = "All runs of a point came to the same" if has_runs else "One run of each"
+        return (
+            f"{often}, so that nobody knows what is chance. The program is not told {{{SEED}}}, which {again} varies."
+        )
     most = max(len(point.runs) for point in points)
     runs = "1 run" if most == 1 else f"up to {most} runs"
     of_which = "" if is_of_time(record.objective[0]) else " over points of like value"

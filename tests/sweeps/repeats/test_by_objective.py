@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,6 +313,29 @@ def test_a_program_that_prints_no_loss_is_not_said_to_have_diverged(tmp_path: Pa
     assert headline.endswith("; 1 printed no loss that is a number and that trainer.log.patterns.loss matches.")
     none = verdict(record, readings[1:], ranking_of(readings[1:])).headline
     assert none.startswith("No loss that is a number was printed: nothing matches trainer.log.patterns.loss, or")
+
+
+@pytest.mark.parametrize(
+    ("command", "second", "said"),
+    [
+        ("train.py", 4.0, "All runs of a point came to the same.* is not told {training.seed}"),
+        ("train.py", 4.1, "± is half of a 95 % interval"),
+        ("train.py", None, "One run of each.* is not told {training.seed}"),
+        ("train.py {training.seed}", 4.0, "± is half of a 95 % interval"),
+        ("train.py {training.seed}", None, r"One run of each.* search\.num_seeds=3` would tell"),
+    ],
+)
+def test_runs_of_a_program_that_is_not_told_the_seed_say_nothing_where_they_are_equal(
+    tmp_path: Path, build_record: BuildRecord, command: str, second: float | None, said: str
+) -> None:
+    points: list[dict[str, Value]] = [{LR: lr, SEED: seed} for lr in (1.0, 2.0) for seed in (1, 2)]
+    record = build_record(points, [*OTHER_PROGRAM, f"trainer.command='{command}'"])
+    folder, record = SweepFolder(tmp_path / "own"), record.model_copy(update={"objective": ("loss",)})
+    for each, loss in zip(record.trials, (4.0, second, 5.0, second and second + 1), strict=True):
+        if loss is not None:
+            finish(folder, each, performance(100.0, losses=(loss,), final_loss=loss))
+    readings = Sweep(folder, record).read()
+    assert re.search(said, verdict(record, readings, ranking_of(readings)).advice)
 
 
 def _diverged(reading: TrialReading) -> bool:
