@@ -8,6 +8,7 @@ program_code  which version of its scripts a program is
 process      the life of the program's processes, to the last of their descendants
 flag_check   flags held against the program's own parser, before anything is submitted
 parser_program  what the program's own Python runs for that
+untold_keys  what tells points apart and does not reach the program
 step_book    from lines to steps
 performance  from steps to a `Performance`
 found_metrics  the figures of a program that does not train

@@ -24,6 +24,7 @@ from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record
+from launcher.command_trainer.untold_keys import untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.control.orders import SweepOrders, require_not_paused
 from launcher.provenance import keep_configuration
@@ -56,6 +57,7 @@ def run_sweep(
     require_trackers(place.settings.tracking)
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     record, restriction = _record_and_part(place)
+    _warn_of_untold_keys(record)
     if dry_run:
         part = restriction.record if restriction else record
         left = _left_to_run(place, part, remeasure=remeasure)
@@ -100,6 +102,15 @@ def _require_measurable(place: SweepPlace) -> None:
 
 def _can_be_measured_here(sweep: SweepSpec) -> bool:
     return sweep.replay is None or sweep.proxy is not None
+
+
+def _warn_of_untold_keys(record: SweepRecord) -> None:
+    if keys := untold_keys(record):
+        complaints.print(
+            f"Some points run the same program in the same way, as it is not told {' and '.join(keys)}: put"
+            f" {' and '.join(f'{{{key}}}' for key in keys)} into trainer.command, trainer.flags, trainer.files or"
+            " trainer.environment."
+        )
 
 
 @contextmanager
