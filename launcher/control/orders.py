@@ -79,7 +79,7 @@ def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
         verb = "is" if len(measured) == 1 else "are"
         raise UsageError(
             f"{listed(measured, MOST_NAMED)} {verb} measured, and what was measured is kept",
-            f"`trisweep sweep {sweep.record.name} --remeasure` runs measured points once more, beside what is there.",
+            "The sweep's own command runs measured points once more with --remeasure, beside what is there.",
         )
     # With the attempt that is meant, so that the order is spent as soon as a later one begins.
     entries = (Retried(trial_id=each.name, submitted=submission_time_of(each)) for each in readings)

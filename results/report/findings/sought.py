@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from conf.nearest import listed
@@ -127,6 +128,16 @@ def _values(record: SweepRecord, point: SoughtPoint) -> str:
     return ", ".join(f"{words_of(objective)} {value_text(objective, value)}" for objective, value in both)
 
 
+def sweep_with(where: str, key: str, value: int) -> str:
+    """The command that goes on with a sweep under another value, in the place of that which its words may give.
+
+    Args:
+        where: the words by which commands find the sweep.
+    """
+    kept = shlex.join(word for word in shlex.split(where) if not word.startswith(f"{key}="))
+    return f"trisweep sweep {kept} {key}={value}"
+
+
 def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
     return any(point.half_width is not None for point in points)
 
@@ -134,7 +145,7 @@ def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     if not _has_intervals(points):
         by_time = all(map(is_of_time, record.objective))
-        again = f"`trisweep sweep {where} search.{'max_rounds' if by_time else 'num_seeds'}=3`"
+        again = f"`{sweep_with(where, 'search.max_rounds' if by_time else 'search.num_seeds', 3)}`"
         if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
             return f"One run of each, so that nobody knows what is chance: {again} would tell."
         has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)

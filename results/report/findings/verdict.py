@@ -11,7 +11,7 @@ from conf.types.sweep_spec import figure_of
 from conf.units import TRILLION, count_of
 from results.footprint import declared_footprint
 from results.report.findings.ranking import relations_of_points
-from results.report.findings.sought import sought_sentences
+from results.report.findings.sought import sought_sentences, sweep_with
 from results.scaling import Scaling
 from results.scaling_study import ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
@@ -219,7 +219,7 @@ def _decision(where: str, points: Sequence[MeasuredPoint]) -> str:
     """The measurements that would decide between points whose intervals overlap."""
     most = max(point.seconds.num_runs for point in points)
     return (
-        f"Intervals are {points[0].seconds.method}. `trisweep sweep {where} search.max_rounds={most + 2}`"
+        f"Intervals are {points[0].seconds.method}. `{sweep_with(where, 'search.max_rounds', most + 2)}`"
         f" measures the leaders further; on a quieter machine `trisweep sweep {where} --remeasure` measures"
         " every point again."
     )

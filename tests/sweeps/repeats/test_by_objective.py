@@ -197,6 +197,13 @@ def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     assert "nobody knows what is chance" in verdict(sweep.record, first, ranking_of(first)).advice
 
 
+def test_a_hint_names_a_key_once_with_the_value_that_it_is_to_have(sweep: Sweep) -> None:
+    first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
+    record = sweep.record.model_copy(update={"overrides": ("search.num_seeds=2", "model=tiny")})
+    words = verdict(record, first, ranking_of(first), ["--config-dir", "my conf"]).advice
+    assert "`trisweep sweep test model=tiny --config-dir 'my conf' search.num_seeds=3` would tell" in words
+
+
 def measured(sweep: Sweep, *losses: float) -> list[TrialReading]:
     """The sweep with other losses: two of each learning rate, and one of the last."""
     for trial, loss in zip(sweep.record.trials, losses, strict=True):
