@@ -8,7 +8,7 @@ import pytest
 
 from conf.plan.experiment import Experiment
 from launcher.command_trainer.performance import performance_of
-from launcher.command_trainer.step_book import StepBook
+from launcher.command_trainer.step_book import StepBook, opening_of
 from tests.composed import load
 from train_core.costs import hardware_flops
 
@@ -67,6 +67,28 @@ def test_a_step_has_commas_between_thousands() -> None:
 def test_a_time_may_have_an_exponent(experiment: Experiment, printed: str, seconds: float) -> None:
     (step,) = heard(experiment, f"step 3 loss 4.1 time {printed}").steps
     assert step.step_seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "opening"),
+    [
+        (r"\bstep[ :=]+(?P<step>\d+)", "step"),
+        (r"\biteration +(?P<step>\d+)/ *\d+ \|", "iteration "),
+        (r"\blm loss: (?P<loss>[^ |]+)", "lm loss"),
+        (r"steps?: (?P<step>\d+)", "step"),
+        (r"steps*: (?P<step>\d+)", "step"),
+        (r"steps{0,1}: (?P<step>\d+)", "step"),
+        (r"s?tep (?P<step>\d+)", ""),
+        (r"step (?P<step>\d+)|it (?P<loss>\d+)", ""),
+        (r"step (?P<step>\d+[]]|it)", ""),
+        (r"(?i)step (?P<step>\d+)", ""),
+        (r"(?<!validate )\bstep: +(?P<step>\d+) ", ""),
+        (r"\Bstep", ""),
+        ("step", "step"),
+    ],
+)
+def test_what_a_pattern_opens_with_is_in_all_that_it_matches(pattern: str, opening: str) -> None:
+    assert opening_of(pattern) == opening
 
 
 def test_memory_beyond_all_machines_is_none(experiment: Experiment) -> None:
