@@ -25,10 +25,12 @@ def program_code(words: Sequence[str], working_dir: Path) -> str:
         words: the command line. A script is a file in it that ends with .py or begins with `#!`, or `-m MODULE`.
         working_dir: where the program is started.
     """
-    files = {path for script in _scripts(words, working_dir) for path in _with_imports(script, working_dir)}
-    contents = [hashlib.sha256(content).digest() for path in sorted(files) if (content := _content(path))]
+    contents: dict[Path, bytes] = {}
+    for script in _scripts(words, working_dir):
+        contents |= _with_imports(script, working_dir)
     # In an order of contents: the same program in another folder is the same code.
-    return hashlib.sha256(b"".join(sorted(contents))).hexdigest()[:12] if contents else ""
+    digests = sorted(hashlib.sha256(content).digest() for content in contents.values() if content)
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:12] if digests else ""
 
 
 def _scripts(words: Sequence[str], working_dir: Path) -> Iterator[Path]:
@@ -40,32 +42,31 @@ def _scripts(words: Sequence[str], working_dir: Path) -> Iterator[Path]:
             yield working_dir / word
 
 
-def _with_imports(script: Path, working_dir: Path) -> set[Path]:
-    """The script and, of what it imports, the files that lie beside it or below the working folder."""
-    found, seen, waiting = set[Path](), set[tuple[str, Path]](), [script]
+def _with_imports(script: Path, working_dir: Path) -> dict[Path, bytes]:
+    """The contents of the script and, of what it imports, of the files beside it or below the working folder."""
+    contents, seen, waiting = dict[Path, bytes](), set[tuple[str, Path]](), [script]
     while waiting:
         path = waiting.pop()
-        if path in found or not path.is_file():
+        if path in contents:
             continue
-        found.add(path)
-        named = {(name, folder) for name, own in _imported(path) for folder in own or (script.parent, working_dir)}
+        contents[path] = _content(path)
+        imported = _imported(path, contents[path]) if path.suffix == ".py" else ()
+        named = {(name, folder) for name, own in imported for folder in own or (script.parent, working_dir)}
         waiting += [file for name, folder in named - seen for file in _files_of(name, folder)]
         seen |= named
-    return found
+    return contents
 
 
-def _imported(path: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
+def _imported(module: Path, content: bytes) -> Iterator[tuple[str, tuple[Path, ...]]]:
     """The dotted names that a module imports, each with the folder that a relative one begins at.
 
     A line of a text that reads like an import counts as one, which is harmless; a syntax tree would take ten times as
     long, seconds of a large program.
     """
-    if path.suffix != ".py":
-        return
-    for module, names, plain in IMPORT.findall(_content(path).decode(errors="replace")):
-        dotted = module.lstrip(".")
-        level = len(module) - len(dotted)
-        folder = (path.parents[min(level, len(path.parents)) - 1],) if level else ()
+    for origin, names, plain in IMPORT.findall(content.decode(errors="replace")):
+        dotted = origin.lstrip(".")
+        level = len(origin) - len(dotted)
+        folder = (module.parents[min(level, len(module.parents)) - 1],) if level else ()
         for name in WORD.findall(names or plain):
             yield f"{dotted}.{name}".lstrip("."), folder
 

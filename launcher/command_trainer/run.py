@@ -94,7 +94,8 @@ class ProgramRun:
             for index, seat in enumerate(self.seats)
         ]
         # Before the start: what somebody edits while the program runs is not what it ran.
-        self._code = program_code(starts[0].words, Path(starts[0].working_dir or "").absolute())
+        if self._reads:
+            self._code = program_code(starts[0].words, Path(starts[0].working_dir or "").absolute())
         ends_its_workers = self.experiment.trainer.start == "torchrun"
         return Programs(starts, ends_its_workers=ends_its_workers, inherited=() if self.lock is None else (self.lock,))
 
