@@ -15,5 +15,6 @@ reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs
 trial          `Trial`, `SweepRecord`, and the folder that keeps them
+record_parts   what the trials of a record share, written and made once
 labels         what a trial is called: by what sets it apart from the others of its sweep
 """

@@ -257,6 +257,12 @@ class Reading:
         return (*self.earlier_attempts, ended_attempt(self.submission.attempt if self.submission else 1, last))
 
     @property
+    def code(self) -> str:
+        """A digest of the trainer, or of the program's scripts, that measured it; empty where none is known."""
+        environment = self.measurement.environment if self.measurement else None
+        return environment.trainer_code if environment else ""
+
+    @property
     def awaits_slurm(self) -> bool:
         """True if its last job is one of Slurm's that may still run, as nobody has found that it ended.
 
@@ -386,12 +392,6 @@ class TrialReading(Reading):
     def title(self) -> str:
         label = self.label or self.name
         return f"{label} (run {self.trial.repeat + 1})" if self.trial.repeat else label
-
-    @property
-    def code(self) -> str:
-        """A digest of the trainer, or of the program's scripts, that measured it; empty where none is known."""
-        environment = self.measurement.environment if self.measurement else None
-        return environment.trainer_code if environment else ""
 
     @property
     def shares_devices(self) -> bool:
