@@ -49,8 +49,9 @@ def cancel_sweep(sweep: Sweep) -> int:
     if begun is not None and begun.on_slurm:
         journal.append(Cancelled(trial_id=None))
     else:
-        _require_own([*_sweep_process(sweep.folder), *_controllers(here)])
-        _end_sweep_process(sweep.folder)
+        processes = _sweep_process(sweep.folder)
+        _require_own([*processes, *_controllers(here)])
+        _interrupt(processes)
     if allocation := live_job(sweep.folder.allocation):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
     by_job = read_submission(sweep.folder.controller)
@@ -149,9 +150,9 @@ def _require_own(processes: Sequence[psutil.Process]) -> None:
                 raise UsageError(problem, f"Only {who} or root can cancel it.")
 
 
-def _end_sweep_process(folder: SweepFolder) -> None:
+def _interrupt(sweep_process: Sequence[psutil.Process]) -> None:
     """Interrupt the process that runs the sweep, which then ends its jobs in order."""
-    for process in _sweep_process(folder):
+    for process in sweep_process:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGINT)
             process.wait(SWEEP_END_SECONDS)

@@ -105,12 +105,11 @@ def _open_lock(folder: Lockable) -> int:
 
 
 def _remedy_of(error: OSError, path: Path) -> str:
-    another = "hoose another with output_dir=PATH."
     if error.errno in FULL_ERRORS:
-        return f"Free space there, and give the same command again, or c{another}"
+        return "Free space there, and give the same command again, or choose another with output_dir=PATH."
     if isinstance(error, PermissionError) and (owner := owner_of(path)):
-        return f"{path.name} belongs to {owner}: have {owner} go on with it, or c{another}"
-    return f"C{another}"
+        return f"{path.name} belongs to {owner}: have {owner} go on with it, or choose another with output_dir=PATH."
+    return "Choose another with output_dir=PATH."
 
 
 def _in_use_error(folder: Lockable) -> UsageError:

@@ -110,7 +110,7 @@ def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]
         "outcome_before": before.outcome and before.outcome.value,
         "outcome_again": again.outcome and again.outcome.value,
         "cause_again": again.cause,
-        "same_code": _code(before) == _code(again) if _code(before) and _code(again) else None,
+        "same_code": before.code == again.code if before.code and again.code else None,
         "same_losses": _losses(before) == _losses(again) if _losses(before) and _losses(again) else None,
         "numbers": {name: _compared(_value(before, name), _value(again, name)) for name, _, _ in COMPARED},
         "metrics": {name: _compared(before.metrics.get(name), again.metrics.get(name)) for name in names},
@@ -130,12 +130,6 @@ def _value(reading: Reading, name: str) -> float | None:
 
 def _losses(reading: Reading) -> Sequence[float]:
     return reading.performance.losses if reading.performance else ()
-
-
-def _code(reading: Reading) -> str:
-    """A digest of the trainer's code; empty where nothing was measured, or nothing is known of the program's."""
-    environment = reading.measurement.environment if reading.measurement else None
-    return environment.trainer_code if environment else ""
 
 
 def _table(document: dict[str, Any]) -> Table:

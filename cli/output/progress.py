@@ -182,10 +182,11 @@ def _footer(states: Sequence[Reading], sweep: SweepUnderWay, left_out: int, hint
     )
 
 
-def outcome_counts(states: Sequence[Reading]) -> str:
-    """`3 RUNNING, 2 COMPLETED`, the most frequent first."""
+def outcome_counts(states: Sequence[Reading], num_disturbed: int = 0) -> str:
+    """`3 RUNNING, 2 COMPLETED`, the most frequent first; what a table calls disturbed has completed."""
     counts = Counter(state.outcome.value if state.outcome else "left out" for state in states)
-    return ", ".join(f"{number} {name}" for name, number in counts.most_common())
+    notes = {Outcome.COMPLETED.value: f" ({num_disturbed} of them disturbed)"} if num_disturbed else {}
+    return ", ".join(f"{number} {name}{notes.get(name, '')}" for name, number in counts.most_common())
 
 
 def share_ended(states: Sequence[Reading], sweep: SweepUnderWay = PLAIN_SWEEP) -> str:

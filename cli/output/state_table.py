@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
+from results.terminal.drawing import columns_with_room
 from results.terminal.layout_names import LayoutCell
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
@@ -59,7 +60,8 @@ def state_table(
     columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
     outcomes = [_shown_outcome(state, disturbed) for state in states]
     cells = {column.name: [column.cell(state, now) for state in states] for column in columns}
-    shown = _with_room_for_names(states, outcomes, cells, width)
+    names = min(NAME_COLUMNS, max((len(state.title) for state in states), default=0))
+    shown = columns_with_room(cells, GIVE_WAY, width - names - max(map(len, outcomes), default=0) - 1)
     has_room = width >= WIDE_COLUMNS
     logs = [_log(state, disturbed) if has_room else "" for state in states]
     # Without a word of a log, nothing would stand beside the names in all the room that they were given.
@@ -88,20 +90,6 @@ def _log(state: Reading, disturbed: Mapping[str, str]) -> str:
 
 def _shown_outcome(state: Reading, disturbed: Mapping[str, str]) -> str:
     return DISTURBED if state.name in disturbed else (state.outcome or Outcome.PENDING).value
-
-
-def _with_room_for_names(
-    states: Sequence[Reading], outcomes: Sequence[str], cells: Mapping[str, Sequence[str]], width: int
-) -> dict[str, Sequence[str]]:
-    """The columns beside which the names of trials are still seen, each by its head."""
-    names = min(NAME_COLUMNS, max((len(state.title) for state in states), default=0))
-    room = width - names - max(map(len, outcomes), default=0) - 1
-    kept = dict(cells)
-    for name in GIVE_WAY:
-        if sum(max(map(len, (head, *column))) + 1 for head, column in kept.items()) <= room:
-            break
-        kept.pop(name, None)
-    return kept
 
 
 def trial_seconds_left(state: Reading) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from results.search.rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
+from results.terminal.drawing import columns_with_room
 from results.terminal.layout_names import names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
@@ -52,23 +53,16 @@ def judged_table(shown: Sequence[Judged], training: Training, title: str, *, sev
     best = [judged.candidate for judged in shown]
     columns = _columns(best, training, several_places)
     columns.insert(columns.index("step s") + 1, "80 %")
+    if width < WIDE:
+        columns = [name for name in columns if name not in FIRST_TO_GO]
     rows = []
     for judged in shown:
         cells = _cells(judged.candidate, training)
         cells["80 %"] = f"{seconds(judged.interval.low_seconds)}-{seconds(judged.interval.high_seconds)}"
         rows.append(cells)
-    return _table(title, best, _columns_with_room(columns, rows, width), rows)
-
-
-def _columns_with_room(columns: Sequence[str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """The columns beside which layouts have room: what follows from others goes first, and only as far as needed."""
-    kept = [name for name in columns if name not in (FIRST_TO_GO if width < WIDE else ())]
-    for name in NEXT_TO_GO:
-        taken = sum(1 + max(len(each), *(len(row[each]) for row in rows)) for each in kept)
-        if taken + len("## ") + LEAST_LAYOUT <= width:
-            break
-        kept = [each for each in kept if each != name]
-    return kept
+    cells_of = {name: [cells[name] for cells in rows] for name in columns}
+    kept = columns_with_room(cells_of, NEXT_TO_GO, width - len("## ") - LEAST_LAYOUT)
+    return _table(title, best, list(kept), rows)
 
 
 def _table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table as Drawing
@@ -40,6 +42,22 @@ def drawing_of(table: Table) -> Drawing:
             drawing.add_section()
         drawing.add_row(*map(_renderable, row), style="bold" if is_total else None)
     return drawing
+
+
+def columns_with_room(
+    columns: Mapping[str, Sequence[str]], first_to_go: Sequence[str], room: int
+) -> dict[str, Sequence[str]]:
+    """The columns that so many characters have room for, each with its cells by its head.
+
+    Args:
+        first_to_go: the heads of those without which a narrow terminal can do, in that order.
+    """
+    kept = dict(columns)
+    for name in first_to_go:
+        if sum(max(map(len, (head, *cells))) + 1 for head, cells in kept.items()) <= room:
+            break
+        kept.pop(name, None)
+    return kept
 
 
 def _is_prose(cell: Cell) -> bool:

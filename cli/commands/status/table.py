@@ -97,10 +97,7 @@ def _short(path: Path | None) -> str:
 
 
 def _counts(states: Sequence[Reading], num_disturbed: int) -> Text:
-    """How many there are of each outcome; what the table calls disturbed has completed."""
-    words, completed = outcome_counts(states), f" {Outcome.COMPLETED.value}"
-    note = f"{completed} ({num_disturbed} of them disturbed)"
-    return Text(f"\n{words.replace(completed, note) if num_disturbed else words}", style="bold")
+    return Text(f"\n{outcome_counts(states, num_disturbed)}", style="bold")
 
 
 def _left_out(states: Sequence[Reading]) -> list[Text]:

@@ -201,11 +201,8 @@ def _run_here(run: SweepRun) -> None:
         _print_full_size_summary(planned.record, place.composition)
     _print_expected_time(planned, place)
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
-    limit, progress, before = (
-        time_limit_here(planned.record),
-        progress_on(console, under_way(run)),
-        num_attempts(planned),
-    )
+    limit, before = time_limit_here(planned.record), num_attempts(planned)
+    progress = progress_on(console, under_way(run))
     try:
         with followed_in_mlflow(planned.folder.path, place.settings.tracking):
             run_here(

@@ -57,9 +57,10 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
         typer.Exit: no point of the sweep has a measurement, or what was measured could not be reported.
     """
     stored = Sweep.stored_in(run.sweep.folder)
-    wanted = _wanted(stored, run.rules)
+    readings = stored.read()
+    wanted = _wanted(readings, run.rules)
     is_cut_short = any(each.outcome in LIVE for each in wanted)
-    _print_why_it_ended(stored, run.rules, is_cut_short=is_cut_short)
+    _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
     if num_before is not None and not is_cut_short:
         print_nothing_to_do(stored, wanted, num_before)
     try:
@@ -71,13 +72,13 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     end_command(stored, wanted, run.place)
 
 
-def _wanted(stored: Sweep, rules: Rules) -> list[TrialReading]:
+def _wanted(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
     """What the command asked for: not what earlier ones did, nor points beside the part that it names."""
-    asked = (each for each in stored.read() if each.trial.role == "asked")
+    asked = (each for each in readings if each.trial.role == "asked")
     return [each for each in asked if each.trial.stage or rules.wants(each.trial)]
 
 
-def _print_why_it_ended(stored: Sweep, rules: Rules, *, is_cut_short: bool) -> None:
+def _print_why_it_ended(stored: Sweep, readings: Sequence[TrialReading], rules: Rules, *, is_cut_short: bool) -> None:
     """Print why a sweep has ended that was cut short, chose points or measured some again, and what its search learned.
 
     Args:
@@ -86,7 +87,7 @@ def _print_why_it_ended(stored: Sweep, rules: Rules, *, is_cut_short: bool) -> N
     finished = History.kept_in(stored.folder).finished
     if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
-        for sentence in rules.search.lessons(stored.read()):
+        for sentence in rules.search.lessons(readings):
             console.print(f"  {sentence}")
 
 
@@ -125,6 +126,7 @@ def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace)
         own = place.composition.overrides.without({"tracking"})
         here = [] if place.on_slurm or not slurm_answers() else ["--here"]
         print_unwrapped(f"  {same_command('sweep', sweep.record.name, own, *here, '--retry-failed')}")
-    if not any(state.performance for state in sweep.read()):
+    has_measured = any(each.performance for each in wanted) or any(each.performance for each in sweep.read())
+    if not has_measured:
         console.print("Nothing was measured.")
         raise typer.Exit(EXIT_FAILED)
