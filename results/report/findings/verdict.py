@@ -90,11 +90,14 @@ def verdict(
 
 
 def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:
-    """A sentence on measurements of another code than the newest one is of; none where all are of one code."""
+    """A sentence on points that were measured with other code than the newest one alone; none where there is none."""
     measured = [each for each in results if each.performance and each.code and not each.trial.stage]
     newest = max(measured, key=lambda each: each.end_time or 0.0, default=None)
-    others = [each for each in measured if newest is not None and each.code != newest.code]
-    if newest is None or not others:
+    if newest is None:
+        return ()
+    present = {each.trial.mark for each in measured if each.code == newest.code}
+    others = [each for each in measured if each.trial.mark not in present]
+    if not others:
         return ()
     names = listed([each.title for each in others], MOST_NAMED)
     return (

@@ -175,6 +175,13 @@ def test_the_answer_names_trials_that_ran_other_code_than_the_last_one(sweep: Sw
     said = verdict(sweep.record, readings, ranking_of(readings))
     (others,) = [detail for detail in said.details if "other code" in detail]
     assert others.startswith(f"4 of 5 trials ran other code of the trainer than {readings[3].title}, the last one,")
+    again = replace(readings[3], trial=readings[0].trial)
+    (others,) = [
+        detail
+        for detail in verdict(sweep.record, [*readings, again], ranking_of(readings)).details
+        if "other code" in detail
+    ]
+    assert others.startswith("3 of 6 trials"), "one of the four was measured with the new code too"
     of_one_code = verdict(sweep.record, readings[:3], ranking_of(readings[:3]))
     assert not any("other code" in detail for detail in of_one_code.details)
 
