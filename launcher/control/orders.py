@@ -15,7 +15,7 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points
 from sweeps.repeats.rounds import next_repeat
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, Trial, repeat_id
+from sweeps.trial import Trial, repeat_id
 from train_core.measurement import Fault, Outcome
 
 MOST_NAMED = 5
@@ -55,12 +55,6 @@ def pause(sweep: Sweep) -> bool:
 def resume(sweep: Sweep) -> bool:
     """Start new trials again; False where nothing kept them from it."""
     return _set_paused(sweep, False)
-
-
-def require_not_paused(folder: SweepFolder, name: str) -> None:
-    """Raises UsageError where a person has paused the sweep."""
-    if History.kept_in(folder).is_paused:
-        raise UsageError(f"Sweep {name} is paused", f"Give `trisweep resume {name}` first.")
 
 
 def retry_failed_trials(sweep: Sweep, wants: Callable[[Trial], bool] = lambda trial: True) -> list[str]:

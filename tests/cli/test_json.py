@@ -128,6 +128,10 @@ def test_a_command_that_changes_a_sweep_says_how_it_stands_and_what_was_done(
     assert retried["counts"] == {"COMPLETED": 3, "INFEASIBLE": 1}
     goes_on = unfinished_copy(finished, tmp_path)
     assert document_of(trisweep, goes_on, "pause", "smoke")["is_paused"]
+    refused = trisweep("sweep", *SMOKE, "--here", f"output_dir={goes_on / 'runs'}", cwd=finished)
+    assert f"Give `trisweep resume smoke cluster=local output_dir={goes_on / 'runs'}` first." in " ".join(
+        refused.stderr.split()
+    )
     assert not document_of(trisweep, goes_on, "resume", "smoke")["is_paused"]
     dry = document_of(trisweep, finished, "sweep", "smoke", "cluster=frontier", "--dry-run")
     assert len(dry["would_run"]) == 5

@@ -15,24 +15,26 @@ from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts, under_w
 from cli.commands.sweep.what_is_measured import print_left_out, print_part
 from cli.live_import import followed_in_mlflow
 from cli.output.console import complaints, console, print_json, print_verbatim
+from cli.output.next_command import next_command
 from cli.output.progress import progress_on, share_ended
 from cli.output.state_document import print_state
 from cli.output.state_table import duration
 from conf.compose.load import Composition
-from conf.errors import EXIT_INTERRUPTED, ConfigError
+from conf.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record
 from launcher.command_trainer.untold_keys import untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
-from launcher.control.orders import SweepOrders, require_not_paused
+from launcher.control.orders import SweepOrders
 from launcher.provenance import keep_configuration
 from launcher.sweep import prepare_tokens, run_here
 from launcher.this_machine.capacity import this_machine
 from launcher.where import SweepPlace, choose_place
 from launcher.workplaces.submission import requests as requests_of
 from results.tensorboard import require_trackers
+from sweeps.folder.history import History
 from sweeps.later_command import Restriction, restriction_of
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep
@@ -67,7 +69,7 @@ def run_sweep(
             print_json("sweep", {"sweep": part.name, "folder": str(place.folder.path), "would_run": would_run})
         return
     # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
-    require_not_paused(place.folder, name)
+    _require_not_paused(Sweep(place.folder, record))
     rules = rules_for(place.composition, record, on_slurm=place.on_slurm)
     prepare_tokens(place.folder, record)
     record = check_record(record, complaints.print)
@@ -82,6 +84,12 @@ def run_sweep(
             sweep_in_allocation(run)
         else:
             carry_out(run) if place.on_slurm else _run_here(run)
+
+
+def _require_not_paused(sweep: Sweep) -> None:
+    """Raises UsageError where a person has paused the sweep."""
+    if History.kept_in(sweep.folder).is_paused:
+        raise UsageError(f"Sweep {sweep.record.name} is paused", f"Give `{next_command('resume', sweep)}` first.")
 
 
 def _require_measurable(place: SweepPlace) -> None:

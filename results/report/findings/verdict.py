@@ -75,11 +75,11 @@ def verdict(
     if best_first:
         answer = _answer(record, results, where) if record.seeks_rate else _objective_verdict(record, results, where)
         answer = answer._replace(details=(*answer.details, *_other_code(results, where)))
-        unfinished = f"The sweep is not finished: {num_live} of its trials are pending or running."
+        unfinished = f"The sweep is not finished: {count_of(num_live, 'trial')} {_have(num_live)} not ended."
         return answer._replace(details=(*answer.details, unfinished)) if num_live else answer
     if num_live:
         return SweepVerdict(
-            f"Nothing has been measured yet: the trials are still pending or running."
+            f"Nothing has been measured yet: {count_of(num_live, 'trial')} {_have(num_live)} not ended."
             f" See `trisweep status {where}`, and write this report again when some have ended."
         )
     has_failed = any(result.measurement is not None for result in results)
@@ -87,6 +87,10 @@ def verdict(
         f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"
         f" first one and run `trisweep sweep {where}{' --retry-failed' if has_failed else ''}`."
     )
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
 
 
 def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:

@@ -203,7 +203,7 @@ def test_before_anything_is_measured_it_says_what_to_do(write_sweep: WriteSweep)
 
 
 def test_a_sweep_that_is_still_running_says_so_beside_its_best(proxy_report: ReportPaths) -> None:
-    assert "The sweep is not finished: 1 of its trials are pending or running." in proxy_report.markdown.read_text()
+    assert "The sweep is not finished: 1 trial has not ended." in proxy_report.markdown.read_text()
 
 
 def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSweep) -> None:
