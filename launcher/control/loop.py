@@ -13,6 +13,7 @@ from conf.errors import UsageError
 from launcher.control.advance import Conductor
 from launcher.control.rules import SweepStep
 from launcher.control.workplace import ProgressDisplay
+from sweeps.folder.journal import JournalReplacedError
 
 NEWS_SECONDS = 0.2
 """How often the loop looks whether something has ended, where that costs next to nothing."""
@@ -37,7 +38,7 @@ def go_on(
 
     Raises:
         KeyboardInterrupt: a signal came, and no step was cut short; its argument is the signal. What runs goes on.
-        UsageError: the workplace refuses what it is given.
+        UsageError: the workplace refuses what it is given, or the sweep's folder was removed or replaced.
     """
     with catch_signals() as noted:
         while True:
@@ -67,8 +68,9 @@ def _advance_patiently(conductor: Conductor, progress: ProgressDisplay, noted: R
         try:
             return conductor.advance()
         except UsageError as error:
-            # A first step that fails is a wrong request, and trying again would only hide it.
-            if not conductor.is_under_way:
+            # A first step that fails is a wrong request, and trying again would only hide it. A folder that was
+            # replaced belongs to another command, which has a controller of its own.
+            if not conductor.is_under_way or isinstance(error, JournalReplacedError):
                 raise
             progress.say(f"A step failed, and is tried again: {error}")
         if noted.wait(RETRY_SECONDS):

@@ -129,7 +129,14 @@ class Finished(Event):
 
 
 Entry = Begun | Asked | Submitted | Started | Ended | Pruned | Retried | Cancelled | Paused | Resumed | Finished
+BEGIN_BYTES = 128
+"""Enough of a journal's first entry to hold its time."""
+
 PARSER: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="event")])
+
+
+class JournalReplacedError(UsageError):
+    """The journal that was read is not the one in its folder any more: what was learnt from it is of another sweep."""
 
 
 class Journal:
@@ -144,26 +151,39 @@ class Journal:
         self.damaged: list[int] = []
         self._offset = 0
         self._num_lines = 0
+        self._begin = b""
 
     def read_new(self) -> list[Entry]:
         """The entries since the last call. A last line that is still being written comes with the next one.
 
         Raises:
             UsageError: the file is there and cannot be read.
+            JournalReplacedError: the file that was read before has been removed, or another one is in its place.
         """
         try:
             with self.path.open("rb") as file:
+                self._require_same(file.read(len(self._begin)))
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except (FileNotFoundError, NotADirectoryError):
+            self._require_same(b"")
             return []
         except OSError as error:
             problem = f"{self.path} cannot be read ({error.strerror})"
             remedy = "It says what was asked and started: make it readable, or move it aside."
             raise UsageError(problem, remedy) from None
+        if not self._offset:
+            self._begin = whole[:BEGIN_BYTES]
         self._offset += len(whole) + len(newline)
         with long_lived():
             return [entry for line in whole.split(b"\n") if newline and (entry := self._parse(line)) is not None]
+
+    def _require_same(self, begin: bytes) -> None:
+        """Compare by the first entry, which has its time: a new file may well get the inode of the removed one."""
+        if begin != self._begin:
+            problem = f"{self.path.parent} was removed or replaced while this process worked in it"
+            remedy = "Give the sweep's command again; jobs that it had started may still run."
+            raise JournalReplacedError(problem, remedy)
 
     def append(self, *entries: Entry) -> None:
         """Append all of the entries, or none. Raises OSError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -166,6 +167,23 @@ def test_a_step_that_fails_later_on_is_tried_again_and_the_display_says_so(monke
     step = go_on(FailsOnce(), display, POLL_SECONDS)  # type: ignore[arg-type]
     assert step.finished == "over"
     assert display.lines == ["A step failed, and is tried again: Slurm does not answer. Wait."]
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_whoever_works_in_a_folder_that_was_removed_ends_and_leaves_it_to_the_next(
+    sweep: Sweep, begins_again: bool
+) -> None:
+    class RemovesTheFolder(Silent):
+        def show(self, readings: Sequence[TrialReading]) -> None:
+            shutil.rmtree(sweep.folder.path)
+            if begins_again:
+                Journal(sweep.folder.journal).append(Paused())
+
+    conductor = Conductor(sweep, AtOnce(make_job()), adaptive())
+    with pytest.raises(UsageError, match="was removed or replaced while this process worked in it"):
+        go_on(conductor, RemovesTheFolder(), POLL_SECONDS)
+    assert sweep.folder.path.exists() == begins_again
+    assert not history(sweep).courses
 
 
 def test_a_signal_is_heard_where_trials_end_within_every_step(sweep: Sweep) -> None:
