@@ -26,7 +26,7 @@ from conf.credentials import HIDDEN, hide_credentials, hide_variables, overrides
 from conf.folders import given_words
 from launcher.tools import ask
 from sweeps.trial import SweepFolder
-from train_core.process.git_sha import ROOT, git_sha
+from train_core.process.git_sha import GIT, ROOT, git_sha
 from train_core.process.machine import this_user
 from train_core.trial_folder import JobFolder
 from train_core.whole_files import write_atomically
@@ -126,12 +126,12 @@ def remove_secrets(patch: str) -> str:
 
 def _changes(place: Path) -> dict[str, Any]:
     """Write the differences from the commit as a patch that is named after its content, and return its name."""
-    if _tool_output("git", "-C", str(ROOT), "rev-parse", "--show-toplevel").strip() != str(ROOT):
+    if _tool_output(*GIT, "rev-parse", "--show-toplevel").strip() != str(ROOT):
         return {"uncommitted_changes": None}  # installed, perhaps into an environment inside somebody's checkout
     # Whatever a person has configured for git would run here, and write what no `git apply` reads.
     command = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
-    patch = remove_secrets(_tool_output("git", "-C", str(ROOT), *command))
-    untracked = _tool_output("git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard").splitlines()
+    patch = remove_secrets(_tool_output(*GIT, *command))
+    untracked = _tool_output(*GIT, "ls-files", "--others", "--exclude-standard").splitlines()
     if not patch:
         return {"uncommitted_changes": None, "untracked_files": untracked}
     whole = patch.encode()

@@ -39,6 +39,12 @@ def test_a_snapshot_knows_the_commit_it_was_made_from(tmp_path: Path) -> None:
     assert done.stdout.strip() == git_sha() != ""
 
 
+def test_a_checkout_of_another_user_tells_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = git_sha()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert git_sha() == own != "unknown"
+
+
 def test_the_same_code_is_copied_once_and_changed_code_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+GIT = ("git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}")
+"""Git in this checkout, which may belong to the colleague who installed it: Git refuses a folder of another user."""
+
 RECORDED = "GIT_SHA"
 """The file beside the packages of a snapshot that names their commit, since a snapshot is no checkout."""
 
@@ -19,7 +22,7 @@ def git_sha() -> str:
     if recorded.is_file():
         return recorded.read_text().strip()
     # --exclude=* leaves tags out, so that the commit itself is printed.
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
+    command = [*GIT, "describe", "--always", "--exclude=*", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
