@@ -1,7 +1,8 @@
-"""`model_from=PATH`: the shape of a model from a Hugging Face `config.json`, as overrides of group `model`.
+"""The shape of a model from a Hugging Face `config.json`: for `model_from=PATH`, and to hold weights against a model.
 
 What a `ModelSpec` cannot hold is refused by the name of its key; biases of projections other than Qwen2's, and rotary
-stretching other than llama3's are left out, as in the package's own files.
+stretching other than llama3's are left out, as in the package's own files: weights that need them are refused where
+they are loaded.
 """
 
 from __future__ import annotations
@@ -65,30 +66,54 @@ def model_in(path: Path) -> Shape:
     Raises:
         ConfigError: it cannot be read, or says what is not understood.
     """
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        remedy = "Name a Hugging Face config.json, or the folder that holds it."
-        raise ConfigError(KEY, str(path), f"cannot be read ({error.strerror})", remedy) from None
-    except ValueError as error:
-        raise ConfigError(KEY, str(path), f"is not JSON ({error})", "Name a Hugging Face config.json.") from None
-    config = _Config(path, content if isinstance(content, dict) else {})
-    kind = config.text("model_type")
-    if kind not in KINDS:
-        raise config.not_understood("model_type", f"Known: {', '.join(KINDS)}.")
-    return {"name": _name(path), **KINDS[kind](config)}
+    config = HuggingFaceConfig.read(path / "config.json" if path.is_dir() else path, KEY)
+    return {"name": _name(config.path), **shape_of(config)}
 
 
-class _Config:
-    """The keys of one file. A key that is absent or null has its default."""
+class HuggingFaceConfig:
+    """The keys of one file. A key that is absent or null has its default.
 
-    def __init__(self, path: Path, content: dict[str, Any]) -> None:
-        self.path, self.content = path, content
+    Attributes:
+        asked_by: the dotted key that names the file, for errors.
+    """
+
+    def __init__(self, path: Path, content: dict[str, Any], asked_by: str) -> None:
+        self.path, self.content, self.asked_by = path, content, asked_by
+
+    @classmethod
+    def read(cls, path: Path, asked_by: str) -> HuggingFaceConfig:
+        """Raises ConfigError where the file cannot be read, or is not JSON."""
+        try:
+            content = json.loads(path.read_bytes())
+        except OSError as error:
+            remedy = "Name a Hugging Face config.json, or the folder that holds it."
+            raise ConfigError(asked_by, str(path), f"cannot be read ({error.strerror})", remedy) from None
+        except ValueError as error:
+            raise ConfigError(asked_by, str(path), f"is not JSON ({error})", "Give it Hugging Face's form.") from None
+        return cls(path, content if isinstance(content, dict) else {}, asked_by)
+
+    @property
+    def rotary(self) -> HuggingFaceConfig:
+        """The keys of rotary positions, which older files call otherwise."""
+        found = self.mapping("rope_parameters") or self.mapping("rope_scaling")
+        return HuggingFaceConfig(self.path, found, self.asked_by)
+
+    @property
+    def rotary_type(self) -> str | None:
+        return self.rotary.text("rope_type") or self.rotary.text("type")
+
+    @property
+    def window(self) -> int | None:
+        """The tokens that attention looks back; None where it sees all of them."""
+        if self.text("model_type") in ("qwen2", "qwen3", "qwen3_moe"):  # whose files name one that they do not use
+            return None
+        absent = MISTRAL_WINDOW if self.text("model_type") == "mistral" else None
+        window = self.content.get("sliding_window", absent)
+        return None if window is None else self.count("sliding_window", absent)
 
     def not_understood(self, key: str, remedy: str) -> ConfigError:
         value = json.dumps(self.content.get(key))[:80]
-        return ConfigError(KEY, str(self.path), f"names {key} = {value}, which is not understood", remedy)
+        return ConfigError(self.asked_by, str(self.path), f"names {key} = {value}, which is not understood", remedy)
 
     def text(self, key: str) -> str | None:
         value = self.content.get(key)
@@ -115,17 +140,31 @@ class _Config:
         return value if isinstance(value, bool) else default
 
     def mapping(self, key: str) -> dict[str, Any]:
-        value = self.content.get(key)
-        return value if isinstance(value, dict) else {}
+        value = self.content.get(key) or {}
+        if not isinstance(value, dict):
+            raise self.not_understood(key, "Give a mapping.")
+        return value
 
     def require(self, key: str, *values: object) -> None:
         """Refuse a value of a key that would make another model of it; a key that is absent is taken for the first."""
         if self.content.get(key, values[0]) not in values:
             values_in_words = " or ".join(json.dumps(value) for value in values)
-            raise self.not_understood(key, f"The cost model takes {values_in_words}.")
+            raise self.not_understood(key, f"Known: {values_in_words}.")
 
 
-def _gpt2(config: _Config) -> Shape:
+def shape_of(config: HuggingFaceConfig) -> Shape:
+    """The keys of group `model`, but for its name.
+
+    Raises:
+        ConfigError: the file says what is not understood.
+    """
+    kind = config.text("model_type")
+    if kind not in KINDS:
+        raise config.not_understood("model_type", f"Known: {', '.join(KINDS)}.")
+    return KINDS[kind](config)
+
+
+def _gpt2(config: HuggingFaceConfig) -> Shape:
     config.require("activation_function", "gelu_new", "gelu", "gelu_fast", "gelu_pytorch_tanh")
     config.require("add_cross_attention", False)
     hidden, heads = config.count("n_embd"), config.count("n_head")
@@ -151,16 +190,15 @@ def _gpt2(config: _Config) -> Shape:
     }
 
 
-def _llama(config: _Config) -> Shape:
+def _llama(config: HuggingFaceConfig) -> Shape:
     config.require("hidden_act", "silu", "swish")
-    rotary = config.mapping("rope_parameters") or config.mapping("rope_scaling")
+    rotary = config.rotary
     heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
     head = config.count("head_dim", 0)
-    scaling = {name: rotary.get(name) for name in LLAMA3} if _rope_type(rotary) == "llama3" else None
+    scaling = {name: rotary.content.get(name) for name in LLAMA3} if config.rotary_type == "llama3" else None
     tokens = config.count("max_position_embeddings", MOST_TOKENS)
-    stretched = _Config(config.path, rotary)
-    trained = stretched.count("original_max_position_embeddings", 0) or tokens
-    base = stretched.number("rope_theta", 0.0) or ROTARY_BASE
+    trained = rotary.count("original_max_position_embeddings", 0) or tokens
+    base = rotary.number("rope_theta", 0.0) or ROTARY_BASE
     return {
         "family": "llama",
         "num_layers": config.count("num_hidden_layers"),
@@ -183,19 +221,13 @@ def _llama(config: _Config) -> Shape:
     }
 
 
-def _rope_type(rotary: dict[str, Any]) -> object:
-    return rotary.get("rope_type") or rotary.get("type")
-
-
-def _mistral(config: _Config) -> Shape:
+def _mistral(config: HuggingFaceConfig) -> Shape:
     """A Llama whose attention looks back so far; sequences that fit into that window are computed alike."""
     shape = _llama(config)
-    if "sliding_window" in config.content and config.content["sliding_window"] is None:
-        return shape
-    return {**shape, "seq_length": min(shape["seq_length"], config.count("sliding_window", MISTRAL_WINDOW))}
+    return shape if config.window is None else {**shape, "seq_length": min(shape["seq_length"], config.window)}
 
 
-def _mixtral(config: _Config) -> Shape:
+def _mixtral(config: HuggingFaceConfig) -> Shape:
     shape = _llama(config)
     experts = _experts(
         config.count("num_local_experts"), config.count("num_experts_per_tok"), config.count("intermediate_size")
@@ -203,18 +235,18 @@ def _mixtral(config: _Config) -> Shape:
     return {**shape, "experts": experts}
 
 
-def _qwen(config: _Config) -> Shape:
+def _qwen(config: HuggingFaceConfig) -> Shape:
     config.require("use_sliding_window", False)
     return _llama(config)
 
 
-def _qwen3(config: _Config) -> Shape:
+def _qwen3(config: HuggingFaceConfig) -> Shape:
     shape, head = _qwen(config), config.count("head_dim", QWEN3_HEAD)
     size = head if head * shape["num_attention_heads"] != shape["hidden_size"] else None
     return {**shape, "head_size": size, "qk_norm": True}
 
 
-def _qwen3_moe(config: _Config) -> Shape:
+def _qwen3_moe(config: HuggingFaceConfig) -> Shape:
     config.require("mlp_only_layers", [], None)
     config.require("decoder_sparse_step", 1)
     config.require("norm_topk_prob", True, None)
@@ -224,7 +256,7 @@ def _qwen3_moe(config: _Config) -> Shape:
     return {**_qwen3(config), "experts": experts}
 
 
-def _deepseek(config: _Config) -> Shape:
+def _deepseek(config: HuggingFaceConfig) -> Shape:
     config.require("moe_layer_freq", 1)
     rotary, width = config.count("qk_rope_head_dim"), config.count("moe_intermediate_size")
     latent = {
@@ -244,7 +276,7 @@ def _deepseek(config: _Config) -> Shape:
     return {**_llama(config), "head_size": head, "experts": experts, "latent_attention": latent}
 
 
-def _deepseek_v3(config: _Config) -> Shape:
+def _deepseek_v3(config: HuggingFaceConfig) -> Shape:
     """With the routing of its own: sigmoids, the best groups of experts, and a factor of what these put out."""
     config.require("norm_topk_prob", True)
     shape, absent = _deepseek(config), DEEPSEEK_V3
@@ -270,7 +302,7 @@ def _experts(number: int, top_k: int, width: int, shared: int = 0, dense: int = 
     }
 
 
-KINDS: dict[str, Callable[[_Config], Shape]] = {
+KINDS: dict[str, Callable[[HuggingFaceConfig], Shape]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,

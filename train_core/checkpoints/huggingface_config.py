@@ -1,7 +1,8 @@
 """The facts of a model in the config.json beside its weights that shapes of tensors do not show. No torch.
 
-Whatever would compute something else than the weights were trained for is refused by the name of its key; what differs
-and is still taken is said.
+The file is read as `model_from` reads it, and must come to the model that is trained. Whatever else would make the
+weights compute something else than they were trained for is refused by the name of its key; what differs and is still
+taken is said.
 """
 
 from __future__ import annotations
@@ -10,91 +11,29 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from conf.compose.model_from import DEEPSEEK_V3 as DEEPSEEK_V3_DEFAULTS
+from conf.compose.model_from import HuggingFaceConfig, Shape, shape_of
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
-from conf.types.model_spec import ModelSpec, RotaryScaling
+from conf.types.model_spec import ModelSpec
 from conf.types.schema import ROTARY_BASE, DataSpec, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 
 LOGGER = logging.getLogger(__name__)
 
 
-class RopeParameters(BaseModel):
-    """The speed of rotary positions: `rope_parameters`, or `rope_scaling` in older files, with its type as `type`."""
-
-    model_config = ConfigDict(strict=True)
-
-    rope_type: str | None = None
-    type: str | None = None
-    rope_theta: float | None = None
-    partial_rotary_factor: float | None = None
-    factor: float | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    original_max_position_embeddings: int | None = None
-
-
-class HuggingFaceConfig(BaseModel):
-    """The keys that are looked at, of both families; None where the file does not say."""
-
-    model_config = ConfigDict(strict=True)
-
-    model_type: str | None = None
-    quantization_config: dict[str, Any] | None = None
-    vocab_size: int | None = None
-    n_head: int | None = None
-    num_attention_heads: int | None = None
-    num_key_value_heads: int | None = None
-    num_local_experts: int | None = None
-    num_experts: int | None = None
-    n_routed_experts: int | None = None
-    num_experts_per_tok: int | None = None
-    routed_scaling_factor: float | None = None
-    n_group: int | None = None
-    topk_group: int | None = None
-    scoring_func: str | None = None
-    topk_method: str | None = None
-    moe_layer_freq: int | None = None
-    rope_interleave: bool | None = None
-    tie_word_embeddings: bool | None = None
-    layer_norm_epsilon: float | None = None
-    rms_norm_eps: float | None = None
-    activation_function: str | None = None
-    scale_attn_weights: bool | None = None
-    scale_attn_by_inverse_layer_idx: bool | None = None
-    reorder_and_upcast_attn: bool | None = None
-    hidden_act: str | None = None
-    attention_bias: bool | None = None
-    mlp_bias: bool | None = None
-    norm_topk_prob: bool | None = None
-    mlp_only_layers: list[int] | None = None
-    decoder_sparse_step: int | None = None
-    sliding_window: int | None = None
-    use_sliding_window: bool | None = None
-    partial_rotary_factor: float | None = None
-    rope_theta: float | None = None
-    rope_parameters: RopeParameters | None = None
-    rope_scaling: RopeParameters | None = None
-
-
 QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3 = "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3"
-LLAMAS = ("llama", "mistral", QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
-WITH_EXPERTS = (MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
-FAMILIES: dict[str, Family] = {"gpt2": "gpt", **dict.fromkeys(LLAMAS, "llama")}
-"""The types of models that are computed as a family here; a Mistral is a Llama with a window, a Qwen2 one with biases
-of queries, keys and values, a Qwen3 one with norms of queries and keys; a Mixtral, a Qwen3-MoE and a DeepSeek-V3 have
-experts, the last with latent attention."""
+FAMILIES = ("gpt2", "llama", "mistral", QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V3)
+"""The types of models whose weights have a layout here; a Mistral is a Llama with a window."""
 
-WITH: dict[str, tuple[str, ...]] = {"qkv_bias": (QWEN2,), "qk_norm": (QWEN3, QWEN3_MOE)}
-"""The types of Llamas that have what a key says, which the others have not."""
+COMPARED = (
+    *("family", "qkv_bias", "qk_norm", "latent_attention", "num_attention_heads", "num_query_groups"),
+    *("tied_embeddings", "norm_epsilon", "rotary_base", "rotary_scaling"),
+)
+"""Keys of the model that the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
 
-MISTRAL_WINDOW = 4096
-"""The window of a Mistral whose file names none. Source: transformers, MistralConfig."""
+COMPARED_OF_EXPERTS = ("num_experts", "top_k", "scores", "routed_scale", "num_groups", "top_groups")
 
 
 class Fixed(NamedTuple):
@@ -111,19 +50,17 @@ FIXED: dict[Family, dict[str, Fixed]] = {
         "scale_attn_by_inverse_layer_idx": Fixed((False,), "scores of the same scale in every layer"),
     },
     "llama": {
-        "hidden_act": Fixed(("silu", "swish"), "SiLU"),
         "attention_bias": Fixed((False,), "attention without biases"),
         "mlp_bias": Fixed((False,), "feed-forward layers without biases"),
         "partial_rotary_factor": Fixed((1.0,), "positions that turn whole heads"),
         "norm_topk_prob": Fixed((True,), "weights of a token's experts that add up to one"),
-        "mlp_only_layers": Fixed(([],), "experts in every layer"),
-        "decoder_sparse_step": Fixed((1,), "experts in every layer"),
-        "moe_layer_freq": Fixed((1,), "experts in every layer but the first ones"),
         "scoring_func": Fixed(("sigmoid",), "sigmoid scores of such a model's experts"),
         "topk_method": Fixed(("noaux_tc",), "groups of experts as good as their two best"),
         "rope_interleave": Fixed((True,), "positions that turn neighbours of such a model's heads together"),
     },
 }
+ABSENT: dict[str, dict[str, object]] = {QWEN3_MOE: {"norm_topk_prob": False}}
+"""What files of a type mean that do not name a key. Source: transformers, Qwen3MoeConfig."""
 
 
 def is_weights(path: str | None) -> bool:
@@ -152,12 +89,62 @@ def require_config(weights: Path, spec: ModelSpec) -> None:
         ConfigError: it means something else, or cannot be read.
     """
     if (path := _config_beside(weights)).exists():
-        config = _read(path)
-        _require_architecture(config, path, spec)
-        _require_heads(config, path, spec)
-        _require_experts(config, path, spec)
-        _require_epsilon(config, path, spec)
-        _require_positions(config, path, spec)
+        config = HuggingFaceConfig.read(path, KEY)
+        _require_layers(config)
+        shape = shape_of(config)
+        _require_same(shape, spec, path)
+        _require_computed_here(config, spec)
+
+
+def _require_layers(config: HuggingFaceConfig) -> None:
+    """Its layers must have a layout here, and their weights must be whole."""
+    kind = config.text("model_type")
+    if kind not in FAMILIES:
+        remedy = "Use weights of one of these, or checkpoint.load=null for random ones."
+        raise _other_model(config, "model_type", kind, f"{', '.join(FAMILIES)} alone", remedy)
+    if quantization := config.mapping("quantization_config"):
+        remedy = "Use the weights that were not quantized, or convert these to bf16."
+        method = quantization.get("quant_method")
+        raise _other_model(config, "quantization_config.quant_method", method, "with whole weights alone", remedy)
+
+
+def _require_same(shape: Shape, spec: ModelSpec, path: Path) -> None:
+    """The keys of the model must be those that the file comes to."""
+    ours = spec.model_dump()
+    ours["rotary_base"] = spec.rotary_base or (ROTARY_BASE if spec.family == "llama" else None)
+    for key in COMPARED:
+        _require_equal(f"model.{key}", ours[key], shape[key], path)
+    there, here = shape["experts"], ours["experts"]
+    if there is None or here is None:
+        _require_equal("model.experts", here, there, path)
+        return
+    for key in COMPARED_OF_EXPERTS:
+        # A file that does not name a key of routing is of a type that has none: plain softmax without groups.
+        if key in there:
+            _require_equal(f"model.experts.{key}", here[key], there[key], path)
+
+
+def _require_equal(key: str, ours: object, theirs: object, path: Path) -> None:
+    if ours != theirs:
+        problem = f"is not the {json.dumps(theirs)} that {path} comes to"
+        raise ConfigError(key, ours, problem, f"Use {for_a_shell(key, theirs)}, or other weights.")
+
+
+def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
+    """What no key of the model says must be as this trainer computes it."""
+    absent, rotary = ABSENT.get(config.text("model_type") or "", {}), config.rotary
+    for key, fixed in FIXED[spec.family].items():
+        said = (config.content.get(key), rotary.content.get(key), absent.get(key))
+        value = next((each for each in said if each is not None), None)
+        if value is not None and value not in fixed.values:
+            remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
+            raise _other_model(config, key, value, fixed.computes, remedy)
+    if (kind := config.rotary_type) not in (None, "default", "llama3"):
+        remedy = "Use weights of a model with one of these, or checkpoint.load=null for random ones."
+        raise _other_model(config, "rope_type", kind, "rotary positions of the types default and llama3 alone", remedy)
+    if (window := config.window) is not None and window < spec.seq_length:
+        computes = f"attention to all of the model.seq_length = {spec.seq_length} tokens"
+        raise _other_model(config, "sliding_window", window, computes, f"Use model.seq_length={window} or less.")
 
 
 def warn_of_differences(path: str | None, spec: ModelSpec) -> None:
@@ -171,7 +158,7 @@ def warn_of_differences(path: str | None, spec: ModelSpec) -> None:
     weights = Path(path).expanduser()
     require_config(weights, spec)
     if (beside := _config_beside(weights)).exists():
-        for difference in _differences(_read(beside), spec):
+        for difference in _differences(HuggingFaceConfig.read(beside, KEY), spec):
             LOGGER.warning("%s names %s", beside, difference)
 
 
@@ -201,151 +188,21 @@ def _beside(weights: Path, name: str) -> Path:
     return (weights if weights.is_dir() else weights.parent) / name
 
 
-def _read(path: Path) -> HuggingFaceConfig:
-    try:
-        config = HuggingFaceConfig.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise _unreadable(path, f"config.json cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _unreadable(path, f"config.json: {f'{where}: ' if where else ''}{first['msg']}") from None
-    if config.model_type == "mistral" and "sliding_window" not in config.model_fields_set:
-        config.sliding_window = MISTRAL_WINDOW
-    if config.model_type in (QWEN2, QWEN3, QWEN3_MOE) and not config.use_sliding_window:
-        config.sliding_window = None  # its files name one all the same
-    if config.model_type == QWEN3_MOE and config.norm_topk_prob is None:
-        config.norm_topk_prob = False  # what transformers' Qwen3MoeConfig means by a file that does not say
-    if config.model_type == DEEPSEEK_V3:
-        for key, default in DEEPSEEK_V3_DEFAULTS.items():
-            if getattr(config, key) is None:
-                setattr(config, key, default)
-    return config
-
-
-def _unreadable(path: Path, problem: str) -> ConfigError:
-    return ConfigError(KEY, str(path.parent), problem, "Correct that file, or move it away.")
-
-
-def _other_model(path: Path, key: str, value: object, computes: str, remedy: str) -> ConfigError:
+def _other_model(config: HuggingFaceConfig, key: str, value: object, computes: str, remedy: str) -> ConfigError:
     problem = f"config.json names {key} = {json.dumps(value)}, and this trainer computes {computes}"
-    return ConfigError(KEY, str(path.parent), problem, remedy)
-
-
-def _require_architecture(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    """Its layers must compute what the layers of the family compute here."""
-    kind = config.model_type
-    if kind is not None and kind not in FAMILIES:
-        remedy = "Use weights of one of these, or checkpoint.load=null for random ones."
-        raise _other_model(path, "model_type", kind, f"{', '.join(FAMILIES)} alone", remedy)
-    if kind is not None and (family := FAMILIES[kind]) != spec.family:
-        problem = f'is not that of {path}, which names model_type = "{kind}"'
-        raise ConfigError("model.family", spec.family, problem, f"Use model.family={family}, or other weights.")
-    for name, types in WITH.items() if kind is not None and spec.family == "llama" else ():
-        if (has := kind in types) != getattr(spec, name):
-            problem, remedy = f'is not that of {path}, which names model_type = "{kind}"', f"{name}={str(has).lower()}"
-            raise ConfigError(f"model.{name}", not has, problem, f"Use model.{remedy}, or other weights.")
-    if kind is not None and (is_latent := kind == DEEPSEEK_V3) != (spec.latent_attention is not None):
-        problem = f'is not that of {path}, which names model_type = "{kind}"'
-        remedy = "Use a model with latent attention, or other weights." if is_latent else "Use other weights."
-        raise ConfigError("model.latent_attention", "null" if is_latent else "given", problem, remedy)
-    if kind is not None and (has_experts := kind in WITH_EXPERTS) != (spec.experts is not None):
-        problem = f'is not that of {path}, which names model_type = "{kind}"'
-        remedy = "Use a model with experts, or other weights." if has_experts else "Use model.experts=null."
-        raise ConfigError("model.experts", "null" if has_experts else "given", problem, remedy)
-    if config.quantization_config is not None:
-        remedy = "Use the weights that were not quantized, or convert these to bf16."
-        method = config.quantization_config.get("quant_method")
-        raise _other_model(path, "quantization_config.quant_method", method, "with whole weights alone", remedy)
-    for key, fixed in FIXED[spec.family].items():
-        if (value := getattr(config, key)) is not None and value not in fixed.values:
-            remedy = f"Use weights with {key} = {json.dumps(fixed.values[0])}, or checkpoint.load=null for random ones."
-            raise _other_model(path, key, value, fixed.computes, remedy)
-    if (window := config.sliding_window) is not None and window < spec.seq_length:
-        computes = f"attention to all of the model.seq_length = {spec.seq_length} tokens"
-        raise _other_model(path, "sliding_window", window, computes, f"Use model.seq_length={window} or less.")
-
-
-def _require_heads(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    """Heads must be the same, which the shapes of tensors do not tell: 4 heads of 8 are as wide as 2 of 16."""
-    keys = {
-        "num_attention_heads": "n_head" if spec.family == "gpt" else "num_attention_heads",
-        "num_query_groups": "num_key_value_heads",
-        "tied_embeddings": "tie_word_embeddings",
-    }
-    for ours, theirs in keys.items():
-        value, there = getattr(spec, ours), getattr(config, theirs)
-        if there is not None and there != value:
-            problem = f"is not the {str(there).lower()} that {path} names as {theirs}"
-            raise ConfigError(f"model.{ours}", value, problem, f"Use model.{ours}={str(there).lower()}.")
-
-
-def _require_experts(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    """Tokens must pass through as many experts, which no shape tells."""
-    names = ("n_routed_experts", "num_experts", "num_local_experts")
-    number = next((name for name in names if getattr(config, name) is not None), names[-1])
-    routing = {"routed_scale": "routed_scaling_factor", "num_groups": "n_group", "top_groups": "topk_group"}
-    for ours, theirs in {"num_experts": number, "top_k": "num_experts_per_tok", **routing}.items():
-        value, there = getattr(spec.experts, ours, None), getattr(config, theirs)
-        if value is not None and there is not None and there != value:
-            problem = f"is not the {there} that {path} names as {theirs}"
-            raise ConfigError(f"model.experts.{ours}", value, problem, f"Use model.experts.{ours}={there}.")
-
-
-def _require_epsilon(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    name = "layer_norm_epsilon" if spec.family == "gpt" else "rms_norm_eps"
-    if (epsilon := getattr(config, name)) is not None and epsilon != spec.norm_epsilon:
-        problem = f"is not the {epsilon:g} that {path} names as {name}"
-        raise ConfigError("model.norm_epsilon", spec.norm_epsilon, problem, f"Use model.norm_epsilon={epsilon}.")
-
-
-def _require_positions(config: HuggingFaceConfig, path: Path, spec: ModelSpec) -> None:
-    """Rotary positions must turn as fast; learned ones are tensors."""
-    if spec.family == "gpt":
-        return
-    rotary = config.rope_parameters or config.rope_scaling or RopeParameters()
-    # Newer files have it among `rope_parameters`, and older ones beside the other keys.
-    base, ours = config.rope_theta or rotary.rope_theta or ROTARY_BASE, spec.rotary_base or ROTARY_BASE
-    if base != ours:
-        problem = f"is not the {base:g} that {path} names as rope_theta"
-        raise ConfigError("model.rotary_base", ours, problem, f"Use model.rotary_base={float(base)}.")
-    if (part := rotary.partial_rotary_factor) not in (None, 1.0):
-        remedy = "Use weights of a model whose heads turn whole, or checkpoint.load=null for random ones."
-        raise _other_model(path, "partial_rotary_factor", part, "positions that turn whole heads", remedy)
-    scaling = _scaling(rotary, path)
-    if scaling != spec.rotary_scaling:
-        given = None if spec.rotary_scaling is None else spec.rotary_scaling.model_dump()
-        problem = f"is not how {path} stretches rotary positions"
-        wanted = for_a_shell("model.rotary_scaling", None if scaling is None else scaling.model_dump())
-        raise ConfigError("model.rotary_scaling", given, problem, f"Use {wanted}.")
-
-
-def _scaling(rotary: RopeParameters, path: Path) -> RotaryScaling | None:
-    kind = rotary.rope_type or rotary.type or "default"
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        remedy = "Use weights of a model with one of these, or checkpoint.load=null for random ones."
-        raise _other_model(path, "rope_type", kind, "rotary positions of the types default and llama3 alone", remedy)
-    values = {name: getattr(rotary, name) for name in RotaryScaling.model_fields}
-    if lacking := [name for name, value in values.items() if value is None]:
-        raise _unreadable(path, f"config.json scales rotary positions as llama3 without {', '.join(lacking)}")
-    try:
-        return RotaryScaling(**values)
-    except (ValidationError, ConfigError) as error:
-        raise _unreadable(path, f"config.json scales rotary positions as llama3 with {values}: {error}") from None
+    return ConfigError(KEY, str(config.path.parent), problem, remedy)
 
 
 def _differences(config: HuggingFaceConfig, spec: ModelSpec) -> list[str]:
     """The values of a file that are taken although they differ, in words that follow `names`."""
     found = []
-    if (rows := config.vocab_size) is not None and rows < spec.vocab_size:
+    if (rows := config.count("vocab_size", spec.vocab_size)) < spec.vocab_size:
         found.append(
             f"vocab_size = {rows}, and model.vocab_size = {spec.vocab_size}; the {spec.vocab_size - rows} rows beyond"
             " start as the mean of the others, and an export keeps them"
         )
-    if config.reorder_and_upcast_attn:
+    if config.truth("reorder_and_upcast_attn", False):
         found.append("reorder_and_upcast_attn = true; this trainer computes scores in precision.dtype")
-    if (window := config.sliding_window) is not None:
+    if (window := config.window) is not None:
         found.append(f"sliding_window = {window}; sequences here fit into it, and an export does not have it")
     return found
