@@ -1,17 +1,19 @@
-"""A forward test: rows that were predicted before anybody had looked at them, and what intervals hold of them.
+"""Forward tests: rows that were predicted before anybody had looked at them, and what intervals hold of them.
 
-The same rows as they are predicted today say what became better since: no constant is fitted to them, but mechanisms
-were chosen, and readings of tables corrected, by what these rows showed.
+The rows of a test say in their forward_* columns what a commit predicted of each. No constant is fitted to them. The
+same rows as they are predicted today say what became better since: that is no blind test, because mechanisms were
+chosen, and readings of tables corrected, by what these rows showed.
 
-benchmarks/published_3.csv says in its forward_* columns what commit 1103498b predicted of each row. No constant is
-fitted to these rows. The rule of the widths of today takes its parameters from the rows of the other two files alone,
-but forms of it that held between 43 and 87 % of these rows had been seen before one was chosen: only tables that nobody
-here has seen judge the widths of today.
+The rule of the widths of intervals changed between the two. Its parameters come from published.csv and published_2.csv
+alone, but forms of it that held between 43 and 87 % of the first test's rows had been seen before one was chosen, so
+that the second test is the first blind one of that rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,25 +23,43 @@ from benchmarks.published_rows import PUBLISHED
 from sweeps.confidence import Interval, interval_around, load_validated
 from sweeps.table.cells import text_of
 
-PUBLISHED_3 = PUBLISHED.with_name("published_3.csv")
-AS_IT_HAPPENED = "forward, with the ranges of that day"
-WITH_TODAYS_WIDTHS = "forward, with the widths of today"
-AS_OF_TODAY = "the same rows, as predicted today"
+
+class ForwardTest(NamedTuple):
+    """A file of rows, and the commit whose predictions it holds."""
+
+    path: Path
+    commit: str
+
+    @property
+    def as_it_happened(self) -> str:
+        return f"forward, as commit {self.commit} predicted"
+
+    @property
+    def as_of_today(self) -> str:
+        return f"the same rows as {self.commit}'s, as predicted today"
+
+
+FIRST = ForwardTest(PUBLISHED.with_name("published_3.csv"), "1103498b")
+SECOND = ForwardTest(PUBLISHED.with_name("published_4.csv"), "74a0173b")
+FORWARD_TESTS = (FIRST, SECOND)
 
 
 def forward_results() -> list[LevelResult]:
-    """The errors of that day's predictions, with the ranges of that day and with those of today; and today's."""
-    rows = [row for row in measured_rows(published_rows((PUBLISHED_3,))) if _is_new(row)]
+    """Of each test the errors of that day's predictions, with the ranges of that day, and those of today's."""
+    return [result for test in FORWARD_TESTS for result in _results(test)]
+
+
+def _results(test: ForwardTest) -> list[LevelResult]:
+    rows = [row for row in measured_rows(published_rows((test.path,))) if _is_new(row)]
     then, now = ([seconds(row) for row in rows] for seconds in (_seconds_of_that_day, _seconds_of_today))
     return [
-        _result(AS_IT_HAPPENED, rows, then, [_interval_of_that_day(row) for row in rows]),
-        _result(WITH_TODAYS_WIDTHS, rows, then, _intervals_of_today(rows, then)),
-        _result(AS_OF_TODAY, rows, now, _intervals_of_today(rows, now)),
+        _result(test.as_it_happened, rows, then, [_interval_of_that_day(row) for row in rows]),
+        _result(test.as_of_today, rows, now, _intervals_of_today(rows, now)),
     ]
 
 
 def _is_new(row: MeasuredRow) -> bool:
-    """True if the row was predicted, and is neither set aside nor a configuration of the other two files."""
+    """True if the row was predicted, and is neither set aside nor a configuration of the files before."""
     says = row.compared.row
     told = text_of(says, "seen_configuration") or text_of(says, "set_aside")
     return bool(text_of(says, "forward_iter_time_s")) and not told

@@ -8,7 +8,7 @@ from math import expm1
 from statistics import fmean
 
 from benchmarks.fitting.learned import SHARE
-from benchmarks.forward import AS_IT_HAPPENED, WITH_TODAYS_WIDTHS
+from benchmarks.forward import FIRST, SECOND
 from benchmarks.level_results import LevelResult
 from benchmarks.levels import GENERATION, TABLE
 from benchmarks.replayed_calibrations import ReplayedCalibration
@@ -76,12 +76,15 @@ def _trainer(tested: TestedRow) -> str:
 def _steps(found: Validation) -> str:
     tables, by_level = found.tables, {each.level: each for each in found.levels}
     errors, constant = [table.left_out_error for table in tables], [table.constant_error for table in tables]
-    forward, generation = by_level[AS_IT_HAPPENED], by_level[GENERATION]
+    forward, earlier, generation = (
+        by_level[each] for each in (SECOND.as_it_happened, FIRST.as_it_happened, GENERATION)
+    )
     rows = sum(len(table.rows) for table in tables)
     close = sum(error < CLOSE for error in errors)
     return (
         f"**A step's time is off by {percent(forward.error)} %** on tables that came after the code (forward,"
-        f" {forward.rows:,} rows of {forward.tables}), by {percent(generation.error)} % where the whole generation of"
+        f" {forward.rows:,} rows of {forward.tables}; in an earlier test {percent(earlier.error)} % of"
+        f" {earlier.rows:,} rows), by {percent(generation.error)} % where the whole generation of"
         f" devices was left out, and by {percent(fmean(errors))} %, in the mean over {len(tables)} tables ({rows:,}"
         f" measured steps), where the table and its machines were; by less than {100 * CLOSE:g} % in {close} of these."
         f" With one rate per device, the best for those very rows, it would be {percent(fmean(constant))} %."
@@ -102,8 +105,8 @@ def _intervals(levels: Sequence[LevelResult]) -> str:
     return (
         f"**Its interval of {100 * SHARE:.0f} %** reaches from {low} below a prediction to {high} above, further for"
         " small layers and for a device, a trainer or a kind of plan that fewer than two sources have measured. It"
-        f" holds {by_level[WITH_TODAYS_WIDTHS]} % of the rows that were predicted forward, where that of those days"
-        f" held {by_level[AS_IT_HAPPENED]} %, and {by_level[TABLE]} % where the table alone was left out."
+        f" held {by_level[SECOND.as_it_happened]} % of the rows that were predicted forward last, and"
+        f" {by_level[TABLE]} % where the table alone was left out."
     )
 
 

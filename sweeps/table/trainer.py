@@ -103,12 +103,16 @@ FLASH_ATTENTION = {
     "cudnn": True,
     "fused": True,
     "xformers": True,
+    "flex": True,
     "none": False,
     "eager": False,
     "unfused": False,
 }
 VERSION_OF_FLASH = re.compile(r"flash|(?:fa|v)[-_ ]?[1-4]\b")
 """`FlashAttention-3`, `flash_attention_2`, `FA2`, `v2`."""
+SECOND_VERSION = re.compile(r"(?:flash|attention|fa|v)[-_ ]?2\b")
+FLASH_ATTENTION_2 = {"attention_rate": 1.0, "attention_since_hopper": FSDP.attention_since_hopper}
+"""As fast as any kernel on an A100, and made before Hopper."""
 BEFORE_2023 = re.compile(r"(?:0[7-9]|1\d|2[0-2])\d\d\.")
 """How the number of a paper on arXiv begins: its year and month. FlashAttention is of June 2022 (2205.14135), and in
 Megatron-LM since the end of that year."""
@@ -138,7 +142,8 @@ def trainer_of(row: Row, zero_stage: int, given: str | None) -> Implementation:
     is_named = given is not None or bool(text_of(row, "implementation"))
     chosen = IMPLEMENTATIONS[choice_of(row, "implementation", SPELLINGS, default=usual)]
     if text_of(row, "flash_attention") or (not is_named and _is_flash(row)):
-        chosen = chosen.model_copy(update={"flash_attention": _is_flash(row)})
+        kernel = FLASH_ATTENTION_2 if SECOND_VERSION.search(text_of(row, "flash_attention").lower()) else {}
+        chosen = chosen.model_copy(update={"flash_attention": _is_flash(row), **kernel})
     return as_stated(row, compiled_or_not(row, chosen))
 
 

@@ -7,32 +7,35 @@ import csv
 import pytest
 
 from benchmarks.csv_rows import read_rows
-from benchmarks.forward import AS_IT_HAPPENED, AS_OF_TODAY, PUBLISHED_3, WITH_TODAYS_WIDTHS
+from benchmarks.forward import FORWARD_TESTS
 from benchmarks.level_results import LEVEL_RESULTS, LevelResult, mean_over_tables
 from benchmarks.levels import LEVELS
 from sweeps.table.prices import PricedRow
 
 
 @pytest.mark.slow
-def test_rows_of_the_forward_test_are_in_no_fit(priced: dict[str, PricedRow]) -> None:
-    assert not any(place.startswith(PUBLISHED_3.name) for place in priced)
+def test_rows_of_a_forward_test_are_in_no_fit(priced: dict[str, PricedRow]) -> None:
+    assert not any(place.startswith(test.path.name) for place in priced for test in FORWARD_TESTS)
 
 
 @pytest.mark.slow
-def test_the_forward_test_is_told_as_it_happened_and_with_the_widths_of_today(forward: list[LevelResult]) -> None:
-    then, today, now = forward
-    assert (then.level, today.level, now.level) == (AS_IT_HAPPENED, WITH_TODAYS_WIDTHS, AS_OF_TODAY)
-    assert then[1:5] == today[1:5]  # the predictions are those of that day in both
-    with PUBLISHED_3.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    new = [row for row in rows if row["forward_iter_time_s"] and not row["seen_configuration"] and not row["set_aside"]]
-    assert 0.9 * len(new) < then.rows <= len(new)
-    assert then.inside < 0.45
-    assert 0.75 <= today.inside <= 0.88
-    assert today.width > then.width
-    assert (now.tables, now.rows) == (then.tables, then.rows)
-    assert now.error < 0.7 * then.error
-    assert now.inside >= today.inside  # mechanisms were chosen by these rows, and widths were not
+def test_each_forward_test_is_told_as_it_happened_and_as_its_rows_are_predicted_today(
+    forward: list[LevelResult],
+) -> None:
+    assert [each.level for each in forward] == [
+        name for test in FORWARD_TESTS for name in (test.as_it_happened, test.as_of_today)
+    ]
+    for test, then, now in zip(FORWARD_TESTS, forward[::2], forward[1::2], strict=True):
+        with test.path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        new = [
+            row for row in rows if row["forward_iter_time_s"] and not row["seen_configuration"] and not row["set_aside"]
+        ]
+        assert 0.9 * len(new) < then.rows <= len(new)
+        assert (now.tables, now.rows) == (then.tables, then.rows)
+        assert now.error < then.error
+    first, second = forward[0], forward[2]
+    assert first.inside < 0.45 < 0.75 <= second.inside <= 0.88
 
 
 def test_every_level_was_written_and_the_more_is_left_out_the_larger_the_error() -> None:

@@ -70,7 +70,16 @@ def test_flags_are_read_in_every_spelling_of_no(written: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "flash"),
-    [("v2", True), ("v1", True), ("sdpa", True), ("triton/flash", True), ("yes", True), ("no", False), ("", False)],
+    [
+        ("v2", True),
+        ("v1", True),
+        ("sdpa", True),
+        ("flex", True),
+        ("triton/flash", True),
+        ("yes", True),
+        ("no", False),
+        ("", False),
+    ],
 )
 def test_flash_attention_is_read_by_its_names(written: str, flash: bool) -> None:
     assert read(flash_attention=written).implementation.flash_attention is flash

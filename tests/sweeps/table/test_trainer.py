@@ -71,6 +71,14 @@ def test_attention_is_the_trainers_own_where_the_row_does_not_say() -> None:
     assert trainer_as_said({"flash_attention": "no"}, 0, "megatron-core").flash_attention is False
 
 
+@pytest.mark.parametrize("named", ["v2", "FA2", "flash_attention_2", "FlashAttention-2", "sdpa (flash v2)"])
+def test_the_second_flash_attention_is_the_best_on_ampere_and_old_on_hopper(named: str) -> None:
+    read = trainer_as_said({"flash_attention": named}, 0, "deepspeed")
+    assert (read.flash_attention, read.attention_rate) == (True, 1.0)
+    assert trainer_as_said({"flash_attention": named}, 0, "megatron-core").attention_since_hopper < 1.0
+    assert trainer_as_said({"flash_attention": "cudnn"}, 0, "megatron-core").attention_since_hopper == 1.0
+
+
 @pytest.mark.parametrize(
     ("cells", "overlap"),
     [
