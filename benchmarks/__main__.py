@@ -17,7 +17,12 @@ def benchmark_names() -> list[str]:
 
 
 def run(names: list[str]) -> list[Target]:
-    return [target for name in names for target in importlib.import_module(f"benchmarks.{name}").main()]
+    """Run the benchmarks one after another, and say which one is at work: together they take most of an hour."""
+    found: list[Target] = []
+    for number, name in enumerate(names, start=1):
+        print(f"{number} of {len(names)}: {name} ...", file=sys.stderr, flush=True)
+        found += importlib.import_module(f"benchmarks.{name}").main()
+    return found
 
 
 if __name__ == "__main__":
