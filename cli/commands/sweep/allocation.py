@@ -8,7 +8,7 @@ import typer
 
 from cli.commands.plan.command import print_plan
 from cli.commands.report import report_on
-from cli.commands.sweep.on_slurm import print_next_commands
+from cli.commands.sweep.on_slurm import hours_at_most, print_next_commands
 from cli.commands.sweep.sweep_run import SweepRun, finish, under_way
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_verbatim, shown_path
@@ -29,11 +29,10 @@ def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     print_plan(record, place.composition)
     allocation = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
     print_verbatim(allocation.sbatch)
-    unit = "GPU-hours" if allocation.shape.uses_gpus else "core-hours"
     chosen = sum(trial.selected for trial in record.trials)
     console.print(
         f"{count_of(chosen, 'trial')} as steps of one allocation of {count_of(allocation.shape.num_nodes, 'node')}"
-        f" ({allocation.device_hours:,.0f} {unit} at most each time it runs). Nothing was submitted."
+        f" ({hours_at_most(place, allocation.device_hours)} each time it runs). Nothing was submitted."
     )
 
 

@@ -74,6 +74,12 @@ def test_a_dry_run_of_an_allocation_counts_its_trials(tmp_path: Path, trisweep: 
     assert "1 trial as steps of one allocation of" in " ".join(done.stdout.split()), done.stderr
 
 
+def test_the_hours_of_a_small_allocation_are_not_rounded_to_none(tmp_path: Path, trisweep: Command) -> None:
+    few = ("cluster=local", "slurm.time_limit_minutes=1", "launcher=allocation", "launcher.time_limit_minutes=2")
+    done = trisweep("sweep", "smoke", *few, "--dry-run", cwd=tmp_path)
+    assert re.search(r"\(0\.\d+ core-hours at most each time it runs\)", " ".join(done.stdout.split())), done.stdout
+
+
 @pytest.mark.slow
 def test_a_dry_run_without_a_cluster_says_whose_jobs_it_shows_and_which_limit_is_too_short(
     tmp_path: Path, trisweep: Command
