@@ -12,6 +12,7 @@ import psutil
 
 from conf.errors import UsageError
 from launcher.folder_lock import holder
+from launcher.slurm.answers import forget_answers
 from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
@@ -175,6 +176,8 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     for ids in in_calls(in_slurm):
         _scancel(ids)
     delete_jobs([each for each in living if each.executor == "pbs"])
+    if living:
+        forget_answers()
     if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
         problem = f"{len(live)} jobs were cancelled, and {len(elsewhere)} were not: of the first, {elsewhere[0]}"
         raise UsageError(problem, "Give the same command there.")

@@ -122,6 +122,14 @@ def _store(command: Sequence[str], answer: CommandAnswer) -> None:
             _forget_old(folder)
 
 
+def forget_answers() -> None:
+    """Have everything asked anew: what Slurm said before its jobs were cancelled is not how they stand."""
+    if folder := _folder():
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def _file(folder: Path, command: Sequence[str]) -> Path:
     """Another cluster, or another stand-in for a tool, has answers of its own."""
     request = (os.environ.get("SLURM_CONF", ""), shutil.which(command[0]) or "", *command)

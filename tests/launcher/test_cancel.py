@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,10 +12,11 @@ import pytest
 
 from cli.commands.cancel import cancel
 from conf.errors import UsageError
-from launcher.cancel import cancel_trials
+from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.control.advance import Conductor
 from launcher.control.orders import retry
 from launcher.folder_lock import lock_folder
+from launcher.slurm.answers import Patience
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
@@ -62,6 +64,21 @@ def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled
     assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
     retry(sweep, [reading])
     assert conductor.advance().waiting == (trial.trial_id,)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_what_slurm_said_before_a_cancellation_is_not_taken_for_how_it_stands(
+    sweep: Sweep,
+    slurm_submission: Callable[..., Submission],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (trial,) = sweep.record.trials
+    write_submission(sweep.prepare(trial), slurm_submission("12", job_name="ours", cluster="alps"))
+    assert reconcile(sweep.read(), Patience(30.0))[0].outcome is Outcome.PENDING
+    assert cancel_sweep(sweep) == 1
+    assert reconcile(sweep.read(), Patience(30.0))[0].outcome is Outcome.CANCELLED
 
 
 @pytest.mark.usefixtures("slurm")
