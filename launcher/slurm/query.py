@@ -61,7 +61,7 @@ class SlurmJobState(NamedTuple):
         job_name: empty where Slurm was not asked for it.
         nodes: on which it runs or ran, in Slurm's short form, such as `node[1-3]`; empty before it starts.
         cause: why Slurm cannot say more, in words for people; empty where it can.
-        reason: why a job waits, as Slurm says it.
+        reason: why a job waits, or could not start, as squeue says it.
     """
 
     name: str

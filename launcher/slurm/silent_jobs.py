@@ -182,10 +182,15 @@ def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobS
     else:
         # A job that ended well without having begun has run something else, and would do so again.
         started = _has_begun(folder, submission) or state.name == "COMPLETED"
-        how, fault = f"Slurm says {state.name}", Fault.CRASH if started else Fault.START
+        how, fault = f"Slurm says {_state_in_words(state)}", Fault.CRASH if started else Fault.START
     return _failure_in_words(
         Outcome.FAILED, f"the job ended without a measurement or an error message ({how})", log, fault
     )
+
+
+def _state_in_words(state: SlurmJobState) -> str:
+    """Slurm's word; of a job that was never given a node, with what kept it from one."""
+    return f"{state.name}: {state.reason}" if state.reason not in ("", "None") and not state.nodes else state.name
 
 
 def _has_begun(folder: JobFolder, submission: Submission) -> bool:

@@ -78,6 +78,20 @@ def test_every_end_has_its_outcome(silent: Silenced, state: str | None, words: s
     assert measurement.fingerprint == trial.experiment.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("7_0|FAILED BadConstraints|2026-01-01T00:00:00||a|\n", "(Slurm says FAILED: BadConstraints)"),
+        ("7_0|FAILED NonZeroExitCode|2026-01-01T00:00:00|n1|a|\n", "(Slurm says FAILED)"),
+        ("7_0|FAILED|2026-01-01T00:00:00|None assigned|a|\n", "(Slurm says FAILED)"),
+    ],
+    ids=["never given a node", "ran", "the accounting tells"],
+)
+def test_a_job_that_slurm_could_never_start_has_slurms_reason(silent: Silenced, line: str, says: str) -> None:
+    trial, submission = silent
+    assert verdict(trial, submission, _parse_lines(line)["7_0"]).cause.endswith(says)
+
+
 def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
