@@ -230,7 +230,7 @@ def _give_orders(sweep: Sweep, rules: Rules, command: SweepOrders) -> None:
     if command.remeasure:
         remeasure_finished(sweep, lambda trial: trial.role == "asked" and rules.wants(trial))
     if command.retry_failed:
-        retry_failed_trials(sweep, lambda trial: trial.selected)
+        retry_failed_trials(sweep)
 
 
 def _budget_in(overrides: Sequence[str]) -> tuple[str, ...]:

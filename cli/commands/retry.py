@@ -16,9 +16,12 @@ from conf.errors import UsageError
 from conf.units import count_of
 
 if TYPE_CHECKING:
+    from sweeps.reading import TrialReading
     from sweeps.sweep import Sweep
 
-Failed = Annotated[bool, typer.Option("--failed", help="All that failed, timed out or lost their node.")]
+Failed = Annotated[
+    bool, typer.Option("--failed", help="All of the last command that failed, timed out or lost their node.")
+]
 Trials = Annotated[list[str] | None, typer.Option("--trial", help="This one; enough of its id. May be repeated.")]
 
 
@@ -30,8 +33,8 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Have trials run again. Whoever carries the sweep out starts them; else this command submits them to Slurm."""
+    from launcher.control.orders import failed_trials, retry_failed_trials
     from launcher.control.orders import retry as retry_trials
-    from launcher.control.orders import retry_failed_trials
     from launcher.controller import start_now
     from launcher.state import reconcile
     from sweeps.log_choice import reading_called
@@ -45,14 +48,16 @@ def retry(
     readings = sweep.read() if trial else []
     named = [reading_called(readings, each) for each in trial or ()]
     again = retry_trials(sweep, named)
+    others: list[TrialReading] = []
     if failed:
         # A job that Slurm ended may have left no word, and its end is written down only once somebody has asked.
         reconcile(sweep.read(), tell_silence=lambda: complaints.print(SILENT))
         again += [each for each in retry_failed_trials(sweep) if each not in again]
+        others = [each for each in failed_trials(sweep.read()) if not each.trial.selected and each.name not in again]
     for trial_id in again:
         console.print(f"  {trial_id}")
     if not again:
-        print_unwrapped(_why_none(sweep))
+        print_unwrapped(_why_none(sweep, others))
     elif (step := start_now(sweep)) is not None:
         why = step.held or step.finished
         not_all = f": {why}" if why and not set(again) <= set(step.started) else ""
@@ -60,17 +65,24 @@ def retry(
     else:
         command = begun_command(sweep) or next_command("advance", sweep)
         print_unwrapped(f"{_to_run(again)}. If nobody carries the sweep out: {command}")
+    if others:
+        one, left = next_command("retry", sweep, "--trial", "ID"), count_of(len(others), "failed trial")
+        print_unwrapped(f"{left} of earlier commands left alone; `{one}` runs one of them again.")
     if as_json:
         print_state("retry", sweep.folder, to_run_again=again)
 
 
-def _why_none(sweep: Sweep) -> str:
-    """Return that nothing has failed; where trials ended otherwise, how, and what runs them again."""
+def _why_none(sweep: Sweep, others: Sequence[TrialReading]) -> str:
+    """Return that nothing has failed; where trials ended otherwise, how, and what runs them again.
+
+    Args:
+        others: those that failed, and that the sweep's last command did not ask for.
+    """
     from cli.output.ends import NAMED, ends_in_words
 
     readings = sweep.read()
-    others = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
-    return f"No trial has failed{others}."
+    otherwise = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""
+    return f"No trial{' of the last command' if others else ''} has failed{otherwise}."
 
 
 def _to_run(trial_ids: Sequence[str]) -> str:

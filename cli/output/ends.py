@@ -31,8 +31,8 @@ def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
 
 
 def num_run_again(readings: Sequence[TrialReading]) -> int:
-    """Trials that failed, and that `--retry-failed` runs again."""
-    return sum(has_failed(each) and each.outcome not in NAMED for each in readings)
+    """Trials that failed, and that `--retry-failed` runs again: those that the last command asked for."""
+    return sum(each.trial.selected and has_failed(each) and each.outcome not in NAMED for each in readings)
 
 
 def _them(number: int) -> str:

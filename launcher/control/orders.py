@@ -57,10 +57,14 @@ def resume(sweep: Sweep) -> bool:
     return _set_paused(sweep, False)
 
 
-def retry_failed_trials(sweep: Sweep, wants: Callable[[Trial], bool] = lambda trial: True) -> list[str]:
-    """Have every trial that failed, timed out or lost its node run again, and return their ids."""
-    failed = [each for each in sweep.read() if _is_worth_another(each) and wants(each.trial)]
-    return retry(sweep, failed)
+def retry_failed_trials(sweep: Sweep) -> list[str]:
+    """Have every trial that is still asked for and failed, timed out or lost its node run again; return their ids."""
+    return retry(sweep, [each for each in failed_trials(sweep.read()) if each.trial.selected])
+
+
+def failed_trials(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """The trials that failed, timed out or lost their node, those of earlier commands among them."""
+    return [each for each in readings if each.measurement and each.measurement.outcome in RETRIED_BY_ORDER]
 
 
 def retry(sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
@@ -127,7 +131,3 @@ def _set_paused(sweep: Sweep, paused: bool) -> bool:
         return False
     journal.append(Paused() if paused else Resumed())
     return True
-
-
-def _is_worth_another(reading: TrialReading) -> bool:
-    return reading.measurement is not None and reading.measurement.outcome in RETRIED_BY_ORDER

@@ -61,3 +61,28 @@ def test_a_retry_that_submits_nothing_says_why(
     monkeypatch.setattr("cli.commands.retry.started_sweep", lambda name, overrides: (folder, None))
     retry("test", failed=True)
     assert f"1 trial to run again; 0 jobs submitted: {why}." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("num_asked", [1, 0])
+def test_a_retry_of_what_failed_leaves_alone_what_the_last_command_did_not_ask_for(
+    num_asked: int,
+    tmp_path: Path,
+    build_record: BuildRecord,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = SweepFolder(tmp_path / "test-local")
+    record = build_record([{"training.seed": 1}, {"training.seed": 2}, {"training.seed": 3}], [])
+    states = ({"selected": number < num_asked} for number in range(3))
+    trials = [each.model_copy(update=state) for each, state in zip(record.trials, states, strict=True)]
+    folder.write_record(record.model_copy(update={"trials": tuple(trials)}))
+    Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True), Paused())
+    for each in trials:
+        finish(folder, each, (Outcome.FAILED, "it broke"))
+    monkeypatch.setattr("cli.commands.retry.started_sweep", lambda name, overrides: (folder, None))
+    retry("test", failed=True)
+    said = " ".join(capsys.readouterr().out.split())
+    expected = "1 trial to run again" if num_asked else "No trial of the last command has failed."
+    assert expected in said
+    one = "`trisweep retry test --trial ID "
+    assert f"{3 - num_asked} failed trials of earlier commands left alone; {one}" in said
