@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from cli.commands.cancel import cancel
+from cli.commands.status.table import state_lines
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.control.advance import Conductor
@@ -62,7 +63,9 @@ def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled
     assert (reading.outcome, reading.cause) == (Outcome.CANCELLED, CANCELLED_BY_NAME)
     conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
     assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
+    assert not any("run again" in line for line in state_lines(sweep))
     retry(sweep, [reading])
+    assert "Ordered to run again: seed=0." in state_lines(sweep)
     assert conductor.advance().waiting == (trial.trial_id,)
 
 

@@ -131,6 +131,11 @@ def state_lines(sweep: Sweep) -> list[str]:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
     elif history.finished and history.asked:
         lines.append(f"Ended: {history.finished}.")
+    # Until a further attempt begins, a trial's own line tells of its last end, such as that it was cancelled.
+    trials = sweep.record.trials
+    again = [each for each in trials if history.course_of(each.trial_id).retry_after is not None]
+    if again:
+        lines.append(f"Ordered to run again: {listed(list(map(sweep.record.label_of, again)), MOST_NAMED)}.")
     if history.device_seconds:
         hours = history.device_seconds / SECONDS_PER_HOUR
         lines.append(f"Spent: {hours:.3g} device-hours in trials that had ended when the sweep was last taken further.")
