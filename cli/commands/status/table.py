@@ -41,7 +41,7 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     """
     chosen = [state for state in in_chains(states) if state.outcome is not None]
     shown = [state for state in chosen if not _only_waits(state)] if len(chosen) > MOST_ROWS else chosen
-    details = [_details(state) for state in chosen if _has_more_to_say(state)]
+    details = _details_of([state for state in chosen if _has_more_to_say(state)])
     impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
     disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
     table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
@@ -65,7 +65,17 @@ def _has_more_to_say(state: Reading) -> bool:
     return state.outcome not in UNEVENTFUL or was_stopped or bool(state.damaged_files)
 
 
-def _details(state: Reading) -> RenderableType:
+def _details_of(states: Sequence[Reading]) -> list[RenderableType]:
+    """Details of each; those of several that ended alike are the first one's, with the names of the others."""
+    alike: dict[tuple[object, ...], list[Reading]] = {}
+    for state in states:
+        is_like_others = state.outcome is not Outcome.RUNNING and state.cause and not state.damaged_files
+        last = (state.last_log_line, state.failing_rank) if is_like_others else (state.name,)
+        alike.setdefault((state.outcome, state.cause, *last), []).append(state)
+    return [_details(first, others) for first, *others in alike.values()]
+
+
+def _details(state: Reading, others: Sequence[Reading]) -> RenderableType:
     """Cause, last log line and log path, each on a line of its own that a terminal may wrap."""
     outcome = state.outcome or Outcome.PENDING
     title = Text(f"\n{state.title} ", style="bold") + Text(outcome.value, style=outcome_style(outcome))
@@ -77,6 +87,7 @@ def _details(state: Reading) -> RenderableType:
         "last line": state.last_log_line,
         "log": _short(state.log),
         "aside": ", ".join(_short(path) for path in state.damaged_files),
+        "likewise": listed([each.title for each in others], MOST_NAMED) if others else "",
     }
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="dim", no_wrap=True)

@@ -12,6 +12,8 @@ from cli.commands.status import table
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
+from tests.results.conftest import finish
+from train_core.measurement import Outcome
 
 
 @pytest.mark.parametrize(("most_rows", "is_listed"), [(2, False), (3, True)])
@@ -27,6 +29,17 @@ def test_of_very_many_trials_those_that_only_wait_are_counted(
     assert ("seed=2" in file.getvalue()) is is_listed
     assert ("3 trials that only wait are not listed" in file.getvalue()) is not is_listed
     assert "3 PENDING" in file.getvalue()
+
+
+def test_a_cause_that_many_trials_share_is_told_once(build_record: BuildRecord, tmp_path: Path) -> None:
+    folder, record = SweepFolder(tmp_path), build_record([{"training.seed": seed} for seed in range(9)], [])
+    for number, trial in enumerate(record.trials):
+        finish(folder, trial, (Outcome.FAILED, "another cause" if number == 4 else "no such program"))
+    file = StringIO()
+    Console(width=200, file=file).print(table.status_table(Sweep(folder, record).read(), 100))
+    said = " ".join(file.getvalue().split())
+    assert said.count("cause no such program") == said.count("cause another cause") == 1
+    assert "likewise seed=1, seed=2, seed=3, seed=5, seed=6 and 2 more" in said
 
 
 @pytest.mark.parametrize(
