@@ -72,8 +72,7 @@ def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Ch
     if cluster.device.kind == "cpu":
         yield NODES.ok("devices", f"cores ({report.device}); collectives by {report.backend}")
         return
-    blind = [each for each in reports if not each.num_devices]
-    if blind:
+    if blind := _blind(reports, cluster):
         remedy = "Check slurm.gpu_request and slurm.srun_args, and that torch was built for these devices."
         yield NODES.problem("devices", f"torch sees none on {_names(blind)}, though one was asked for", remedy)
         return
@@ -88,10 +87,17 @@ def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[Ch
         yield NODES.warning("device memory", says, "Choose the cluster's right device, or correct its memory_bytes.")
 
 
+def _blind(reports: Sequence[NodeReport], cluster: ClusterSpec) -> list[NodeReport]:
+    """The reports of nodes on which torch sees no device, where a rank computes on one."""
+    return [each for each in reports if cluster.device.kind != "cpu" and not each.num_devices]
+
+
 def _link(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[CheckResult]:
     failed = [report for report in reports if report.link_error]
     if failed:
         remedy = "Often the network interface: set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME in slurm.environment."
+        if _blind(reports, cluster):
+            remedy = "It needs the devices that torch does not see: mend that first."
         yield NODES.problem("all-reduce", f"{failed[0].hostname}: {failed[0].link_error}", remedy)
         return
     first = reports[0]

@@ -57,6 +57,16 @@ def test_what_is_not_as_it_should_be_is_found(changed: dict[str, Any], name: str
     assert statuses(**changed)[name] == status
 
 
+@pytest.mark.parametrize(("num_devices", "remedy"), [(0, "mend that first"), (1, "NCCL_SOCKET_IFNAME")])
+def test_an_all_reduce_that_fails_for_want_of_devices_is_no_matter_of_the_network(
+    num_devices: int, remedy: str
+) -> None:
+    told = TOLD | {"link_error": "UsageError: this process sees 0 GPUs", "num_devices": num_devices}
+    end = JobEnd("7", 1, "t", (NodeReport(rank=0, hostname="a", **told),))
+    found = {each.name: each for each in node_findings(end, load_cluster("frontier"))}
+    assert remedy in found["all-reduce"].remedy
+
+
 def test_a_slow_link_and_little_memory_are_warnings() -> None:
     slow = NodeReport(
         rank=0, hostname="a", **(TOLD | {"link_bandwidth_bytes_per_second": 1e9, "device_memory_bytes": 2**35})
