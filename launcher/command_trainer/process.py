@@ -109,4 +109,8 @@ def _refusal(start: Start, error: OSError | ValueError) -> str:
     if start.working_dir is not None and not Path(start.working_dir).is_dir():
         return f"trainer.working_dir = {start.working_dir!r} is no folder on {os.uname().nodename}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"{start.named_by}: {start.words[0]!r} cannot be started on {os.uname().nodename} ({reason})"
+    word = start.words[0]
+    # A bare name is looked for on the PATH alone, and a script without its mode or first line is no program.
+    is_script = word.endswith(".py") and (Path(start.working_dir or ".") / word).is_file()
+    remedy = ": a script is started by {python} in front of it" if is_script else ""
+    return f"{start.named_by}: {word!r} cannot be started on {os.uname().nodename} ({reason}){remedy}"

@@ -188,6 +188,9 @@ def test_a_program_that_never_says_that_it_is_done_has_failed(make_trial: MakeTr
 def test_a_program_that_is_not_there_is_one_sentence(make_trial: MakeTrial, tmp_path: Path) -> None:
     measurement = ended(make_trial, "", trainer__command=["no-such-program"])
     assert measurement.cause.startswith("trainer.command: 'no-such-program' cannot be started on ")
+    (tmp_path / "train.py").write_text("print('loss 1')")
+    measurement = ended(make_trial, "", trainer__command=["train.py"], trainer__working_dir=str(tmp_path))
+    assert measurement.cause.endswith("(No such file or directory): a script is started by {python} in front of it")
     measurement = ended(make_trial, "", trainer__prefix=["no-such-container", "exec"])
     assert measurement.cause.startswith("trainer.prefix: 'no-such-container' cannot be started on ")
     measurement = ended(make_trial, "", trainer__working_dir=str(tmp_path / "nowhere"))
