@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 from cli.output.console import console, print_unwrapped
@@ -118,7 +119,8 @@ def _print_next(composition: Composition, *, measurable: bool) -> None:
     print_unwrapped(f"  {same_command('plan', sweep, overrides, '--search', '--explain', 'best')}")
     if not measurable:
         return
-    if overrides.stated_value("cluster") is None:
+    # Where there is Slurm, no sweep is measured without a cluster, also where the sweep's file names one.
+    if overrides.stated_value("cluster") is None and shutil.which("sbatch") is None:
         console.print("Measure, on this machine or with cluster=NAME through Slurm:")
         print_unwrapped(f"  {same_command('sweep', sweep, overrides)}")
     else:

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands.plan.answer import print_best
+from conf.compose.load import compose
+from conf.overrides import Overrides
+from sweeps.points.plan import plan_sweep
 from tests.cli.conftest import Command
 
 
@@ -38,6 +42,19 @@ def test_any_cluster_gets_an_answer_that_ends_with_the_best_point_and_what_to_do
     assert "--search finds " in last
     assert "faster." in last
     assert "trisweep plan 175b cluster=selene --search --explain best" in last
+
+
+@pytest.mark.parametrize("has_slurm", [False, True])
+def test_the_command_that_a_plan_ends_with_is_taken_on_this_machine(
+    has_slurm: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if has_slurm:
+        (tmp_path / "sbatch").write_text("")
+        (tmp_path / "sbatch").chmod(0o755)
+    composition = compose(Overrides.parse(["sweep=smoke"]))
+    print_best(composition, plan_sweep(composition, proxy=False, git_sha=""))
+    assert ("trisweep sweep smoke --dry-run" in capsys.readouterr().out) is has_slurm
 
 
 def test_points_that_cannot_exist_are_counted_by_their_cause(tmp_path: Path, trisweep: Command) -> None:
