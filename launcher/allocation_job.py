@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from launcher.allocation.nodes import SlurmAllocation, own_allocation
+from launcher.allocation.step import StepExecutor
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.rules import PAUSED, Rules, SweepStep
@@ -119,17 +120,17 @@ def room_for(
     Raises:
         SlurmSilent: Slurm does not answer for some minutes.
     """
-    return AllocationRoom(
+    executor = StepExecutor(
+        allocation=_allocation_once_slurm_answers(),
         slurm=slurm,
         devices_per_node=devices_per_node,
         name=f"trisweep-{sweep.record.name}",
         snapshot=snapshot,
         logs=logs_folder(sweep.folder),
-        job=job,
-        allocation=_allocation_once_slurm_answers(),
         runs_setup=runs_setup,
-        times=times,
+        patience_seconds=times.step_seconds,
     )
+    return AllocationRoom(executor, job, times)
 
 
 def _allocation_once_slurm_answers() -> SlurmAllocation:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,22 +53,36 @@ class StepExecutor:
     """Starts steps of one allocation, which nobody else starts steps in.
 
     Attributes:
+        allocation: as it stood when this process began to work in it.
+        devices_per_node: of the cluster.
         name: of the steps, before the token.
-        code: the snapshot that they run.
+        snapshot: makes the snapshot of the code that they run, once it is needed.
         logs: where they find what they are to do, and write their output.
-        slots: how many trials of one device each node has room for; each gets that share of its cores and memory.
         runs_setup: the lines of `slurm.setup` have not been run in this shell.
         patience_seconds: after which srun gives up a step that Slurm does not make.
     """
 
     allocation: SlurmAllocation
     slurm: SlurmSpec
+    devices_per_node: int
     name: str
-    code: Path
+    snapshot: Callable[[], Path]
     logs: Path
-    slots: Mapping[str, int]
     runs_setup: bool
     patience_seconds: int
+
+    @cached_property
+    def code(self) -> Path:
+        return self.snapshot()
+
+    @cached_property
+    def slots(self) -> Mapping[str, int]:
+        """How many trials of one device each node has room for; each gets that share of its cores and memory.
+
+        These are the devices that are handed out, as far as the cores are enough for them.
+        """
+        most, cores = self.devices_per_node, self.slurm.cpus_per_task or 1
+        return {node.name: min(most, node.gpus or most, max(1, node.cores // cores)) for node in self.allocation.nodes}
 
     def start(
         self, function: SlurmJob, work: FolderWork, shape: JobShape, placement: StepPlacement

@@ -7,14 +7,11 @@ salloc they may outlive it, and the next controller adopts them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
 
 from conf.errors import UsageError
-from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.allocation.ends import allocation_end, step_end, why_not_created
 from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
@@ -80,24 +77,14 @@ class AllocationRoom(Workplace):
     """Runs trials as steps of the allocation that this process is in.
 
     Attributes:
-        devices_per_node: of the cluster.
-        snapshot: makes the snapshot of the code that steps run, once it is needed.
-        runs_setup: the lines of `slurm.setup` have not been run in this shell.
         job: what each task of a step calls with the trial folder.
-        allocation: as it stood when this process began to work in it.
         ask: asks Slurm how the allocation stands.
         say: takes a line for whoever follows the sweep; it goes to the job's log where this process is a job.
         num_ended: trials that ended by themselves here, well or not.
     """
 
-    slurm: SlurmSpec
-    devices_per_node: int
-    name: str
-    snapshot: Callable[[], Path]
-    logs: Path
+    executor: StepExecutor
     job: SlurmJob
-    allocation: SlurmAllocation
-    runs_setup: bool = False
     times: AllocationTimes = ORDINARY_TIMES
     ask: Callable[[], SlurmAllocation] = own_allocation
     say: Callable[[str], None] = _print_line
@@ -105,7 +92,7 @@ class AllocationRoom(Workplace):
     num_ended: int = 0
 
     def __post_init__(self) -> None:
-        self._slots = slots_of(self.allocation, self.slurm, self.devices_per_node)
+        self._slots = self.executor.slots
         self._room = Room(dict(self._slots))
         self._draining = self.allocation.draining
         self._is_stuck = False  # nothing runs, and none of what waits can be started here any more
@@ -116,18 +103,9 @@ class AllocationRoom(Workplace):
         self._refusals = Refusals()
         self._has_made_steps = False
 
-    @cached_property
-    def executor(self) -> StepExecutor:
-        return StepExecutor(
-            self.allocation,
-            self.slurm,
-            self.name,
-            self.snapshot(),
-            self.logs,
-            self._slots,
-            self.runs_setup,
-            self.times.step_seconds,
-        )
+    @property
+    def allocation(self) -> SlurmAllocation:
+        return self.executor.allocation
 
     @property
     def is_closing(self) -> bool:
@@ -154,7 +132,7 @@ class AllocationRoom(Workplace):
         if self.why_given_up or self._refusals.are_recent or not self._lives_on():
             return []
         offered = [each for each in readings if not self._is_refused(each)]
-        expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.slurm.time_limit_minutes)
+        expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.executor.slurm.time_limit_minutes)
         candidates = [self._candidate(each, expected) for each in offered]
         remaining = {name: step.remaining_seconds(expected) for name, step in self.running.items()}
         by_name = {each.name: each for each in offered}
@@ -349,12 +327,3 @@ class Refusals:
         if step.began > self.last:
             self.count, self.last = self.count + weight, time.monotonic()
         self.said = said
-
-
-def slots_of(allocation: SlurmAllocation, slurm: SlurmSpec, devices_per_node: int) -> Mapping[str, int]:
-    """Map each node to the devices that trials may use: those handed out for which the cores are enough."""
-    cores = slurm.cpus_per_task or 1
-    return {
-        node.name: min(devices_per_node, node.gpus or devices_per_node, max(1, node.cores // cores))
-        for node in allocation.nodes
-    }

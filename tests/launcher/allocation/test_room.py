@@ -55,7 +55,8 @@ def room_of(slurm: SlurmSpec, folder: Path) -> AllocationRoom:
     """One node, for ever."""
     nodes = (AllocatedNode("n1", 8, 0, 0),)
     allocation = SlurmAllocation("12", "ours", 0, nodes, 1, True, float("inf"), float("inf"))
-    return AllocationRoom(slurm, 8, "x", lambda: folder, folder, RUN_IN_SLURM, allocation, ask=lambda: allocation)
+    executor = step.StepExecutor(allocation, slurm, 8, "x", lambda: folder, folder, False, 60)
+    return AllocationRoom(executor, RUN_IN_SLURM, ask=lambda: allocation)
 
 
 @pytest.mark.parametrize(("draining", "outcome"), [(("n1",), Outcome.OUT_OF_MEMORY), ((), Outcome.NODE_FAILED)])

@@ -24,8 +24,7 @@ WITHOUT_GPUS = tuple(node._replace(gpus=0) for node in NODES)
 
 def executor(slurm: SlurmSpec, nodes: tuple[AllocatedNode, ...] = NODES) -> StepExecutor:
     allocation = SlurmAllocation("12", "trisweep-x-allocation-1a2b3c4d", 0, nodes, 2, True, float("inf"), float("inf"))
-    slots = {node.name: 8 for node in nodes}
-    return StepExecutor(allocation, slurm, "trisweep-x", Path("/code"), Path("/logs"), slots, False, 60)
+    return StepExecutor(allocation, slurm, 8, "trisweep-x", lambda: Path("/code"), Path("/logs"), False, 60)
 
 
 def submission(num_nodes: int, tasks_per_node: int, *, uses_gpus: bool = True) -> Submission:
