@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from launcher.allocation.ends import allocation_end
-from launcher.slurm.answers import FRESH, Patience
+from launcher.slurm.answers import FRESH
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
@@ -36,7 +36,7 @@ def look_here(reading: AnyReading) -> AnyReading:
 
 
 def reconcile(
-    readings: Iterable[AnyReading], patience: Patience = FRESH, tell_silence: Callable[[], None] = lambda: None
+    readings: Iterable[AnyReading], patience: float = FRESH, tell_silence: Callable[[], None] = lambda: None
 ) -> list[AnyReading]:
     """The same readings, with what Slurm and this machine say of jobs that left no measurement.
 
@@ -45,7 +45,7 @@ def reconcile(
     answer, nothing is concluded.
 
     Args:
-        patience: how old Slurm's answer may be, for those who look again and again.
+        patience: how old Slurm's answer may be in seconds, for those who look again and again.
         tell_silence: is called where Slurm does not answer.
     """
     local = [look_here(reading) for reading in readings]

@@ -14,7 +14,6 @@ from conf.credentials import hide_credentials
 from conf.errors import TrisweepError, UsageError
 
 if TYPE_CHECKING:
-    from launcher.slurm.answers import Patience
     from results.prometheus import SweepState
     from sweeps.trial import SweepFolder
 
@@ -27,7 +26,6 @@ Out = Annotated[
 def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
     """Print how all sweeps of output_dir stand as gauges of Prometheus, or write them into a file that it reads."""
     from conf.private_files import shared_as_usual
-    from launcher.slurm.answers import Patience
     from results.prometheus import gauges_text, write_gauges
     from sweeps.trial import SweepFolder
 
@@ -36,7 +34,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"--out = '{out}': there is no folder {out.parent}", "Name the one that node_exporter reads.")
     settings = composition_of(None, overrides).settings
-    patience = Patience(settings.slurm.poll_seconds)
+    patience = settings.slurm.poll_seconds
     folders = SweepFolder.started_in(Path(settings.output_dir).absolute(), "*")
     states = [state for folder in sorted(folders, key=lambda each: each.path) if (state := _state(folder, patience))]
     num_unreadable = len(folders) - len(states)
@@ -48,7 +46,7 @@ def metrics(overrides: OverrideTexts = None, out: Out = None) -> None:
         write_gauges(out, states, num_unreadable=num_unreadable)
 
 
-def _state(folder: SweepFolder, patience: Patience) -> SweepState | None:
+def _state(folder: SweepFolder, patience: float) -> SweepState | None:
     """The state of the sweep; None and a word on stderr where it cannot be read, as the others must be seen."""
     from launcher.state import reconcile
     from results.prometheus import SweepState

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
@@ -62,40 +62,35 @@ class CommandAnswer(Frozen):
         age = time.time() - self.asked
         return age if age >= 0 else float("inf")
 
-
-class Patience(NamedTuple):
-    """The age up to which a stored answer is good enough for whoever asks.
-
-    Attributes:
-        seconds: 0 always asks.
-    """
-
-    seconds: float
-
-    def takes(self, answer: CommandAnswer) -> bool:
-        """True if the answer is fresh enough, or Slurm is to be left in peace."""
-        if not self.seconds:
+    def is_good_for(self, patience: float) -> bool:
+        """True if it is fresh enough for whoever takes one of that age in seconds, or Slurm is to be left in peace."""
+        if not patience:
             return False
         # A tool that fails is left alone twice as long each time, and a slow one in proportion to what an answer cost.
-        doublings = min(answer.failures, MOST_DOUBLINGS)
-        wanted = self.seconds * 2**doublings if answer.has_failed else max(self.seconds, SLOW_FACTOR * answer.took)
-        return answer.age < min(wanted, MOST_SECONDS)
+        doublings = min(self.failures, MOST_DOUBLINGS)
+        wanted = patience * 2**doublings if self.has_failed else max(patience, SLOW_FACTOR * self.took)
+        return self.age < min(wanted, MOST_SECONDS)
 
 
-FRESH = Patience(0.0)
-WATCHING = Patience(30.0)
+FRESH = 0.0
+"""The age of a stored answer, in seconds, that is good enough for those who always ask."""
+WATCHING = 30.0
 """Of those who look again and again: sites ask that squeue is not called in a loop; folders may be read at any time."""
 
 
-def answer_of(command: Sequence[str], patience: Patience = FRESH) -> CommandAnswer:
-    """Return the command's answer: a stored one if it is fresh enough, else a new one."""
+def answer_of(command: Sequence[str], patience: float = FRESH) -> CommandAnswer:
+    """Return the command's answer: a stored one if it is fresh enough, else a new one.
+
+    Args:
+        patience: how old it may be, in seconds.
+    """
     kept = _stored_answer(command)
-    if kept is not None and patience.takes(kept):
+    if kept is not None and kept.is_good_for(patience):
         return kept
     answer = _ask(command)
     if answer.has_failed and kept is not None and kept.has_failed:
         answer = answer.model_copy(update={"failures": kept.failures + 1})
-    if patience.seconds:  # who asks once keeps nothing, so that only questions that come again are kept
+    if patience:  # who asks once keeps nothing, so that only questions that come again are kept
         _store(command, answer)
     return answer
 

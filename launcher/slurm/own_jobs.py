@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from conf.errors import UsageError
-from launcher.slurm.answers import FRESH, Patience
+from launcher.slurm.answers import FRESH
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.pbs import states_in_pbs, submit_host
 from launcher.slurm.query import SlurmJobState, SlurmSilent, query_jobs, query_named
@@ -54,11 +54,11 @@ class LiveJob(NamedTuple):
         return self.submission.job_id or ""
 
 
-def live_job(folder: JobFolder, patience: Patience = FRESH) -> LiveJob | None:
+def live_job(folder: JobFolder, patience: float = FRESH) -> LiveJob | None:
     """The job that works in this folder, queued or running; None where there is none.
 
     Args:
-        patience: how old Slurm's answer may be.
+        patience: how old Slurm's answer may be, in seconds.
 
     Raises:
         UsageError: Slurm does not answer, or cannot know the last job here, so that a second one might join it.
@@ -77,11 +77,11 @@ def live_job(folder: JobFolder, patience: Patience = FRESH) -> LiveJob | None:
     return LiveJob(job.submission, job.state) if job.state is not None and job.state.is_live else None
 
 
-def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> list[JobStanding]:
+def standings(submissions: Sequence[Submission], patience: float = FRESH) -> list[JobStanding]:
     """Return how the job of each submission stands, in their order; all must be submissions to Slurm or to PBS.
 
     Args:
-        patience: how old the answer of either may be.
+        patience: how old the answer of either may be, in seconds.
 
     Raises:
         SlurmSilent: about some of the jobs nothing can be said now.
@@ -94,7 +94,7 @@ def standings(submissions: Sequence[Submission], patience: Patience = FRESH) -> 
     return [next(in_pbs if each.executor == "pbs" else in_slurm) for each in submissions]
 
 
-def _standings_in_slurm(submissions: Sequence[Submission], patience: Patience) -> list[JobStanding]:
+def _standings_in_slurm(submissions: Sequence[Submission], patience: float) -> list[JobStanding]:
     if not submissions:
         return []
     here = this_cluster().name

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from launcher.slurm.answers import FRESH, CommandAnswer, Patience, answer_of
+from launcher.slurm.answers import FRESH, CommandAnswer, answer_of
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.texts import numbers
 from launcher.tools import in_calls
@@ -92,7 +92,7 @@ class SlurmSilent(Exception):
     """A tool of Slurm did not answer, so that a job which is missing from the answer is not thereby unknown."""
 
 
-def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, SlurmJobState]:
+def query_jobs(job_ids: Iterable[str], patience: float = FRESH) -> dict[str, SlurmJobState]:
     """States by job id (`12`, or `12_3` for an array element), in few calls for all of them.
 
     The controller comes first: it alone knows at once of a requeue. The accounting then tells of jobs that the
@@ -112,7 +112,7 @@ def query_jobs(job_ids: Iterable[str], patience: Patience = FRESH) -> dict[str, 
     return states
 
 
-def query_named(job_names: Iterable[str], patience: Patience = FRESH) -> dict[str, SlurmJobState]:
+def query_named(job_names: Iterable[str], patience: float = FRESH) -> dict[str, SlurmJobState]:
     """States by job id of the jobs of these names that the controller knows.
 
     Raises:
@@ -139,7 +139,7 @@ def _select_states(job_ids: set[str], states: dict[str, SlurmJobState]) -> dict[
     return {job_id: state for job_id, state in selected.items() if state is not None}
 
 
-def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: Patience) -> dict[str, SlurmJobState]:
+def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: float) -> dict[str, SlurmJobState]:
     # The controller remembers an ended job for some minutes (MinJobAge), and shows it only with --states=all.
     columns = ["--states=all", "--noheader", "--array", "--format=%i|%T %r|%e|%N|%j|"]
     states: dict[str, SlurmJobState] = {}
@@ -152,7 +152,7 @@ def _squeue(by: Literal["--jobs", "--name"], wanted: Sequence[str], patience: Pa
     return states
 
 
-def _sacct(job_ids: set[str], patience: Patience) -> dict[str, SlurmJobState]:
+def _sacct(job_ids: set[str], patience: float) -> dict[str, SlurmJobState]:
     """The answer is empty where the site keeps no accounting."""
     columns = ["--noheader", "--parsable", "--allocations", "--format=JobID,State,End,NodeList,JobName"]
     if not shutil.which("sacct"):

@@ -17,7 +17,6 @@ from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.control.advance import Conductor
 from launcher.control.orders import retry
 from launcher.folder_lock import lock_folder
-from launcher.slurm.answers import Patience
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
@@ -79,9 +78,9 @@ def test_what_slurm_said_before_a_cancellation_is_not_taken_for_how_it_stands(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (trial,) = sweep.record.trials
     write_submission(sweep.prepare(trial), slurm_submission("12", job_name="ours", cluster="alps"))
-    assert reconcile(sweep.read(), Patience(30.0))[0].outcome is Outcome.PENDING
+    assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.PENDING
     assert cancel_sweep(sweep) == 1
-    assert reconcile(sweep.read(), Patience(30.0))[0].outcome is Outcome.CANCELLED
+    assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.CANCELLED
 
 
 @pytest.mark.usefixtures("slurm")

@@ -17,7 +17,6 @@ from conf.errors import UsageError
 from conf.units import count_of
 
 if TYPE_CHECKING:
-    from launcher.slurm.answers import Patience
     from sweeps.folder.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
@@ -27,7 +26,6 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
-    from launcher.slurm.answers import Patience
     from sweeps.sweep import Sweep
 
     folder, composition = started_sweep(name, overrides)
@@ -38,12 +36,12 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
         watch_sweep(folder, folder.read_record().name, console)
         return
     stored = Sweep.stored_in(folder)
-    trials, trainings = _readings(stored, Patience(composition.settings.slurm.poll_seconds))
+    trials, trainings = _readings(stored, composition.settings.slurm.poll_seconds)
     if as_json:
         print_json("status", state_document(stored, trials, trainings, _history(stored)))
         return
     _print_tables(stored, trials, trainings)
-    for line in job_lines(stored, Patience(composition.settings.slurm.poll_seconds)):
+    for line in job_lines(stored, composition.settings.slurm.poll_seconds):
         print_unwrapped(line)
 
 
@@ -52,7 +50,7 @@ def _require_no_json(as_json: bool) -> None:
         raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
 
 
-def _readings(stored: Sweep, patience: Patience) -> tuple[list[TrialReading], list[Reading]]:
+def _readings(stored: Sweep, patience: float) -> tuple[list[TrialReading], list[Reading]]:
     """Every trial of the sweep, and every training that was begun from it."""
     from launcher.state import reconcile
     from launcher.trainings import trainings_of
@@ -91,7 +89,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
         console.print(status_table(trainings, console.width, by_loss=True))
 
 
-def job_lines(sweep: Sweep, patience: Patience) -> list[str]:
+def job_lines(sweep: Sweep, patience: float) -> list[str]:
     """A line for each job that carries the sweep out, as far as Slurm says how it stands."""
     from launcher.slurm.own_jobs import live_job
     from sweeps.folder.submission import read_submission
@@ -108,7 +106,7 @@ def job_lines(sweep: Sweep, patience: Patience) -> list[str]:
     return lines
 
 
-def _how_controller_stands(sweep: Sweep, patience: Patience) -> str:
+def _how_controller_stands(sweep: Sweep, patience: float) -> str:
     from launcher.folder_lock import holder
     from launcher.slurm.own_jobs import live_job
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.answers import FRESH, MOST_SECONDS, CommandAnswer, Patience, answer_of
+from launcher.slurm.answers import FRESH, MOST_SECONDS, CommandAnswer, answer_of
 from launcher.slurm.query import SlurmSilent, query_jobs
 
 Tools = Callable[..., None]
@@ -41,11 +41,11 @@ def test_those_who_look_again_and_again_share_an_answer_and_others_ask(
 ) -> None:
     tools(squeue=f"{COUNTING} echo '7|RUNNING|N/A|n1|name|'", sacct="true")
     for _ in range(3):
-        assert query_jobs(["7"], Patience(30.0))["7"].name == "RUNNING"
+        assert query_jobs(["7"], 30.0)["7"].name == "RUNNING"
     assert num_asked() == 1
     assert query_jobs(["7"]) == query_jobs(["7"], FRESH)
     assert num_asked() == 3
-    query_jobs(["8"], Patience(30.0))
+    query_jobs(["8"], 30.0)
     assert num_asked() == 4, "another question"
 
 
@@ -55,37 +55,36 @@ def test_a_slurm_that_fails_is_left_in_peace_and_nothing_is_concluded(
     tools(squeue=f"{COUNTING} exit 1", sacct="true")
     for _ in range(3):
         with pytest.raises(SlurmSilent):
-            query_jobs(["7"], Patience(30.0))
+            query_jobs(["7"], 30.0)
     assert num_asked() == 1
 
 
 def test_the_wait_grows_with_each_failure_and_with_slow_answers_up_to_a_minute() -> None:
-    patience = Patience(5.0)
-    assert patience.takes(answer(age=4))
-    assert not patience.takes(answer(age=6))
-    assert patience.takes(answer(age=6, exit_code=1, failures=1))
-    assert not patience.takes(answer(age=11, exit_code=1, failures=1))
-    assert patience.takes(answer(age=30, took=4))
+    assert answer(age=4).is_good_for(5.0)
+    assert not answer(age=6).is_good_for(5.0)
+    assert answer(age=6, exit_code=1, failures=1).is_good_for(5.0)
+    assert not answer(age=11, exit_code=1, failures=1).is_good_for(5.0)
+    assert answer(age=30, took=4).is_good_for(5.0)
     for failures in (9, 5000):  # half a minute each, an outage of a weekend is so many
-        assert not patience.takes(answer(age=MOST_SECONDS + 1, exit_code=1, failures=failures))
-    assert not patience.takes(answer(age=-60)), "the clock was set back"
-    assert not FRESH.takes(answer())
+        assert not answer(age=MOST_SECONDS + 1, exit_code=1, failures=failures).is_good_for(5.0)
+    assert not answer(age=-60).is_good_for(5.0), "the clock was set back"
+    assert not answer().is_good_for(FRESH)
 
 
 def test_failures_in_a_row_are_counted_on_disk(tools: Tools) -> None:
     tools(squeue="exit 1")
-    counts = [answer_of(["squeue"], Patience(1e-9)).failures for _ in range(3)]
+    counts = [answer_of(["squeue"], 1e-9).failures for _ in range(3)]
     assert counts == [0, 1, 2]
 
 
 def test_answers_are_kept_where_nobody_else_can_write_and_old_ones_go(kept: Path, tools: Tools) -> None:
     tools(squeue="echo hello")
-    answer_of(["squeue"], Patience(30.0))
+    answer_of(["squeue"], 30.0)
     (file,) = kept.iterdir()
     assert (kept.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     os.utime(file, (1.0, 1.0))
-    answer_of(["squeue", "--other"], Patience(30.0))
+    answer_of(["squeue", "--other"], 30.0)
     assert file not in kept.iterdir()
     kept.chmod(0o777)
     file.write_text(answer().model_dump_json().replace('"said":""', '"said":"forged"'))
-    assert answer_of(["squeue"], Patience(30.0)).said == "hello\n"
+    assert answer_of(["squeue"], 30.0).said == "hello\n"
