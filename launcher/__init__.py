@@ -20,7 +20,7 @@ where             Slurm or this machine, and in which folder
 slurm             all that talks to Slurm or writes what Slurm reads
 command_trainer   trials whose trainer is another program
 
-Under all of them lie `executor` (the interface of what runs jobs, and the functions that they call), `snapshot` and
+Under all of them lie `executor` (the functions that jobs call, and the folders that they work in), `snapshot` and
 `provenance` (the code as it was, and where numbers come from), `folder_lock`, and `tools` (Slurm's and other people's
 programs, run for their answer).
 """

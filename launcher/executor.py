@@ -1,17 +1,16 @@
-"""The interface to what runs jobs, and the functions that jobs call.
+"""What executors are handed: the functions that jobs call, and the folders that they are called with.
 
-An executor calls a function with folders, on Slurm or on this machine. The function is named where a job is submitted,
-and imported where the job runs.
+An executor submits jobs, to Slurm, PBS or this machine, and returns as soon as every folder names its job. A function
+is named where a job is submitted, and imported where the job runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from sweeps.folder.submission import JobShape
 from train_core.trial_folder import JobFolder
 
 
@@ -20,17 +19,6 @@ class FolderWork(NamedTuple):
 
     folder: JobFolder
     attempt: int
-
-
-class Executor(Protocol):
-    """Submits jobs, after submitit's class of that name. It returns as soon as every folder names its job."""
-
-    def submit(self, function: Callable[..., object], work: Sequence[FolderWork], shape: JobShape) -> str:
-        """Submit one job in which every folder gets one call of the function, and return the job's id.
-
-        Raises:
-            UsageError: the job was refused.
-        """
 
 
 @dataclass(frozen=True)

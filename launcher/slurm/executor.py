@@ -31,7 +31,7 @@ from typing import Any
 from conf.errors import UsageError
 from conf.private_files import read_own, require_own_folders
 from conf.types.sites import SlurmSpec
-from launcher.executor import Executor, FolderWork
+from launcher.executor import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
@@ -59,7 +59,7 @@ class Unanswered(UsageError):
 
 
 @dataclass(frozen=True)
-class SlurmExecutor(Executor):
+class SlurmExecutor:
     """Submits jobs of one sweep, one training or one calibration.
 
     Attributes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from conf.errors import ConfigError, UsageError
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.executor import PBS_JOB, Executor, FolderWork
+from launcher.executor import PBS_JOB, FolderWork
 from launcher.slurm.executor import TOKEN, TOKEN_BYTES, SlurmJob, words_of_task, write_work
 from launcher.slurm.pbs import SUBMIT_HOST, ended_file, submit_host
 from launcher.slurm.sbatch import SAVE_SECONDS, python_command, require_plain_path, setup_lines
@@ -28,7 +28,7 @@ UNUSED = ("qos", "constraint", "gpu_type")
 
 
 @dataclass(frozen=True)
-class PbsExecutor(Executor):
+class PbsExecutor:
     """Submits trials of a sweep, or its controller, each as a job.
 
     Attributes:

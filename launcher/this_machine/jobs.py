@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from launcher.executor import Executor, FolderWork
+from launcher.executor import FolderWork
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.process.git_sha import variables_of
 from train_core.trial_folder import JobFolder
@@ -51,7 +51,7 @@ def is_running_here(folder: JobFolder, submission: Submission | None) -> bool:
 
 
 @dataclass
-class LocalExecutor(Executor):
+class LocalExecutor:
     """Submits jobs to this machine, as processes that outlive the one which started them.
 
     Attributes:
