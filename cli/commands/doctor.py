@@ -42,7 +42,7 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
     if as_json:
         leave_stdout_to_json()
     examination = Examination.of(overrides_of(None, overrides), with_job=not no_job)
-    about = {"cluster": examination.cluster.name, "user": this_user(), "hostname": socket.gethostname()}
+    about = {"cluster": examination.job.cluster.name, "user": this_user(), "hostname": socket.gethostname()}
     console.print(f"Is {about['hostname']} ready for sweeps on {about['cluster']}? Numbers are measured now.")
     findings = list(_print_each(examine(examination, _tell)))
     counts = Counter(str(finding.status) for finding in findings)

@@ -10,13 +10,11 @@ from pathlib import Path
 from conf.errors import TrisweepError
 from conf.folders import options
 from conf.overrides import Overrides
-from conf.types.cluster_spec import ClusterSpec
-from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult
 from launcher.doctor.machine import machine_findings
 from launcher.doctor.node_checks import NODES, node_findings
 from launcher.doctor.node_report import DoctorFolder
-from launcher.doctor.slurm_checks import SLURM, Wanted, slurm_findings
+from launcher.doctor.slurm_checks import SLURM, slurm_findings
 from launcher.doctor.tiny_job import Tell, TinyJob
 from launcher.folder_lock import lock_folder
 from launcher.where import compose_for_slurm
@@ -27,11 +25,11 @@ class Examination:
     """The configuration that the doctor examines.
 
     Attributes:
+        job: the doctor's own, with the settings that it is about.
         chosen: a cluster was named; otherwise the defaults are looked at.
     """
 
-    slurm: SlurmSpec
-    cluster: ClusterSpec
+    job: TinyJob
     output_dir: Path
     chosen: bool
     with_job: bool
@@ -41,15 +39,13 @@ class Examination:
         """Raises ConfigError where the configuration is wrong."""
         settings = compose_for_slurm(overrides).settings
         chosen = overrides.stated_value("cluster") is not None
-        return cls(settings.slurm, settings.cluster, Path(settings.output_dir).absolute(), chosen, with_job)
+        output_dir = Path(settings.output_dir).absolute()
+        folder = DoctorFolder(output_dir / f"doctor-{settings.cluster.name}")
+        return cls(TinyJob(settings.slurm, settings.cluster, folder), output_dir, chosen, with_job)
 
     @property
     def has_slurm(self) -> bool:
         return self.chosen or shutil.which("sbatch") is not None
-
-    @property
-    def job(self) -> TinyJob:
-        return TinyJob(self.slurm, self.cluster, DoctorFolder(self.output_dir / f"doctor-{self.cluster.name}"))
 
 
 def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
@@ -67,7 +63,7 @@ def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
     if not examination.chosen:
         remedy = f"Give cluster=NAME, one of {', '.join(options('cluster'))}, or write its file (docs/slurm.md)."
         yield SLURM.warning("cluster", "none was named, so that the default settings are looked at", remedy)
-    for finding in slurm_findings(Wanted(examination.slurm, examination.cluster, examination.job.sbatch())):
+    for finding in slurm_findings(examination.job):
         results.append(finding)
         yield finding
     yield from _nodes(examination, results, tell)
@@ -75,7 +71,7 @@ def examine(examination: Examination, tell: Tell) -> Iterator[CheckResult]:
 
 def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> Iterator[CheckResult]:
     in_the_way = [finding.name for finding in results if finding.status == "problem"]
-    if examination.slurm.scheduler == "pbs":
+    if examination.job.slurm.scheduler == "pbs":
         yield NODES.skip("job", "the doctor's job is one of Slurm's")
     elif not examination.with_job:
         yield NODES.skip("job", "left out, as --no-job says")
@@ -88,4 +84,4 @@ def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> 
         except TrisweepError as error:
             yield NODES.problem("job", str(error), "Solve that first.")
             return
-        yield from node_findings(end, examination.cluster)
+        yield from node_findings(end, examination.job.cluster)

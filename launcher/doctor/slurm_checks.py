@@ -6,7 +6,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from conf.folders import shown_file
@@ -14,6 +13,7 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
+from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import best_of, node_kinds, this_cluster
 from launcher.slurm.texts import gpus_in, minutes
 from launcher.tools import ask
@@ -23,21 +23,13 @@ LEAST_JOB_AGE_SECONDS = 300
 MOST_CLOCK_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The resources that a sweep would ask the site for.
+def slurm_findings(wanted: TinyJob) -> Iterator[CheckResult]:
+    """Ask the site, and hold its answers against what this job, like those of a sweep, would ask it for.
 
-    Attributes:
-        sbatch: the text of a job like those of a sweep.
+    Raises:
+        ConfigError: the text of such a job cannot be written.
     """
-
-    slurm: SlurmSpec
-    cluster: ClusterSpec
-    sbatch: str
-
-
-def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
-    """Ask the site, and hold its answers against what is wanted."""
+    sbatch = wanted.sbatch()
     if wanted.slurm.scheduler == "pbs":
         remedy = "Try a sweep of a few short trials there first."
         yield SLURM.warning("Slurm", "jobs go to PBS (slurm.scheduler), which the doctor does not examine", remedy)
@@ -64,7 +56,7 @@ def slurm_findings(wanted: Wanted) -> Iterator[CheckResult]:
     if site.partition(wanted.slurm.partition) is not None:
         yield _devices(wanted)
         yield from _cores(wanted)
-    yield _test_submission(wanted)
+    yield _test_submission(sbatch)
 
 
 def _container(slurm: SlurmSpec) -> CheckResult:
@@ -96,7 +88,7 @@ def _accounting(site: SlurmSite) -> CheckResult:
     return SLURM.warning("accounting", says, remedy)
 
 
-def _partition(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
+def _partition(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
     name = wanted.slurm.partition
     partition = site.partition(name)
     if partition is None:
@@ -151,7 +143,7 @@ def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
     return SLURM.warning("account", f"{says}, which this site does not enforce", remedy)
 
 
-def _qos(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
+def _qos(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
     """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name.
 
     A partition may have a QOS of its own, whose limits hold beside the job's.
@@ -175,7 +167,7 @@ def _qos(site: SlurmSite, wanted: Wanted) -> Iterator[CheckResult]:
         yield _qos_limits(name, site.qos.get(name, {}), wanted)
 
 
-def _qos_limits(name: str, facts: dict[str, str], wanted: Wanted) -> CheckResult:
+def _qos_limits(name: str, facts: dict[str, str], wanted: TinyJob) -> CheckResult:
     wall, time_limit = minutes(facts.get("MaxWall", "")), wanted.slurm.time_limit_minutes
     if wall is not None and time_limit > wall:
         says = f"{name} gives at most {wall:g} minutes, and {time_limit} are wanted"
@@ -222,7 +214,7 @@ def _preemption(site: SlurmSite) -> CheckResult:
     return SLURM.ok("preemption", "requeues jobs, which then run again" if "REQUEUE" in kinds else "off")
 
 
-def _devices(wanted: Wanted) -> CheckResult:
+def _devices(wanted: TinyJob) -> CheckResult:
     slurm, cluster = wanted.slurm, wanted.cluster
     if cluster.device.kind != "gpu":
         return SLURM.ok("devices", f"the devices of {cluster.name} are cores; no GPU is asked for")
@@ -241,7 +233,7 @@ def _devices(wanted: Wanted) -> CheckResult:
     return SLURM.ok("devices", f"{', '.join(offered)} a node")
 
 
-def _cores(wanted: Wanted) -> Iterator[CheckResult]:
+def _cores(wanted: TinyJob) -> Iterator[CheckResult]:
     """The cores that the ranks of a node ask for, against those that Slurm counts on one; nothing if unknown."""
     kind = best_of(node_kinds(), wanted.slurm.partition)
     per_task, per_node = wanted.slurm.cpus_per_task, wanted.cluster.devices_per_node
@@ -255,9 +247,9 @@ def _cores(wanted: Wanted) -> Iterator[CheckResult]:
         yield SLURM.ok("cores", f"{asks}, of {kind.num_cores} a node")
 
 
-def _test_submission(wanted: Wanted) -> CheckResult:
+def _test_submission(sbatch: str) -> CheckResult:
     """Ask Slurm whether it would take a job like those of a sweep; nothing is submitted."""
-    result = ask("sbatch", "--test-only", stdin=wanted.sbatch)
+    result = ask("sbatch", "--test-only", stdin=sbatch)
     if result.ok:
         return SLURM.ok("a sweep's job", f"would be taken: {result.complaint.removeprefix('sbatch: ')}")
     remedy = "Correct the settings under slurm; `trisweep sweep NAME --dry-run` shows the request."

@@ -51,7 +51,6 @@ class JobEnd:
     """
 
     job_id: str
-    num_ranks: int
     token: str
     reports: tuple[NodeReport, ...]
     trouble: str = ""
@@ -85,16 +84,16 @@ class TinyJob:
         Raises:
             UsageError: Slurm refuses it.
         """
-        token = secrets.token_hex(8)
-        num_ranks = self.shape.num_nodes
-        self.folder.prepare(DoctorPlan(token=token, kind=self.cluster.device.kind, num_ranks=num_ranks))
+        kind, num_ranks = self.cluster.device.kind, self.shape.num_nodes
+        plan = DoctorPlan(token=secrets.token_hex(8), kind=kind, num_ranks=num_ranks)
+        self.folder.prepare(plan)
         quick = self.slurm.model_copy(update={"time_limit_minutes": TIME_LIMIT_MINUTES})
         code = snapshot_code(self.folder.code.absolute())
         executor = SlurmExecutor(quick, "trisweep-doctor", code, self._logs)
         executor.submit(CHECK_NODE_IN_SLURM, [FolderWork(self.folder, attempt=1)], self.shape)
         submission = read_submission(self.folder)
         assert submission is not None, "it has just been written"
-        wait = _Wait(self.folder, submission, num_ranks, token, tell)
+        wait = _Wait(self.folder, submission, plan, tell)
         try:
             return wait.wait_for_reports()
         finally:
@@ -111,8 +110,7 @@ class _Wait:
 
     folder: DoctorFolder
     submission: Submission
-    num_ranks: int
-    token: str
+    plan: DoctorPlan
     tell: Tell
     started: float | None = None
 
@@ -133,10 +131,10 @@ class _Wait:
             time.sleep(POLL_SECONDS)
 
     def _is_complete(self, reports: list[NodeReport]) -> bool:
-        return len(reports) == self.num_ranks and all(map(self._has_all_reports, reports))
+        return len(reports) == self.plan.num_ranks and all(map(self._has_all_reports, reports))
 
     def _has_all_reports(self, report: NodeReport) -> bool:
-        measured = report.link_bandwidth_bytes_per_second is not None or (self.num_ranks == 1 and report.device)
+        measured = report.link_bandwidth_bytes_per_second is not None or (self.plan.num_ranks == 1 and report.device)
         return bool(measured or report.link_error or report.torch_error or not report.token)
 
     def _state(self) -> SlurmJobState | None:
@@ -165,15 +163,13 @@ class _Wait:
 
     def _end_in_state(self, state: SlurmJobState) -> JobEnd:
         self.started = self.started or time.time()
-        last_words = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.num_ranks)]
+        last_words = [LAST_WORDS.findall(tail(self.submission.error_of(rank))) for rank in range(self.plan.num_ranks)]
         # The rank that fails first has Slurm end the others, and they may not come to a word of their own.
         said = next((words[-1] for words in last_words if words), None)
-        why = said or why_ended(self.folder, self.submission, state, self.num_ranks).cause
+        why = said or why_ended(self.folder, self.submission, state, self.plan.num_ranks).cause
         return self._end(f"it ended early ({why})", f"See {self.submission.error_of(0)}.")
 
     def _end(self, trouble: str = "", remedy: str = "") -> JobEnd:
         queued = None if self.started is None else max(0.0, self.started - self.submission.submitted)
         reports = tuple(self.folder.read_reports())
-        return JobEnd(
-            self.submission.job_id or "", self.num_ranks, self.token, reports, trouble, remedy, seconds_in_queue=queued
-        )
+        return JobEnd(self.submission.job_id or "", self.plan.token, reports, trouble, remedy, queued)

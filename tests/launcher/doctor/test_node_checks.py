@@ -33,7 +33,7 @@ def statuses(trouble: str = "", queued: float | None = 1.0, **changed: Any) -> d
     """Of the findings about two nodes, the second of which tells something else."""
     reports = [NodeReport(rank=0, hostname="a", **TOLD), NodeReport(rank=1, hostname="b", **(TOLD | changed))]
     chosen = tuple(reports) if queued is not None else ()
-    end = JobEnd("7", 2, "t", chosen, trouble, "Wait." if trouble else "", queued)
+    end = JobEnd("7", "t", chosen, trouble, "Wait." if trouble else "", queued)
     return {each.name: each.status for each in node_findings(end, load_cluster("frontier"))}
 
 
@@ -62,7 +62,7 @@ def test_an_all_reduce_that_fails_for_want_of_devices_is_no_matter_of_the_networ
     num_devices: int, remedy: str
 ) -> None:
     told = TOLD | {"link_error": "UsageError: this process sees 0 GPUs", "num_devices": num_devices}
-    end = JobEnd("7", 1, "t", (NodeReport(rank=0, hostname="a", **told),))
+    end = JobEnd("7", "t", (NodeReport(rank=0, hostname="a", **told),))
     found = {each.name: each for each in node_findings(end, load_cluster("frontier"))}
     assert remedy in found["all-reduce"].remedy
 
@@ -71,7 +71,7 @@ def test_a_slow_link_and_little_memory_are_warnings() -> None:
     slow = NodeReport(
         rank=0, hostname="a", **(TOLD | {"link_bandwidth_bytes_per_second": 1e9, "device_memory_bytes": 2**35})
     )
-    found = {each.name: each for each in node_findings(JobEnd("7", 1, "t", (slow,)), load_cluster("frontier"))}
+    found = {each.name: each for each in node_findings(JobEnd("7", "t", (slow,)), load_cluster("frontier"))}
     assert found["device memory"].status == "warning"
     assert found["all-reduce"].status == "warning"
     assert "measured 1 GB/s" in found["all-reduce"].says

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from launcher.doctor.slurm_checks import Wanted, slurm_findings
+from launcher.doctor.node_report import DoctorFolder
+from launcher.doctor.slurm_checks import slurm_findings
+from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.texts import minutes, pairs_of_lines, pairs_of_words
 from tests.composed import load
 
@@ -28,7 +30,7 @@ Examine = Callable[..., Statuses]
 
 
 @pytest.fixture
-def examine(tools: Callable[..., None]) -> Examine:
+def examine(tools: Callable[..., None], tmp_path: Path) -> Examine:
     """`examine(overrides, MinJobAge="10 sec", partition=..., sinfo=...)`: the status of each finding by name."""
 
     def run(overrides: Sequence[str] = (), partition: str = PARTITION, **changed: Any) -> Statuses:
@@ -43,7 +45,7 @@ def examine(tools: Callable[..., None]) -> Examine:
         scontrol = f'case "$*" in *partition*) echo "{partition}";; *) echo "{lines}"; esac'
         tools(scontrol=scontrol, srun="true", squeue="true", scancel="true", **scripts)
         settings = load(["cluster=frontier", "slurm.account=lab", "slurm.time_limit_minutes=60", *overrides])
-        found = list(slurm_findings(Wanted(settings.slurm, settings.cluster, "#!/bin/sh")))
+        found = list(slurm_findings(TinyJob(settings.slurm, settings.cluster, DoctorFolder(tmp_path))))
         assert all(bool(each.remedy) == (each.status in ("warning", "problem")) for each in found), found
         worst = sorted(found, key=lambda each: ("ok", "skipped", "warning", "problem").index(each.status))
         return {each.name: each.status for each in worst}
@@ -93,7 +95,7 @@ def test_what_does_not_suit_is_found(
 def test_without_the_tools_nothing_more_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     settings = load(["cluster=frontier"])
-    (found,) = slurm_findings(Wanted(settings.slurm, settings.cluster, ""))
+    (found,) = slurm_findings(TinyJob(settings.slurm, settings.cluster, DoctorFolder(tmp_path)))
     assert found.status == "problem"
     assert "srun" in found.says
 

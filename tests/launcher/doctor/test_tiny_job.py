@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from launcher.doctor.node_report import DoctorFolder
+from launcher.doctor.node_report import DoctorFolder, DoctorPlan
 from launcher.doctor.tiny_job import _Wait
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import JobShape, Submission
@@ -27,7 +27,6 @@ def test_the_reason_is_that_of_the_rank_that_failed_first_whichever_it_is(tmp_pa
     )
     submission.error_of(0).write_text("srun: error: node2: task 1: Exited with exit code 1\n")
     submission.error_of(1).write_text(f"Traceback (most recent call last):\n{MISSING}\n")
-    end = _Wait(DoctorFolder(tmp_path), submission, 2, "token", print)._end_in_state(
-        SlurmJobState("FAILED", time.time())
-    )
+    plan = DoctorPlan(token="token", kind="cpu", num_ranks=2)
+    end = _Wait(DoctorFolder(tmp_path), submission, plan, print)._end_in_state(SlurmJobState("FAILED", time.time()))
     assert end.trouble == f"it ended early ({MISSING})"
