@@ -5,7 +5,7 @@ The choice goes by how long every trial is expected to take. Nobody is asked her
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
@@ -39,13 +39,6 @@ class WaitingTrial(NamedTuple):
 
     trial_id: str
     shape: JobShape
-    seconds: float
-
-
-class Occupancy(NamedTuple):
-    """The devices that a running trial holds, and the seconds for which it is expected to hold them."""
-
-    placement: StepPlacement
     seconds: float
 
 
@@ -134,25 +127,23 @@ def choose(
 
 def _reservation(shape: JobShape, room: Room, remaining_seconds: Mapping[str, float]) -> tuple[frozenset[str], float]:
     """The nodes that have room for the shape soonest, and in how many seconds the last of them does."""
-    occupied = [Occupancy(placement, remaining_seconds.get(trial_id, 0.0)) for trial_id, placement in room.held.items()]
     soonest = sorted(
-        (_seconds_until(shape.devices_per_node, count, node, occupied), node) for node, count in room.devices.items()
+        (_seconds_until(shape.devices_per_node, node, room, remaining_seconds), node) for node in room.devices
     )
     used = soonest[: shape.num_nodes]
     return frozenset(node for _, node in used), used[-1][0]
 
 
-def _seconds_until(wanted: int, count: int, node: str, occupied: Sequence[Occupancy]) -> float:
+def _seconds_until(wanted: int, node: str, room: Room, remaining_seconds: Mapping[str, float]) -> float:
     """Return the seconds until so many of the node's devices are free, if trials end when they are expected to."""
-    here = sorted((each.seconds, len(each.placement.devices)) for each in occupied if node in each.placement.nodes)
-    free = count - sum(size for _, size in here)
-    for seconds, size in here:
-        if free >= wanted:
-            return 0.0
+    held = {trial_id: len(each.devices) for trial_id, each in room.held.items() if node in each.nodes}
+    ends = sorted((remaining_seconds.get(trial_id, 0.0), size) for trial_id, size in held.items())
+    free = room.devices[node] - sum(held.values())
+    for seconds, size in [(0.0, 0), *ends]:
         free += size
         if free >= wanted:
             return seconds
-    return 0.0 if free >= wanted else float("inf")
+    return float("inf")
 
 
 @dataclass(frozen=True)
