@@ -35,6 +35,7 @@ def with_options_of_all(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(*args: Any, config_dir: list[Path] | None = None, quiet: bool = False, **others: Any) -> None:
         console.quiet = quiet
+        console.stderr = others.get("as_json", False)  # so that the document has stdout to itself
         try:
             with further_folders(config_dir or ()):
                 command(*args, **others)

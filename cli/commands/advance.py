@@ -6,7 +6,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, overrides_of
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.console import print_unwrapped, shown_path
 from cli.output.state_document import print_state
 
 EXIT_GOES_ON = 75
@@ -24,8 +24,6 @@ def advance(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = 
     from launcher.controller import take_up
     from launcher.folder_lock import lock_folder
 
-    if as_json:
-        leave_stdout_to_json()
     folder = started_sweep(name, overrides)[0]
     own = overrides_of(name, overrides)
     with lock_folder(folder):

@@ -8,7 +8,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, leave_stdout_to_json, print_unwrapped, shown_path
+from cli.output.console import console, print_unwrapped, shown_path
 from cli.output.next_command import command_by_name, next_command
 from cli.output.state_document import print_state
 from conf.overrides import Overrides
@@ -33,8 +33,6 @@ def cancel(
     from sweeps.sweep import Sweep
     from train_core.measurement import Outcome
 
-    if as_json:
-        leave_stdout_to_json()
     folder = started_sweep(name, overrides)[0]
     sweep = Sweep.stored_in(folder)
     if training is not None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.command_line.arguments import AsJson, complete_override, overrides_of
-from cli.output.console import console, leave_stdout_to_json, print_json
+from cli.output.console import console, print_json
 from conf.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ def doctor(overrides: Choice = None, no_job: NoJob = False, as_json: AsJson = Fa
     from launcher.doctor.examination import Examination, examine
     from train_core.process.machine import this_user
 
-    if as_json:
-        leave_stdout_to_json()
     examination = Examination.of(overrides_of(None, overrides), with_job=not no_job)
     about = {"cluster": examination.job.cluster.name, "user": this_user(), "hostname": socket.gethostname()}
     console.print(f"Is {about['hostname']} ready for sweeps on {about['cluster']}? Numbers are measured now.")

@@ -10,7 +10,7 @@ import typer
 from rich.progress import track
 
 from cli.command_line.arguments import TRAINERS, AsJson
-from cli.output.console import complaints, console, leave_stdout_to_json, print_json
+from cli.output.console import complaints, console, print_json
 from conf.errors import EXIT_FAILED, ConfigError
 from conf.units import count_of
 
@@ -47,8 +47,6 @@ def estimate(
 
     if implementation is not None:
         implementation_called(implementation)
-    if as_json:
-        leave_stdout_to_json()
     read = read_table(table)
     rows = price(_with_progress(read.records), implementation)
     if out is not None:

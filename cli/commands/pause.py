@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, leave_stdout_to_json, print_unwrapped
+from cli.output.console import console, print_unwrapped
 from cli.output.next_command import begun_command, next_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
@@ -20,8 +20,6 @@ def pause(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = Fa
     from launcher.control.orders import pause as pause_sweep
     from sweeps.sweep import Sweep
 
-    if as_json:
-        leave_stdout_to_json()
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
     _require_that_it_goes_on(sweep)
     changed = pause_sweep(sweep)
@@ -37,8 +35,6 @@ def resume(name: SweepName, overrides: OverrideTexts = None, as_json: AsJson = F
     from launcher.controller import resume_controller
     from sweeps.sweep import Sweep
 
-    if as_json:
-        leave_stdout_to_json()
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])
     # That a sweep is paused would keep the next command, too, from starting anything.
     changed = resume_sweep(sweep)

@@ -17,7 +17,6 @@ from cli.commands.ui import print_way_in
 from cli.output.console import (
     complaints,
     console,
-    leave_stdout_to_json,
     print_json,
     print_sentences,
     print_unwrapped,
@@ -78,8 +77,6 @@ def report(
         _compare(name, second, overrides, out, as_json=as_json)
         return
     folder, composition = started_sweep(name, overrides)
-    if as_json:
-        leave_stdout_to_json()
     record = folder.read_record()
     restriction = restriction_of(composition, proxy=record.mode == "proxy")
     _say_what_changes_nothing(_without_effect(record, composition, restriction))
@@ -221,8 +218,6 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
     from results.report.comparison_page import finding, sides_of, write_comparison
     from sweeps.sweep import Sweep
 
-    if as_json:
-        leave_stdout_to_json()
     given = [started_sweep(name, overrides) for name in (first, second)]
     sweeps = [Sweep.stored_in(folder) for folder, _ in given]
     unfollowed = (_without_effect(sweep.record, asked, None) for sweep, (_, asked) in zip(sweeps, given, strict=True))

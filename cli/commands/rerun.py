@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import console, leave_stdout_to_json, print_json, print_unwrapped, shown_path
+from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
 
@@ -50,11 +50,10 @@ def rerun(
     chosen = reading_called(sweep.read(), trial)
     planned = plan_rerun(sweep, chosen, _slurm(sweep, composition, print_only=print_only))
     if print_only:
+        console.stderr = False  # there is no document, whose stdout these lines would disturb
         for line in planned.commands():
             print_unwrapped(line)
         return
-    if as_json:
-        leave_stdout_to_json()
     again = _run(planned)
     document = _document(chosen, again, planned)
     console.print(_table(document))

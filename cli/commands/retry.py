@@ -9,7 +9,7 @@ import typer
 
 from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
 from cli.command_line.started_sweep import started_sweep
-from cli.output.console import SILENT, complaints, console, leave_stdout_to_json, print_unwrapped
+from cli.output.console import SILENT, complaints, console, print_unwrapped
 from cli.output.next_command import begun_command, next_command
 from cli.output.state_document import print_state
 from conf.errors import UsageError
@@ -40,8 +40,6 @@ def retry(
     from sweeps.log_choice import reading_called
     from sweeps.sweep import Sweep
 
-    if as_json:
-        leave_stdout_to_json()
     if not failed and not trial:
         raise UsageError("Nothing to run again was named", "Give --failed, or --trial with a trial's id.")
     sweep = Sweep.stored_in(started_sweep(name, overrides)[0])

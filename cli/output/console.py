@@ -63,11 +63,6 @@ def print_json(name: str, content: Mapping[str, Any]) -> None:
     sys.stdout.write(f"{hide_credentials(json_text(name, content))}\n")
 
 
-def leave_stdout_to_json() -> None:
-    """Let the console write to stderr from now on, so that a document has stdout to itself."""
-    console.stderr = True
-
-
 def heading(head: str, rest: str) -> Text:
     """A line that begins with a name in bold."""
     return Text.assemble((head, "bold"), rest)

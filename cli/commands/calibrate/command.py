@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line.arguments import AsJson, complete_override, complete_sweep, composition_of, overrides_of
-from cli.output.console import leave_stdout_to_json, print_json
+from cli.output.console import print_json
 from conf.errors import UsageError
 
 
@@ -46,8 +46,6 @@ def calibrate(
     sweep's finished trials, or the rows of a table. Five are enough to say much, and one says something; --propose
     SWEEP names the five that would say most, and measures nothing.
     """
-    if as_json:
-        leave_stdout_to_json()
     kind = _only_one({"--from-results": from_results, "--from-csv": from_csv, "--propose": propose})
     if kind is not None:
         _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")

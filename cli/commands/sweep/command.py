@@ -15,7 +15,6 @@ from cli.command_line.arguments import (
     overrides_of,
     print_config,
 )
-from cli.output.console import leave_stdout_to_json
 
 Here = Annotated[bool, typer.Option("--here", help="Measure on this machine even where Slurm is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print points, requests and sbatch text; submit nothing.")]
@@ -47,8 +46,6 @@ def sweep(
         return
     from cli.commands.sweep.run import run_sweep
 
-    if as_json:
-        leave_stdout_to_json()
     run_sweep(
         name,
         overrides_of(name, overrides),
