@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.commands.init.machine import DescribedMachine, efficiency_of
+from cli.commands.init.machine import DescribedMachine, option_taken
 from conf.units import count_of
 from launcher.doctor.site import SlurmSite
 
@@ -181,7 +181,7 @@ def _device_source(machine: DescribedMachine) -> str:
 
 
 def _efficiency_default(machine: DescribedMachine) -> str:
-    named = efficiency_of(machine.similar.name)
+    named = option_taken(machine.similar.name, "efficiency")
     return f"  - /efficiency@efficiency: {named}\n" if named else ""
 
 
@@ -189,7 +189,7 @@ def _efficiency(machine: DescribedMachine) -> str:
     """The values that the similar cluster's file has of its own; a chip's file has the others."""
     efficiency = machine.similar.efficiency
     source = f"as in cluster {machine.similar.name}"
-    if efficiency_of(machine.similar.name):
+    if option_taken(machine.similar.name, "efficiency"):
         return f"  link: {efficiency.link}\n  link_source: {source}"
     names = ("matmul", "attention", "memory", "link", "kernel_seconds")
     return "\n".join([*(f"  {name}: {getattr(efficiency, name)}" for name in names), f"  source: {source}"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import yaml
-
 from conf.compose.load import load_cluster
 from conf.folders import options, path_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
@@ -119,25 +117,16 @@ def _gigabytes(device: str) -> int:
 
 def _similar(device: str, per_node: int) -> ClusterSpec:
     """A cluster with this device, rather one whose nodes have as many, and that its tables' names mean."""
-    with_it = [load_cluster(name) for name in options("cluster") if _device_of(name) == device]
+    with_it = [load_cluster(name) for name in options("cluster") if option_taken(name, "device") == device]
     fitting = max(
         with_it, key=lambda each: (each.devices_per_node == per_node, each.device.name in each.gpu_names), default=None
     )
     return fitting or load_cluster(USUAL_CLUSTER)
 
 
-def _device_of(cluster: str) -> str | None:
-    """The device that a cluster's file takes, without composing it."""
+def option_taken(cluster: str, group: str) -> str | None:
+    """The option of the group that a cluster's file takes, without composing it; None where it takes none."""
     path = path_of("cluster", cluster)
     assert path is not None  # the name is an option
-    match = re.search(r"^\s*- /device@device: (\S+)", path.read_text(), re.MULTILINE)
+    match = re.search(rf"^\s*- /{group}@{group}: (\S+)", path.read_text(), re.MULTILINE)
     return match[1] if match else None
-
-
-def efficiency_of(similar: str) -> str | None:
-    """The option of group `efficiency` that a cluster's file takes; None where it has values of its own."""
-    path = path_of("cluster", similar)
-    assert path is not None  # the name is an option
-    content = yaml.safe_load(path.read_text())
-    named = (entry.get("/efficiency@efficiency") for entry in content.get("defaults", []) if isinstance(entry, dict))
-    return next(filter(None, named), None)
