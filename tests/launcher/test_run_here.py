@@ -32,7 +32,8 @@ from sweeps.trial import SweepFolder, SweepRecord, Trial
 from tests.audit import audited
 from tests.conftest import RecordOf
 from tests.launcher.conftest import Silent
-from train_core.measurement import Measurement, Outcome
+from train_core.job.failures import without_numbers
+from train_core.measurement import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,7 +54,8 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
         import time
         from pathlib import Path
 
-        from train_core.measurement import Measurement, Outcome
+        from train_core.job.failures import without_numbers
+        from train_core.measurement import Outcome
         from train_core.process.lock import hold_lock
         from train_core.trial_folder import TrialFolder
 
@@ -68,19 +70,8 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
                 raise ValueError("this trial is bad")
             if behaviour == "be killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            trial.write_measurement(
-                Measurement(
-                    fingerprint=trial.read_experiment().fingerprint,
-                    outcome=Outcome.COMPLETED,
-                    cause="",
-                    failing_rank=None,
-                    traceback=None,
-                    performance=None,
-                    environment=None,
-                    started=started,
-                    ended=time.time(),
-                )
-            )
+            fingerprint = trial.read_experiment().fingerprint
+            trial.write_measurement(without_numbers(fingerprint, Outcome.COMPLETED, "", started))
             with (Path(folder) / "ended").open("a") as file:
                 file.write(f"{time.time()}\n")
 
@@ -89,20 +80,8 @@ def make_job(behaviour: str = "complete", seconds: float = 0.0) -> LocalJobFunct
 
 def write_measurement(folder: SweepFolder, trial: Trial, outcome: str) -> None:
     """As an earlier sweep would have left it."""
-    assert trial.experiment is not None
-    folder.trial(trial.trial_id).write_measurement(
-        Measurement(
-            fingerprint=trial.experiment.fingerprint,
-            outcome=Outcome(outcome),
-            cause="made so by the test",
-            failing_rank=None,
-            traceback=None,
-            performance=None,
-            environment=None,
-            started=1.0,
-            ended=2.0,
-        )
-    )
+    ended = without_numbers(trial.planned.fingerprint, Outcome(outcome), "made so by the test", 1.0)
+    folder.trial(trial.trial_id).write_measurement(ended)
 
 
 def run(

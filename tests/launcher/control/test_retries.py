@@ -26,7 +26,8 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.conftest import BuildRecord
 from tests.launcher.conftest import SlurmOf
-from train_core.measurement import Fault, Measurement, Outcome
+from train_core.job.failures import without_numbers
+from train_core.measurement import Fault, Outcome
 
 RULE = RetryRule(max_resubmits=2)
 OUTCOMES = {
@@ -53,18 +54,9 @@ def attempted(sweep: Sweep, slurm_submission: Callable[..., Submission]) -> Atte
         for number, fault in enumerate(faults, 1):
             folder = sweep.prepare(trial)
             write_submission(folder, slurm_submission(str(number), attempt=number, job_name="trisweep-a"))
-            assert trial.experiment is not None
-            folder.write_measurement(
-                Measurement(
-                    fingerprint=trial.experiment.fingerprint,
-                    outcome=OUTCOMES.get(fault, Outcome.FAILED),
-                    cause=f"made up: {fault}",
-                    started=1.0,
-                    ended=float(number),
-                    fault=fault,
-                    nodes=nodes,
-                )
-            )
+            outcome, cause = OUTCOMES.get(fault, Outcome.FAILED), f"made up: {fault}"
+            ended = without_numbers(trial.planned.fingerprint, outcome, cause, 1.0)
+            folder.write_measurement(ended.model_copy(update={"fault": fault, "nodes": nodes, "ended": float(number)}))
         return sweep.read_trial(trial)
 
     return attempts
