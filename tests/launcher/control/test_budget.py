@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from launcher.control.attempts import Admission, news
 from launcher.control.budget import Budget, predicted_seconds
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended
-from sweeps.folder.submission import Submission, shape_of, write_submission
+from sweeps.folder.submission import Submission, write_submission
 from sweeps.points.plan import trial_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
@@ -52,23 +53,15 @@ def test_a_trial_counts_with_its_time_limit_until_it_has_ended_and_then_with_wha
     assert Budget(UNLIMITED_BUDGET, None, None).most_device_seconds(trial) == 4 * predicted_seconds(trial)
 
 
-def test_every_run_of_a_job_that_slurm_started_again_is_charged(folder: SweepFolder, record_of: RecordOf) -> None:
+def test_every_run_of_a_job_that_slurm_started_again_is_charged(
+    folder: SweepFolder, record_of: RecordOf, slurm_submission: Callable[..., Submission]
+) -> None:
     sweep = Sweep(folder, record_of([{"training.seed": 1}]))
     sweep.prepare(sweep.record.trials[0])
     (reading,) = sweep.read()
     assert reading.experiment is not None
     submitted = time.time() - 1000
-    submission = Submission(
-        executor="slurm",
-        job_id="7",
-        hostname="login",
-        attempt=1,
-        submitted=submitted,
-        shape=shape_of(reading.experiment),
-        output="/o/%t.out",
-        error="/o/%t.err",
-    )
-    write_submission(reading.folder, submission)
+    write_submission(reading.folder, slurm_submission("7", submitted=submitted))
     # The last of three runs took 100 of the 1,000 seconds since the job was submitted.
     told = RankFailure(rank=0, outcome=Outcome.FAILED, cause="broke", traceback="", time=1.0)
     ended = failed_measurement(reading.experiment.fingerprint, told, submitted + 900)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from launcher.slurm.query import SlurmJobState, _parse_lines
 from launcher.slurm.silent_jobs import is_settled, verdict, why_ended
-from sweeps.folder.submission import Submission, shape_of
+from sweeps.folder.submission import Submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
@@ -20,24 +20,12 @@ Silenced = tuple[TrialReading, Submission]
 
 
 @pytest.fixture
-def silent(folder: SweepFolder, record_of: RecordOf, tmp_path: Path) -> Silenced:
+def silent(folder: SweepFolder, record_of: RecordOf, slurm_submission: Callable[..., Submission]) -> Silenced:
     """A trial whose job has ended, and its submission; the job's words are written to its error file."""
     record = record_of([{"training.seed": 1}])
     sweep = Sweep(folder, record)
     sweep.prepare(record.trials[0])
-    experiment = record.trials[0].experiment
-    assert experiment is not None
-    submission = Submission(
-        executor="slurm",
-        job_id="7_0",
-        hostname="login",
-        attempt=1,
-        submitted=time.time() - 100,
-        shape=shape_of(experiment),
-        output=str(tmp_path / "7_0_%t_log.out"),
-        error=str(tmp_path / "7_0_%t_log.err"),
-    )
-    return sweep.read_trial(record.trials[0]), submission
+    return sweep.read_trial(record.trials[0]), slurm_submission("7_0")
 
 
 @pytest.mark.parametrize(
