@@ -17,7 +17,6 @@ from conf.errors import UsageError
 from conf.units import count_of
 
 if TYPE_CHECKING:
-    from sweeps.folder.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
 
@@ -26,28 +25,25 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
+    from sweeps.folder.history import History
     from sweeps.sweep import Sweep
 
     folder, composition = started_sweep(name, overrides)
     if watch:
         from cli.commands.status.watch import watch as watch_sweep
 
-        _require_no_json(as_json)
+        if as_json:
+            raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
         watch_sweep(folder, folder.read_record().name, console)
         return
     stored = Sweep.stored_in(folder)
     trials, trainings = _readings(stored, composition.settings.slurm.poll_seconds)
     if as_json:
-        print_json("status", state_document(stored, trials, trainings, _history(stored)))
+        print_json("status", state_document(stored, trials, trainings, History.kept_in(folder)))
         return
     _print_tables(stored, trials, trainings)
     for line in job_lines(stored, composition.settings.slurm.poll_seconds):
         print_unwrapped(line)
-
-
-def _require_no_json(as_json: bool) -> None:
-    if as_json:
-        raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
 
 
 def _readings(stored: Sweep, patience: float) -> tuple[list[TrialReading], list[Reading]]:
@@ -61,13 +57,6 @@ def _readings(stored: Sweep, patience: float) -> tuple[list[TrialReading], list[
     readings = reconcile([*stored.read(), *trainings], patience, lambda: complaints.print(SILENT))
     trials = [each for each in readings if isinstance(each, TrialReading)]
     return trials, readings[len(trials) :]
-
-
-def _history(stored: Sweep) -> History:
-    """The history in the sweep's journal."""
-    from sweeps.folder.history import History
-
-    return History.kept_in(stored.folder)
 
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
@@ -92,9 +81,10 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
 def job_lines(sweep: Sweep, patience: float) -> list[str]:
     """A line for each job that carries the sweep out, as far as Slurm says how it stands."""
     from launcher.slurm.own_jobs import live_job
+    from sweeps.folder.history import History
     from sweeps.folder.submission import read_submission
 
-    lines, history = list[str](), _history(sweep)
+    lines, history = list[str](), History.kept_in(sweep.folder)
     with suppress(UsageError, OSError):  # of a sweep that is another's nothing can be written down
         if live := live_job(sweep.folder.allocation, patience):
             nodes = f" on {live.state.nodes}" if live.state.nodes else ""
