@@ -13,7 +13,7 @@ from cli.output.progress import PlainProgress, SweepUnderWay
 from launcher.command_trainer.seat import without_seat
 from launcher.control.loop import go_on
 from launcher.control.rules import SweepStep
-from launcher.controller import submit_controller, sweep_of, take_up
+from launcher.controller import submit_controller, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.own_jobs import requeue
@@ -31,7 +31,7 @@ def run_in_slurm(folder: str) -> None:
     if own_submission(JobFolder(folder)) is None:
         return
     _forget_own_job()
-    sweep_folder = sweep_of(Path(folder))
+    sweep_folder = SweepFolder(Path(folder).parent)
     # A person's order that comes while the report is written clears the end of the sweep: nobody else looks at it.
     while _carry_out(sweep_folder) and not (left := History.kept_in(sweep_folder)).finished and not left.is_cancelled:
         print("Orders have come meanwhile.", flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from conf.compose.load import Composition, compose
 from conf.compose.settings import ControllerSpec, Settings
@@ -159,8 +158,3 @@ def _settings_of_one_task(slurm: SlurmSpec, controller: ControllerSpec) -> Slurm
         "srun_args": (),
     }
     return slurm.outside_container().model_copy(update=changes)
-
-
-def sweep_of(controller: Path) -> SweepFolder:
-    """The sweep that a controller's folder belongs to."""
-    return SweepFolder(controller.parent)

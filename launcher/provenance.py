@@ -121,7 +121,8 @@ def remove_secrets(patch: str) -> str:
     """A patch without files that hold secrets by their names, and with `***` for values that are ones by theirs."""
     files = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
     kept = [file for file in files if not any(map(SECRET_FILES.search, file.partition("\n")[0].split()))]
-    return "".join(SECRET_LINE.sub(rf"\1{HIDDEN}", hide_credentials(line)) for file in kept for line in _lines(file))
+    lines = (line for file in kept for line in file.splitlines(keepends=True))
+    return "".join(SECRET_LINE.sub(rf"\1{HIDDEN}", hide_credentials(line)) for line in lines)
 
 
 def _changes(place: Path) -> dict[str, Any]:
@@ -154,10 +155,6 @@ def _packages() -> dict[str, str]:
 def _text_of(content: Mapping[str, object]) -> str:
     """JSON, with a question mark for every byte of a variable or a word that is no UTF-8."""
     return json.dumps(content, indent=1, ensure_ascii=False).encode(errors="replace").decode()
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
 
 
 def _tool_output(*command: str) -> str:

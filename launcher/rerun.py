@@ -81,7 +81,8 @@ class Rerun:
         yield from (f"export {name}={shlex.quote(value)}" for name, value in self.variables.items())
         yield f"export PYTHONPATH={shlex.quote(str(self.code))} PYTHONSAFEPATH=1"
         if self.slurm is None:
-            yield self._python(sys.executable, "from launcher.job import run_on_this_machine as run", "(), None")
+            program = f"from launcher.job import run_on_this_machine as run; run({str(self.folder.path)!r}, (), None)"
+            yield f"{shlex.quote(sys.executable)} -c {shlex.quote(program)}"
         else:
             yield from self.slurm.setup
             yield from (f"export {name}={shlex.quote(value)}" for name, value in self.slurm.environment.items())
@@ -106,10 +107,6 @@ class Rerun:
             "from launcher.command_trainer.job import run_as_task as run; from train_core.trial_folder import Attempt"
         )
         return f"from pathlib import Path; {imports}; run({folder}, Attempt(1, 0))"
-
-    def _python(self, python: str, imports: str, more: str) -> str:
-        program = f"{imports}; run({str(self.folder.path)!r}, {more})"
-        return f"{shlex.quote(python)} -c {shlex.quote(program)}"
 
     def _prepare(self) -> None:
         # A fresh folder: mkdir fails where somebody else has taken the name meanwhile.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from conf.plan.experiment import Experiment
@@ -33,13 +32,6 @@ def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
     for trial in trials:
         groups.setdefault(shape_of(trial.planned), []).append(trial)
     return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].devices_per_node)))
-
-
-def split(trials: Sequence[Trial], max_array_size: int) -> list[list[Trial]]:
-    """Consecutive parts of at most `max_array_size` trials: Slurm's MaxArraySize is one more than the highest index."""
-    remaining = iter(trials)
-    # The first empty part ends the iteration.
-    return list(iter(lambda: list(islice(remaining, max_array_size)), []))
 
 
 def devices_charged(experiment: Experiment, slurm: SlurmSpec) -> int:
@@ -73,7 +65,8 @@ class JobArray(NamedTuple):
     trials: list[Trial]
 
     def parts(self, size: int) -> list[JobArray]:
-        return [self._replace(trials=part) for part in split(self.trials, size)]
+        """Arrays of as many consecutive trials: Slurm's MaxArraySize is one more than the highest index."""
+        return [self._replace(trials=self.trials[first : first + size]) for first in range(0, len(self.trials), size)]
 
 
 def job_arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: Mapping[str, tuple[str, ...]]) -> list[JobArray]:

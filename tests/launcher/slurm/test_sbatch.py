@@ -12,7 +12,7 @@ import pytest
 from conf.errors import ConfigError, UsageError
 from conf.types.schema import Value
 from launcher.controller import submit_controller
-from launcher.slurm.resources import by_shape, device_hours, devices_charged, max_array_size, split
+from launcher.slurm.resources import JobArray, by_shape, device_hours, devices_charged, max_array_size
 from launcher.slurm.sbatch import python_command
 from launcher.sweep import submit
 from sweeps.folder.submission import shape_of
@@ -163,7 +163,8 @@ def test_trials_of_one_shape_share_an_array_and_small_jobs_come_first(record_of:
     record = record_of([LAYOUTS[2], *LAYOUTS[:2]], *GPU)
     groups = by_shape(record.trials)
     assert [(str(shape), len(trials)) for shape, trials in groups.items()] == [("1 x 8", 2), ("2 x 8", 1)]
-    assert [len(part) for part in split([*record.trials] * 3, 4)] == [4, 4, 1]
+    array = JobArray(next(iter(groups)), (), False, [*record.trials] * 3)
+    assert [len(part.trials) for part in array.parts(4)] == [4, 4, 1]
 
 
 def test_device_hours_count_whole_nodes_where_nodes_are_taken_whole(record_of: RecordOf, slurm_of: SlurmOf) -> None:
