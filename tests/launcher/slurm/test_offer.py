@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +20,9 @@ old|down|infinite|7|32|gpu:8
 
 
 @pytest.fixture
-def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[NodeKind]:
+def kinds(tools: Callable[..., None]) -> list[NodeKind]:
     """Kinds of the nodes of a site whose sinfo prints the text above."""
-    tool = tmp_path / "sinfo"
-    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{SINFO}END\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tools(sinfo=f"cat <<'END'\n{SINFO}END")
     return node_kinds()
 
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
 from tests.conftest import RecordOf
-
-
-def fake_nvidia_smi(folder: Path, count: int) -> None:
-    """The real tool needs a driver; this one answers `-L` as it does."""
-    tool = folder / "nvidia-smi"
-    lines = "\n".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})" for n in range(count))
-    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
-    tool.chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +26,11 @@ def fake_nvidia_smi(folder: Path, count: int) -> None:
     ],
 )
 def test_devices_are_those_that_are_present_and_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], visible: int
+    tools: Callable[..., None], environment: dict[str, str], visible: int
 ) -> None:
-    fake_nvidia_smi(tmp_path, 4)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    """The real tool needs a driver; this one answers `-L` as it does."""
+    lines = "\n".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})" for n in range(4))
+    tools(**{"nvidia-smi": f"cat <<'END'\n{lines}\nEND"})
     assert count_devices(environment) == visible
 
 

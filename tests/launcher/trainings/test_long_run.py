@@ -206,7 +206,7 @@ def test_wrong_requests_are_one_message(started: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
-    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_submission: Callable[..., Submission]
+    started: Any, tools: Callable[..., None], slurm_submission: Callable[..., Submission]
 ) -> None:
     folder, record = started
     run = long_run(folder, Overrides.parse([STEPS]), None)
@@ -217,10 +217,7 @@ def test_a_folder_has_one_trainer_whether_here_or_in_slurm(
         keep_others_out(run.folder),
     ):
         assert job is None
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho '12|RUNNING|N/A||trisweep-train-1a2b|'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    tools(squeue="echo '12|RUNNING|N/A||trisweep-train-1a2b|'")
     write_submission(run.folder, slurm_submission("12", job_name="trisweep-train-1a2b"))
     with keep_others_out(run.folder) as job:
         assert job is not None
