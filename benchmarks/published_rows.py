@@ -6,55 +6,29 @@ Its `set` column says which validation a row belongs to; rows that were only rec
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
+from conf.grouped import grouped
 from results.score import RowComparison, comparison
 from sweeps.table.file import read_table
 from sweeps.table.prices import PricedRow, price
 
-Item = TypeVar("Item")
 PUBLISHED = Path(__file__).with_name("published.csv")
 FRONTIER_SCALING = Path(__file__).with_name("frontier_scaling.csv")
 
 
-@dataclass(frozen=True)
-class RowSet:
-    """The rows of one validation set, in the order of the file."""
+def row_sets(path: Path = PUBLISHED, column: str = "set") -> dict[str, list[PricedRow]]:
+    """The rows of a table by what they say in `column`, those of each in the order of the file."""
+    return grouped(price(read_table(path).records), lambda row: row.record.row[column])
 
-    priced: tuple[PricedRow, ...]
 
-    @cached_property
-    def comparisons(self) -> list[RowComparison]:
-        return [one for one in map(comparison, self.priced) if one is not None]
-
-    def sweeps(self) -> dict[str, list[RowComparison]]:
-        """The rows that hold measurements, by the sweep of the source that they belong to."""
-        return _groups_of(self.comparisons, sweep_of)
-
-    def tables(self) -> dict[str, RowSet]:
-        """The rows by the source's table."""
-        found = _groups_of(self.priced, lambda row: re.split(r": |/", row.record.row["table"])[-1])
-        return {name: RowSet(tuple(rows)) for name, rows in found.items()}
+def compared_rows(priced: Iterable[PricedRow]) -> list[RowComparison]:
+    """Those of the rows that were priced and hold measurements."""
+    return [one for one in map(comparison, priced) if one is not None]
 
 
 def sweep_of(compared: RowComparison) -> str:
     """The sweep of the source that a row belongs to: the section that its notes name, else its table."""
     section = re.search(r'section "([^"]+)"', compared.row["notes"])
     return section.group(1) if section else compared.row["table"]
-
-
-def row_sets(path: Path = PUBLISHED, column: str = "set") -> dict[str, RowSet]:
-    """The rows of a table by what they say in `column`."""
-    found = _groups_of(price(read_table(path).records), lambda row: row.record.row[column])
-    return {name: RowSet(tuple(rows)) for name, rows in found.items()}
-
-
-def _groups_of(items: Iterable[Item], name_of: Callable[[Item], str]) -> dict[str, list[Item]]:
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        groups.setdefault(name_of(item), []).append(item)
-    return groups

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeVar
 
 from benchmarks.left_out import LeftOutRow
 from benchmarks.measured_rows import MeasuredRow, table_of
+from benchmarks.published_rows import compared_rows
+from conf.grouped import grouped
 from results.accuracy import spearman
-from results.score import RowComparison, comparison, constant_error, score
+from results.score import RowComparison, constant_error, score
 from sweeps.table.prices import PricedRow
 
-Item = TypeVar("Item")
-Name = TypeVar("Name")
 FEWEST_TO_CHOOSE_FROM = 4
 
 
@@ -90,13 +89,13 @@ def table_results(rows: Iterable[MeasuredRow], left_out: Iterable[LeftOutRow]) -
     """Every table, in the order of its first row. Rows that were not left out yet are not in it."""
     by_place = {each.place: each for each in left_out}
     tested = [TestedRow(row, by_place[row.place]) for row in rows if row.place in by_place]
-    return [TableResult(name, tuple(of)) for name, of in _groups_of(tested, lambda each: each.row.table).items()]
+    return [TableResult(name, tuple(of)) for name, of in grouped(tested, lambda each: each.row.table).items()]
 
 
 def memory_results(priced: Iterable[PricedRow]) -> list[MemoryResult]:
     """Every table that says something about memory."""
-    compared = [found for found in map(comparison, priced) if found is not None]
-    results = [_memory_result(name, of) for name, of in _groups_of(compared, lambda one: table_of(one.row)).items()]
+    of_tables = grouped(compared_rows(priced), lambda one: table_of(one.row))
+    results = [_memory_result(name, of) for name, of in of_tables.items()]
     return [each for each in results if each.num_figures or (each.fits_right or 0.0) < 1.0]
 
 
@@ -113,16 +112,9 @@ def _choices(rows: Sequence[TestedRow]) -> list[list[TestedRow]]:
         model = setup.model.model_copy(update={"vocab_size": 1})  # is padded for the tensor size
         return each.row.series, model, setup.parallel.world_size, setup.batch.global_batch_size
 
-    return [choice for choice in _groups_of(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
+    return [choice for choice in grouped(rows, job).values() if len(choice) >= FEWEST_TO_CHOOSE_FROM]
 
 
 def _regret(choice: Sequence[TestedRow]) -> float:
     chosen = min(choice, key=lambda each: each.without.left_out_s)
     return chosen.row.seconds / min(each.row.seconds for each in choice) - 1
-
-
-def _groups_of(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[Name, list[Item]]:
-    groups: dict[Name, list[Item]] = {}
-    for item in items:
-        groups.setdefault(name_of(item), []).append(item)
-    return groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,13 +12,14 @@ from benchmarks.forward import SECOND, forward_results
 from benchmarks.left_out import LEFT_OUT, LeftOutRow
 from benchmarks.level_results import LEVEL_RESULTS, LevelResult
 from benchmarks.measured_rows import measured_rows, published_rows
-from benchmarks.published_rows import FRONTIER_SCALING, RowSet, row_sets
+from benchmarks.published_rows import FRONTIER_SCALING, compared_rows, row_sets
 from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
 from benchmarks.table_results import MemoryResult, TableResult, memory_results, table_results
 from benchmarks.target import Target, at_least, at_most, figure, within
+from conf.grouped import grouped
 from conf.units import TERA
-from results.score import comparison, score
-from sweeps.table.prices import PricedRow, RowPrediction
+from results.score import score
+from sweeps.table.prices import PricedRow
 
 PERCENT = " %"
 LEFT_OUT_LIMITS = {  # percent that the mean error of a table is to stay below, by constants fitted without it
@@ -68,13 +69,14 @@ def validation() -> Validation:
     calibrations = tuple(read_rows(CALIBRATED, ReplayedCalibration))
     left_places = {each.place for each in left_out}
     tables, memories = table_results(rows, left_out), memory_results(priced.values())
+    sets = grouped(priced.values(), lambda row: row.record.row["set"])
     levels = (*read_rows(LEVEL_RESULTS, LevelResult), *forward_results())
     targets = [
         *_step_targets(tables),
         *_coverage_targets(levels),
         *_calibration_targets(calibrations),
-        *_memory_targets(memories, priced.values()),
-        *_frontier_targets(),
+        *_memory_targets(memories, sets),
+        *_frontier_targets(sets["frontier-headline"]),
         _priced_target(priced),
     ]
     return Validation(
@@ -150,12 +152,12 @@ def median_gain(found: Sequence[ReplayedCalibration], chosen: str = "told") -> f
     return median(after / before for before, after in errors if before > 0) if errors else None
 
 
-def _memory_targets(memories: Sequence[MemoryResult], priced: Iterable[PricedRow]) -> list[Target]:
-    figures, rows = sum(each.num_figures for each in memories), list(priced)
+def _memory_targets(memories: Sequence[MemoryResult], sets: Mapping[str, Sequence[PricedRow]]) -> list[Target]:
+    figures = sum(each.num_figures for each in memories)
     error = sum((each.error or 0.0) * each.num_figures for each in memories) / max(figures, 1)
-    scored = score([found for found in map(comparison, rows) if found is not None])
+    scored = score(compared_rows(row for rows in sets.values() for row in rows))
     b200 = next((each for each in memories if each.name == "SimuMax dense, 8 B200"), None)
-    frontier = score(row_sets()["frontier-memory"].comparisons)
+    frontier = score(compared_rows(sets["frontier-memory"]))
     return [
         at_most(f"memory: mean error of {figures} figures", 5, 100 * error, PERCENT),
         at_least(f"memory: fits or not, right of {scored.num_fits}", 98, _percent(scored.fits_right), PERCENT),
@@ -164,14 +166,14 @@ def _memory_targets(memories: Sequence[MemoryResult], priced: Iterable[PricedRow
     ]
 
 
-def _frontier_targets() -> list[Target]:
+def _frontier_targets(headline: Sequence[PricedRow]) -> list[Target]:
     """The rates of three models and their order, and the efficiencies of four curves.
 
     Their configurations are inferred or assumed.
     """
     curves = row_sets(FRONTIER_SCALING, "curve")
     return [
-        *_frontier_rate_targets(row_sets()["frontier-headline"]),
+        *_frontier_rate_targets(headline),
         *(
             within(f"Frontier {name} scaling (assumed batch)", SCALING_PERCENT[name], 3, _efficiency(rows), " %")
             for name, rows in curves.items()
@@ -180,9 +182,9 @@ def _frontier_targets() -> list[Target]:
     ]
 
 
-def _frontier_rate_targets(rows: RowSet) -> list[Target]:
-    rates = {one.row["model"].removeprefix("GPT-"): _rate(one.prediction) / TERA for one in rows.comparisons}
-    published = [float(one.row["tflops_per_gpu"]) for one in rows.comparisons]
+def _frontier_rate_targets(headline: Sequence[PricedRow]) -> list[Target]:
+    rates = {one.record.row["model"].removeprefix("GPT-"): _rate(one) / TERA for one in headline}
+    published = [float(one.record.row["tflops_per_gpu"]) for one in headline]
     order = list(rates.values()) == sorted(rates.values(), reverse=True)
     shown = " > ".join(f"{name} {rate:.1f}" for name, rate in sorted(rates.items(), key=lambda r: -r[1]))
     return [
@@ -194,16 +196,16 @@ def _frontier_rate_targets(rows: RowSet) -> list[Target]:
     ]
 
 
-def _efficiency(rows: RowSet) -> float:
+def _efficiency(rows: Sequence[PricedRow]) -> float:
     """Percent of the baseline's rate per device that the scaled point keeps."""
     # Each curve of frontier_scaling.csv has two rows in this order.
-    baseline, scaled = (_rate(row.prediction) for row in rows.priced)
+    baseline, scaled = map(_rate, rows)
     return 100 * scaled / baseline
 
 
-def _rate(prediction: RowPrediction | None) -> float:
-    assert prediction is not None, "a row of frontier_scaling.csv cannot be priced"
-    return prediction.estimate.hardware_flops_per_second_per_device
+def _rate(row: PricedRow) -> float:
+    assert row.prediction is not None, "a row on Frontier cannot be priced"
+    return row.prediction.estimate.hardware_flops_per_second_per_device
 
 
 def _priced_target(priced: dict[str, PricedRow]) -> Target:

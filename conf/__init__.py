@@ -13,6 +13,7 @@ folders         where files of groups are looked for, `trisweep.yaml` among them
 errors          errors and exit codes, those of the YAML reader in plain words
 nearest         what may have been meant by a wrong word, and right values near a wrong number
 credentials     which values are secrets, neither kept nor shown; `private_files`: who may read what is written
+grouped         items by what they have in common
 units           units and sizes that several packages spell out
 
 Nothing is imported here, so that a module that needs only an error does not have to wait for Hydra.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from conf.grouped import grouped
 from conf.types.stage_spec import TRAIN, StageSpec, earlier_stages
 from sweeps.reading import Reading, TrialReading
 from train_core.measurement import Outcome
@@ -52,11 +53,7 @@ def chain_of(point: TrialReading, readings: Mapping[str, Sequence[TrialReading]]
 
 def by_predecessor(readings: Sequence[TrialReading]) -> dict[str, list[TrialReading]]:
     """The later stages by the trial that each comes directly after."""
-    found: dict[str, list[TrialReading]] = {}
-    for each in readings:
-        if each.trial.stage:
-            found.setdefault(each.trial.after, []).append(each)
-    return found
+    return grouped((each for each in readings if each.trial.stage), lambda each: each.trial.after)
 
 
 def with_figures(readings: Sequence[TrialReading], stages: Mapping[str, StageSpec]) -> list[TrialReading]:

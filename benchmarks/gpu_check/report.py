@@ -14,6 +14,7 @@ from benchmarks.gpu_check import faults, hardware, layouts, speed
 from benchmarks.gpu_check.agreement import TOLERANCES, power
 from benchmarks.gpu_check.check import Result, Verdict
 from benchmarks.gpu_check.machine import CheckedMachine, device_lines
+from conf.grouped import grouped
 from results.report.blocks.step_terms import TERM_COLUMNS
 from results.units import gib, percent, seconds
 from train_core.whole_files import write_atomically
@@ -130,10 +131,8 @@ def _faults(results: Sequence[Result]) -> Iterator[str]:
 
 def _largest(results: Sequence[Result]) -> str:
     """The largest difference of each precision, in losses and in norms."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for result in results:
-        if "dtype" in result.figures:
-            found.setdefault(result.figures["dtype"], []).append(result.figures)
+    compared = (result.figures for result in results if "dtype" in result.figures)
+    found = grouped(compared, lambda figures: figures["dtype"])
     return "; ".join(
         f"{dtype}: {power(max(figures['loss_difference'] for figures in some))} in losses,"
         f" {power(max(figures['norm_difference'] for figures in some))} in norms"
@@ -193,13 +192,10 @@ def _terms(results: Sequence[Result]) -> Iterator[str]:
 
 def _not_passed(heading: str, results: Sequence[Result], verdict: Verdict) -> Iterator[str]:
     """Each reason once, behind all the checks that it kept from passing."""
-    names_of: dict[str, list[str]] = {}
-    for result in results:
-        if result.verdict is verdict:
-            names_of.setdefault(_cell(result.seen), []).append(result.name)
-    if names_of:
+    by_reason = grouped((each for each in results if each.verdict is verdict), lambda each: _cell(each.seen))
+    if by_reason:
         yield from (f"## {heading}", "")
-        yield from (f"- **{'; '.join(names)}**: {reason}" for reason, names in names_of.items())
+        yield from (f"- **{'; '.join(each.name for each in some)}**: {reason}" for reason, some in by_reason.items())
         yield ""
 
 

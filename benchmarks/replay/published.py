@@ -12,8 +12,8 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.measured_rows import measured_rows, published_rows
-from benchmarks.published_rows import row_sets, sweep_of
+from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
+from benchmarks.published_rows import compared_rows, row_sets, sweep_of
 from benchmarks.replay.game import Game, play
 from benchmarks.replay.ground import Ground
 from benchmarks.replay.players import Player, SearchPlayer
@@ -21,6 +21,7 @@ from benchmarks.replay.reading import ReplayedReading, replayed_reading, unplann
 from benchmarks.replay.run import as_measured
 from conf.compose.load import load
 from conf.errors import ConfigError
+from conf.grouped import grouped
 from conf.plan.experiment import Experiment, ExperimentParts
 from conf.types.schema import Value
 from results.score import RowComparison
@@ -100,20 +101,17 @@ class PublishedGround(Ground):
 
 def measured_grounds() -> list[PublishedGround]:
     """Rows of one job (model, devices, batch) that differ in their layouts alone, of sources with many such rows."""
-    jobs: dict[tuple[str, ...], list[RowComparison]] = {}
-    for each in measured_rows(published_rows()):
-        row = each.compared.row
-        job = (each.table, *(text_of(row, column) for column in ("model", "num_gpus", "global_batch")))
-        if each.table.startswith(GROUND_TABLES):
-            jobs.setdefault(job, []).append(each.compared)
-    return [ground for rows in jobs.values() if (ground := _ground_of(rows))]
+
+    def job(each: MeasuredRow) -> tuple[str, ...]:
+        return (each.table, *(text_of(each.compared.row, name) for name in ("model", "num_gpus", "global_batch")))
+
+    jobs = grouped((each for each in measured_rows(published_rows()) if each.table.startswith(GROUND_TABLES)), job)
+    return [ground for rows in jobs.values() if (ground := _ground_of([each.compared for each in rows]))]
 
 
 def sections() -> dict[str, PublishedGround]:
     """The sections of BLOOM's chronicle with enough rows, by name."""
-    by_section: dict[str, list[RowComparison]] = {}
-    for one in row_sets()["bloom"].comparisons:
-        by_section.setdefault(sweep_of(one), []).append(one)
+    by_section = grouped(compared_rows(row_sets()["bloom"]), sweep_of)
     return {name: ground for name, rows in by_section.items() if (ground := _ground_of(rows))}
 
 

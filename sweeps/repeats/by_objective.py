@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
+from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
 from sweeps.repeats.interval import RepeatSpread, t_quantile
 from sweeps.repeats.points import places_by_bounds
-from sweeps.repeats.ranking import counted_runs, disturbances, middle_of, ranking_of
+from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, ranking_of
 from sweeps.repeats.trained_length import trained_otherwise
 from sweeps.search.axes.seen_points import SEED
 from sweeps.trial import SweepRecord
@@ -192,12 +193,12 @@ def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dic
     """Group the runs by point; if time counts, disturbed runs are used only of points that have no others."""
     by_time = any(map(is_of_time, record.objective))
     disturbed = disturbances(readings) if by_time else {}
-    groups: dict[str, list[TrialReading]] = {}
-    for reading in readings:
-        if reading.performance is not None and reading.experiment is not None and not reading.trial.stage:
-            # Where nothing varies but the seed, every trial is a run of the one point.
-            name = record.labels.of(reading.trial.point, reading.experiment, leave_out=SEED) or reading.experiment.label
-            groups.setdefault(name, []).append(reading)
+
+    def name_of(reading: TrialReading) -> str:
+        # Where nothing varies but the seed, every trial is a run of the one point.
+        return record.labels.of(reading.trial.point, reading.planned, leave_out=SEED) or reading.planned.label
+
+    groups = grouped((each for each in readings if has_measured_point(each)), name_of)
     points = dict(named for name, group in groups.items() for named in _told_apart(name, group))
     runs = {name: _measured_runs(record, counted_runs(point, disturbed)) for name, point in points.items()}
     return {name: found for name, found in runs.items() if found}

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
+from conf.grouped import grouped
 from sweeps.reading import TrialReading
 from train_core.measurement import Performance
 
@@ -49,11 +50,13 @@ def measured_groups(readings: Iterable[TrialReading]) -> list[list[TrialReading]
 
     What another version of the trainer measured is another point: the difference is no noise.
     """
-    groups: dict[tuple[str, str], list[TrialReading]] = {}
-    for reading in readings:
-        if reading.performance and reading.experiment and not reading.trial.stage:
-            groups.setdefault((reading.experiment.fingerprint, reading.code), []).append(reading)
-    return list(groups.values())
+    measured = filter(has_measured_point, readings)
+    return list(grouped(measured, lambda each: (each.planned.fingerprint, each.code)).values())
+
+
+def has_measured_point(reading: TrialReading) -> bool:
+    """True if it measured a point of the sweep; a later stage is none."""
+    return bool(reading.performance and reading.experiment and not reading.trial.stage)
 
 
 def disturbances(readings: Iterable[TrialReading]) -> dict[str, str]:

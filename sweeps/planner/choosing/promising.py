@@ -14,6 +14,7 @@ from math import inf
 
 import numpy as np
 
+from conf.grouped import grouped
 from sweeps.planner.choosing.objectives import PlanObjective, objective_value
 from sweeps.planner.plans.blocks import PlanGrid, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
@@ -53,7 +54,7 @@ class Prospects:
 
     def __init__(self, spaces: Sequence[Space]) -> None:
         self.spaces = spaces
-        self._bounds = {kind: Bounds(alike) for kind, alike in _by_kind(spaces).items()}
+        self._bounds = {kind: Bounds(alike) for kind, alike in grouped(spaces, _kind).items()}
 
     def search(
         self, numbers: Sequence[int], objective: PlanObjective, top: int, longest_step_seconds: Sequence[float]
@@ -128,10 +129,3 @@ class Prospects:
 def _kind(space: Space) -> str:
     """Spaces of one cluster differ in their number of devices alone, and share what a shard takes."""
     return f"{space.setting.cluster.name} {space.global_batch_size}"
-
-
-def _by_kind(spaces: Sequence[Space]) -> dict[str, list[Space]]:
-    of_kind: dict[str, list[Space]] = {}
-    for space in spaces:
-        of_kind.setdefault(_kind(space), []).append(space)
-    return of_kind

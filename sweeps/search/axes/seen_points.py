@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from conf.compose.tree import Tree, value_at
+from conf.grouped import grouped
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective, SearchPlan
 from conf.units import TERA
@@ -54,14 +55,15 @@ def point_key(point: Mapping[str, Value]) -> PointKey:
 
 def seen_points(trials: Sequence[TrialReading], objectives: Sequence[Objective]) -> list[SeenPoint]:
     """The points of all trials that were chosen, in the order in which each was tried first."""
-    groups: dict[PointKey, list[TrialReading]] = {}
-    for reading in trials:
-        if reading.outcome is not None:
-            groups.setdefault(point_key(without_seed(reading.trial.point)), []).append(reading)
+    groups = grouped((each for each in trials if each.outcome is not None), key_without_seed)
     return [
         SeenPoint(without_seed(readings[0].trial.point), tuple(readings), _costs(readings, objectives))
         for readings in groups.values()
     ]
+
+
+def key_without_seed(reading: TrialReading) -> PointKey:
+    return point_key(without_seed(reading.trial.point))
 
 
 def without_seed(point: Mapping[str, Value]) -> Point:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from sweeps.points.objectives import LAST_PART
 from sweeps.reading import TrialReading
-from sweeps.search.axes.seen_points import PointKey, point_key, without_seed
+from sweeps.search.axes.seen_points import key_without_seed
 from sweeps.search.searcher import Pruning
 from train_core.measurement import Outcome, StepMetrics
 
@@ -91,9 +91,9 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
     if pruner == "none":
         return []
     curves = [(each.outcome, curve) for each in trials if (curve := Curve.of(each))]
-    measured = {_key(each) for each in trials if each.outcome is Outcome.COMPLETED}
+    measured = {key_without_seed(each) for each in trials if each.outcome is Outcome.COMPLETED}
     unfinished = (each for each in trials if each.num_steps_done < each.num_steps)
-    judged = {each.trial.trial_id for each in unfinished if _key(each) not in measured}
+    judged = {each.trial.trial_id for each in unfinished if key_without_seed(each) not in measured}
     running = [curve for outcome, curve in curves if outcome is Outcome.RUNNING and curve.trial_id in judged]
     if pruner == "halving":
         found = [(curve, why_not_promoted(curve, [other for _, other in curves])) for curve in running]
@@ -101,10 +101,6 @@ def prunings(pruner: Pruner, trials: Sequence[TrialReading]) -> list[Pruning]:
         ended = [curve for outcome, curve in curves if outcome is Outcome.COMPLETED]
         found = [(curve, why_below_median(curve, ended)) for curve in running]
     return [Pruning(curve.trial_id, why) for curve, why in found if why]
-
-
-def _key(reading: TrialReading) -> PointKey:
-    return point_key(without_seed(reading.trial.point))
 
 
 def why_not_promoted(curve: Curve, others: Sequence[Curve]) -> str:

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.published_rows import RowSet, row_sets
+from benchmarks.published_rows import compared_rows, row_sets
+from sweeps.table.prices import PricedRow
 from tests.train_core.costs.priced import seconds, setting_of, with_model
 
 BLOOM_LAYOUT = {"tp": "8", "pp": "6", "micro_batch": "4", "global_batch": "2048"}
+Sets = dict[str, list[PricedRow]]
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, RowSet]:
+def published() -> Sets:
     return row_sets()
 
 
-def rates(bloom: RowSet, hidden: str) -> tuple[float, float]:
+def rates(bloom: list[PricedRow], hidden: str) -> tuple[float, float]:
     """Published and predicted hardware TFLOPS per GPU of the first row of this width in BLOOM's layout of 48 nodes."""
     wanted = BLOOM_LAYOUT | {"hidden": hidden}
-    row = next(one for one in bloom.priced if wanted.items() <= one.record.row.items())
+    row = next(one for one in bloom if wanted.items() <= one.record.row.items())
     assert row.prediction is not None
     predicted = row.prediction.estimate.hardware_flops_per_second_per_device / 1e12
     return float(row.record.row["tflops_per_gpu"]), predicted
 
 
-def test_blooms_width_that_suits_its_tiles_is_predicted_a_fifth_faster_too(published: dict[str, RowSet]) -> None:
+def test_blooms_width_that_suits_its_tiles_is_predicted_a_fifth_faster_too(published: Sets) -> None:
     """14400 / 8 = 1800 = 8 x 225, and 13824 / 8 = 1728 = 64 x 27. BLOOM's authors saw 97.6 and 133.9 TFLOPS."""
     (seen_odd, odd), (seen_suitable, suitable) = (rates(published["bloom"], hidden) for hidden in ("14400", "13824"))
     assert (seen_odd, seen_suitable) == (97.55, 133.93)
@@ -47,9 +49,9 @@ def test_four_chunks_instead_of_two_gain_less_than_the_textbook_says(num_micro_b
     assert 1 < two / four < 1 + 0.95 * (textbook - 1)
 
 
-def test_frontiers_rates_fall_from_the_22b_to_the_1t_as_published(published: dict[str, RowSet]) -> None:
+def test_frontiers_rates_fall_from_the_22b_to_the_1t_as_published(published: Sets) -> None:
     """Hardware TFLOPS per GCD, on which the cluster's constants were fitted; arXiv 2312.12705, abstract."""
-    rows = published["frontier-headline"].comparisons
+    rows = compared_rows(published["frontier-headline"])
     seen = [float(row.row["tflops_per_gpu"]) for row in rows]
     predicted = [row.prediction.estimate.hardware_flops_per_second_per_device / 1e12 for row in rows]
     assert [row.row["model"] for row in rows] == ["GPT-22B", "GPT-175B", "GPT-1T"]

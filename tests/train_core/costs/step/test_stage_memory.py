@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.published_rows import RowSet, row_sets
+from benchmarks.published_rows import row_sets
+from sweeps.table.prices import PricedRow
 from tests.train_core.costs.priced import plan_of, priced, setting_of, stage_memories, with_model, with_trainer
 from train_core.costs.setting import Setting
 from train_core.costs.step.stage_memory import chunks_in_flight
@@ -190,14 +191,14 @@ def test_gaps_grow_with_activations_and_are_not_allocated() -> None:
 
 
 @pytest.fixture(scope="module")
-def frontier_log() -> RowSet:
+def frontier_log() -> list[PricedRow]:
     return row_sets()["frontier-memory"]
 
 
 @pytest.mark.slow
-def test_allocated_memory_of_every_stage_is_within_2_percent_of_the_frontier_log(frontier_log: RowSet) -> None:
+def test_allocated_memory_of_every_stage_is_within_2_percent_of_the_frontier_log(frontier_log: list[PricedRow]) -> None:
     """Published: torch's maximum on each of 16 stages, log 405287 of the study; nothing is fitted on it."""
-    rows = [(row.prediction, row.record.row) for row in frontier_log.priced if row.prediction]
+    rows = [(row.prediction, row.record.row) for row in frontier_log if row.prediction]
     assert {prediction.configuration.stage for prediction, _ in rows} == set(range(16))
     for prediction, published in rows:
         assert prediction.allocated_bytes / GIBIBYTE == pytest.approx(float(published["memory_gib"]), rel=0.02)
