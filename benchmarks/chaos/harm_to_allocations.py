@@ -37,7 +37,8 @@ def allocation_loses_a_node(bench: ChaosWorkbench) -> None:
     job_id = _allocate(bench)
     assert job_id is not None
     wait_for(bench.executions)
-    with _down(bench, [node.name for node in own_allocation({"SLURM_JOB_ID": job_id}).nodes][-1]):
+    bench.num_faults += 1
+    with bench.cluster.without(own_allocation({"SLURM_JOB_ID": job_id}).nodes[-1].name):
         wait_for(lambda: bench.executions("complete"))
     _finish(bench)
 
@@ -134,18 +135,6 @@ def _finish(bench: ChaosWorkbench) -> None:
 
 def _cluster() -> ClusterSpec:
     return compose(Overrides.parse([*OVERRIDES, *NODES])).settings.cluster
-
-
-@contextmanager
-def _down(bench: ChaosWorkbench, node: str) -> Iterator[None]:
-    """The node fails: its daemon dies, and Slurm is told that it is down."""
-    bench.harm(bench.cluster.kill, f"slurmd.{node}")
-    command("scontrol", "update", f"nodename={node}", "state=down", "reason=chaos")
-    try:
-        yield
-    finally:
-        command("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-        bench.cluster.restore()
 
 
 @contextmanager
