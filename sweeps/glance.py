@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sweeps.reading import DECIDING, Reading, TrialReading
 from sweeps.sweep import Sweep
+from sweeps.trial import change_time
 from train_core.measurement import Outcome
 
 TICK_NS = 2_000_000_000
@@ -92,13 +93,6 @@ def age_seconds(reading: Reading, now: float) -> float | None:
         return None
     begun = reading.submission.submitted
     if reading.outcome is Outcome.RUNNING:
-        begun = max(begun, _attempt_began(reading))
+        # Slurm may have started the job again, and then a rank takes the folder anew.
+        begun = max(begun, change_time(reading.folder.claim))
     return max(0.0, now - begun)
-
-
-def _attempt_began(reading: Reading) -> float:
-    """Return when Slurm last started the job, in the file system's time; 0.0 if no rank has taken the folder."""
-    try:
-        return reading.folder.claim.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -18,7 +18,7 @@ from conf.plan.knobs import label_of_point
 from conf.private_files import unreadable
 from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
 from sweeps.folder.submission import Submission, last_line, log_of, read_submission
-from sweeps.trial import Trial
+from sweeps.trial import Trial, change_time
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
@@ -336,7 +336,7 @@ class Reading:
             return ""
         # The file system's times alone are compared, as the clocks of the machines may differ.
         put_aside, newest = max((_rename_time(path), path) for path in aside)
-        alive = max(self._heartbeat or 0.0, _change_time(self.folder.submission) or 0.0)
+        alive = max(self._heartbeat or 0.0, change_time(self.folder.submission))
         if put_aside < alive:  # it was of an earlier attempt
             return ""
         return f"{name} was corrupt and is now {newest.name}; the next run measures again"
@@ -365,7 +365,7 @@ class Reading:
 
     @cached_property
     def _heartbeat(self) -> float | None:
-        return _change_time(self.folder.heartbeat) if self.folder.heartbeat.name in self._listing else None
+        return (change_time(self.folder.heartbeat) or None) if self.folder.heartbeat.name in self._listing else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,10 +424,3 @@ def _rename_time(path: Path) -> float:
         return path.stat().st_ctime
     except OSError:
         return 0.0
-
-
-def _change_time(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None

@@ -303,11 +303,7 @@ class SweepFolder:
         return renamed
 
     def time_of_plan(self) -> float:
-        """When the record was written, in the file system's time; 0.0 where that may not be seen."""
-        try:
-            return self.record.stat().st_mtime
-        except OSError:
-            return 0.0
+        return change_time(self.record)
 
     def is_own_of(self, record: SweepRecord) -> bool:
         """True if commands for the sweep work in a folder of this name, and not in one that was renamed or copied."""
@@ -342,6 +338,14 @@ class SweepFolder:
                 f"{self.record} cannot be read ({_where(error)})",
                 "Run the sweep again: it writes this file anew, with its own points; no measurement is lost.",
             ) from None
+
+
+def change_time(path: Path) -> float:
+    """When a file was last written, in the file system's time; 0.0 where that may not be seen."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _may_hold_sweep(folder: Path) -> bool:
