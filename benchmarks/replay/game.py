@@ -18,14 +18,12 @@ class Game:
         num_jobs: the number of all jobs.
         num_lost: how many of them ran out of memory.
         share: the best rate of all jobs as a share of the best candidate's.
-        ended_itself: the player saw no use in more jobs.
     """
 
     jobs_to_best: int | None
     num_jobs: int
     num_lost: int
     share: float
-    ended_itself: bool
 
     @property
     def counted_jobs(self) -> float:
@@ -42,13 +40,12 @@ def play(player: Player, ground: Ground, most_jobs: int, *, to_the_end: bool = F
     jobs_to_best: int | None = None
     num_lost, share, number = 0, 0.0, 0
     while number < most_jobs and (to_the_end or jobs_to_best is None):
-        row = player.next_row()
-        if row is None:
-            return Game(jobs_to_best, number, num_lost, share, True)
+        if (row := player.next_row()) is None:
+            break
         number += 1
         player.tell(row)
         num_lost += not ground.fits[row]
         share = max(share, ground.share_of_best(row))
         if jobs_to_best is None and share >= NEAR:
             jobs_to_best = number
-    return Game(jobs_to_best, number, num_lost, share, False)
+    return Game(jobs_to_best, number, num_lost, share)

@@ -23,13 +23,12 @@ from conf.compose.load import load
 from conf.errors import ConfigError
 from conf.grouped import grouped
 from conf.plan.experiment import Experiment, ExperimentParts
-from conf.types.schema import Value
 from results.score import RowComparison
 from sweeps.points.axes import Point
 from sweeps.search.layouts.bayes import Bayes
-from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
+from sweeps.search.layouts.candidates import ListedPoints, priced_setup
+from sweeps.search.layouts.priced import join_plans
 from sweeps.table.cells import text_of
-from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Floats
 from train_core.measurement import Measurement
 
@@ -37,25 +36,17 @@ FEWEST_ROWS = 6
 GROUND_TABLES = ("bloom", "JUPITER", "vTrain")
 
 
-class PublishedRows:
+class PublishedRows(ListedPoints):
     """The rows of one section as candidates of `search=bayes`."""
 
     def __init__(self, rows: Sequence[RowComparison]) -> None:
         parts = load(["data=synthetic"])
         by_fingerprint = {one.fingerprint: (row, one) for row in reversed(rows) if (one := _experiment(row, parts))}
         self.rows = [row for row, _ in reversed(by_fingerprint.values())]
-        self.experiments = [one for _, one in reversed(by_fingerprint.values())]
-        self.prices = join_plans([_priced_row(row) for row in self.rows])
-        self._numbers = {one.fingerprint: number for number, one in enumerate(self.experiments)}
-
-    def experiment(self, row: int) -> Experiment:
-        return self.experiments[row]
-
-    def point(self, row: int) -> dict[str, Value]:
-        return {"row": row}
-
-    def row_of(self, experiment: Experiment) -> int | None:
-        return self._numbers.get(experiment.fingerprint)
+        configurations = [row.prediction.configuration for row in self.rows]
+        prices = join_plans([priced_setup(each.setup, each.implementation) for each in configurations])
+        points: list[Point] = [{"row": number} for number in range(len(self.rows))]
+        super().__init__([one for _, one in reversed(by_fingerprint.values())], points, prices)
 
     @property
     def rates(self) -> Floats:
@@ -133,12 +124,6 @@ def _experiment(row: RowComparison, parts: ExperimentParts) -> Experiment | None
         return Experiment(**{name: getattr(setup, name) for name in type(setup).model_fields}, **others)
     except ConfigError:
         return None
-
-
-def _priced_row(row: RowComparison) -> Priced:
-    configuration = row.prediction.configuration
-    setting = setting_of(configuration.setup, configuration.implementation)
-    return price_with_slopes(setting, plan_of(configuration.setup), configuration.setup.batch.global_batch_size)
 
 
 def _without_memory(measured: Measurement) -> Measurement:

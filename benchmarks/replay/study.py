@@ -22,7 +22,7 @@ from sweeps.search.axes.seen_points import PointKey, point_key
 from sweeps.search.axes.tpe import TpeChooser
 from sweeps.trial import Trial
 from train_core.costs.counts.flops import model_flops
-from train_core.costs.estimate import plan_of, setting_of
+from train_core.costs.estimate import plans_of, setting_of
 from train_core.costs.setting import Booleans, Floats, Plans
 
 
@@ -71,8 +71,7 @@ class Study:
 
     @cached_property
     def plans(self) -> Plans:
-        columns = [plan_of(experiment) for experiment in self.experiments]
-        return Plans(**{name: np.concatenate([getattr(each, name) for each in columns]) for name in Plans.__slots__})
+        return plans_of(self.experiments)
 
     def draw(self, trial: Any) -> int | None:
         """The number of the point on which a trial of Optuna's decides; None where its values are no point."""

@@ -10,11 +10,11 @@ from conf.errors import InfeasiblePlan
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.planner.request import request
-from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, part_of
+from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, nearly_fits, part_of
 from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
 from sweeps.search.layouts.bayes import Bayes
-from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces
-from sweeps.search.layouts.priced import require_layouts_decide
+from sweeps.search.layouts.candidates import Candidates, ListedPoints, PlansOfSpaces, priced_experiment
+from sweeps.search.layouts.priced import join_plans, require_layouts_decide
 from sweeps.search.searcher import Listed, Search
 from sweeps.trial import SweepRecord
 
@@ -79,7 +79,10 @@ def _bayes(asked: Composition, points: PointSet, record: SweepRecord) -> Bayes:
 
 
 def _listed_candidates(asked: Composition, points: PointSet) -> ListedPoints:
-    return ListedPoints(make_trials(asked.tree, points, _pinned_values(asked, points)))
+    trials = make_trials(asked.tree, points, _pinned_values(asked, points))
+    fitting = [trial for trial in trials if nearly_fits(trial)]
+    prices = join_plans([priced_experiment(trial.planned) for trial in fitting])
+    return ListedPoints([trial.planned for trial in fitting], [trial.point for trial in fitting], prices)
 
 
 def _plans(asked: Composition, sizes: list[int]) -> PlansOfSpaces:

@@ -13,15 +13,16 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment, ExperimentParts
+from conf.plan.setup import Setup
 from conf.types.schema import Value
 from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
-from sweeps.points.plan import MEMORY_MARGIN, nearly_fits
+from sweeps.points.axes import Point
+from sweeps.points.plan import MEMORY_MARGIN
 from sweeps.search.layouts.priced import Priced, join_plans, price_with_slopes
-from sweeps.trial import Trial
-from train_core.costs import IMPLEMENTATIONS
+from train_core.costs import IMPLEMENTATIONS, Implementation
 from train_core.costs.estimate import plan_of, setting_of
 from train_core.costs.setting import Plans
 
@@ -106,30 +107,29 @@ class PlansOfSpaces:
 
 
 class ListedPoints:
-    """The points that a sweep's file lists, those that fit or nearly do."""
+    """Plans that somebody listed, such as the points of a sweep's file, each with its experiment and its price."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        self._trials = [trial for trial in trials if nearly_fits(trial)]
-        self.prices: Priced = join_plans([priced_experiment(trial.planned) for trial in self._trials])
+    def __init__(self, experiments: Sequence[Experiment], points: Sequence[Point], prices: Priced) -> None:
+        self.experiments, self.points, self.prices = experiments, points, prices
+        self._rows = {experiment.fingerprint: row for row, experiment in enumerate(experiments)}
 
     def experiment(self, row: int) -> Experiment | None:
-        return self._trials[row].planned
+        return self.experiments[row]
 
-    def point(self, row: int) -> dict[str, Value]:
-        return self._trials[row].point
+    def point(self, row: int) -> Point:
+        return self.points[row]
 
     def row_of(self, experiment: Experiment) -> int | None:
         return self._rows.get(experiment.fingerprint)
 
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {trial.planned.fingerprint: row for row, trial in enumerate(self._trials)}
-
 
 def priced_experiment(experiment: Experiment) -> Priced:
-    """One experiment in columns of one entry."""
-    setting = setting_of(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-    return price_with_slopes(setting, plan_of(experiment), experiment.batch.global_batch_size)
+    """One experiment in columns of one entry, as its trainer carries it out."""
+    return priced_setup(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
+
+
+def priced_setup(setup: Setup, implementation: Implementation) -> Priced:
+    return price_with_slopes(setting_of(setup, implementation), plan_of(setup), setup.batch.global_batch_size)
 
 
 def key_of(experiment: Experiment) -> PlanKey:

@@ -50,8 +50,8 @@ def test_accumulation_is_five_or_ten_at_every_point_of_the_study(ground: StudyGr
 def test_what_came_of_jobs_says_when_the_best_was_found_and_what_was_lost(ground: StudyGround) -> None:
     best, lost = int(ground.shares.argmax()), int(ground.fits.argmin())
     assert ground.shares[lost] == 0
-    assert play(Listing([lost, best]), ground, 10) == Game(2, 2, 1, 1.0, ended_itself=False)
-    assert play(Listing([lost]), ground, 10) == Game(None, 1, 1, 0.0, ended_itself=True)
+    assert play(Listing([lost, best]), ground, 10) == Game(2, 2, 1, 1.0)
+    assert play(Listing([lost]), ground, 10) == Game(None, 1, 1, 0.0)
 
 
 def test_the_sweeps_own_search_needs_fewer_jobs_than_others_and_loses_fewer(contest: Contest) -> None:

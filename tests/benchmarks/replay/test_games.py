@@ -53,7 +53,7 @@ def test_knobs_name_every_legal_plan_once(ground: SiteGround) -> None:
 
 
 def test_a_search_that_found_nothing_counts_as_infinitely_many_jobs() -> None:
-    games = [Game(jobs, 3, 0, 1.0, ended_itself=False) for jobs in (1, 2, None)]
+    games = [Game(jobs, 3, 0, 1.0) for jobs in (1, 2, None)]
     assert [game.counted_jobs for game in games] == [1, 2, np.inf]
     assert SearchStanding("some", tuple(games)).median_jobs == 2
     assert SearchStanding("some", (games[0], games[2], games[2])).median_jobs == np.inf
