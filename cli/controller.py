@@ -17,11 +17,11 @@ from launcher.controller import submit_controller, take_up
 from launcher.folder_lock import lock_folder, wait_until_free
 from launcher.job import own_submission
 from launcher.slurm.own_jobs import requeue
+from launcher.tools import without_job
 from sweeps.folder.history import History
 from sweeps.trial import SweepFolder
 from train_core.trial_folder import JobFolder
 
-KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID"})
 LOCK_SECONDS = 60.0
 """Whoever submitted this job, or its own earlier run, may still be about to leave the sweep's folder."""
 
@@ -65,8 +65,6 @@ def _carry_out(sweep_folder: SweepFolder) -> bool:
 
 def _forget_own_job() -> None:
     """Remove what the scheduler said of this job alone, such as how often it was started, from what it hands on."""
-    environment = without_seat(os.environ)
-    for name in list(os.environ):
-        of_the_job = (name.startswith("SLURM_") and name not in KEPT) or name == "PBS_JOBID"
-        if of_the_job or name not in environment:
-            del os.environ[name]
+    kept = {*without_job(without_seat(os.environ)), "SLURM_JOB_ID"} - {"PBS_JOBID"}
+    for name in os.environ.keys() - kept:
+        del os.environ[name]

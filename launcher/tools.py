@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 ANSWER_SECONDS = 20
@@ -20,6 +21,24 @@ IDS_PER_CALL = 500
 TOOLS_OF_SLURM = frozenset({"squeue", "sacct", "sinfo", "scontrol", "scancel"})
 FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 """So begin variables by which people shape what Slurm's tools show them: jobs of ours would be missing from it."""
+
+REQUEST_OF_JOB = (
+    *("SLURM_CPUS_PER_", "SLURM_GPUS", "SLURM_GRES", "SLURM_MEM_PER_", "SLURM_NPROCS", "SLURM_NTASKS"),
+    "SLURM_TRES_PER_",
+)
+"""So begin the variables in which a job's own request stands. srun would take them for options of its step."""
+
+OF_A_JOB = (
+    *REQUEST_OF_JOB,
+    *("SLURM_ARRAY_", "SLURM_CPU_BIND", "SLURM_CPU_FREQ_REQ", "SLURM_CPUS_ON_NODE", "SLURM_DIST", "SLURM_EXPORT_ENV"),
+    *("SLURM_GET_USER_ENV", "SLURM_GPU_", "SLURM_GTIDS", "SLURM_HET_", "SLURM_HINT", "SLURM_JOB", "SLURM_LAUNCH_NODE"),
+    *("SLURM_LOCALID", "SLURM_MEM_BIND", "SLURM_NNODES", "SLURM_NODE", "SLURM_OVERCOMMIT", "SLURM_PRIO_PROCESS"),
+    *("SLURM_PROCID", "SLURM_PROFILE", "SLURM_PTY_", "SLURM_RESTART_COUNT", "SLURM_SHARDS", "SLURM_SRUN_COMM_"),
+    *("SLURM_STEP", "SLURM_SUBMIT_", "SLURM_TASK", "SLURM_THREADS_PER_CORE", "SLURM_TOPOLOGY_ADDR", "SLURM_TRES_"),
+    *("SLURM_UMASK", "SLURMD_"),
+)
+"""So begin all variables in which Slurm speaks to a job of itself. Another job would take its options from them, and how
+often it was started. Those of SBATCH_ are people's own, and so are settings such as SLURM_MPI_TYPE."""
 
 FORMS = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
 """Times in full, and lists of an array's elements of any length."""
@@ -55,7 +74,7 @@ def ask(*command: str, stdin: str | None = None, seconds: float | None = ANSWER_
         return ToolResult(None, "", f"there is no {command[0]} on the PATH")
     try:
         given = None if stdin is None else stdin.encode()
-        environment = _environment_of_slurm() if command[0] in TOOLS_OF_SLURM else None
+        environment = _environment_of(command[0])
         done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False, env=environment)
     except subprocess.TimeoutExpired:
         return ToolResult(None, "", f"{command[0]} did not answer within {seconds} s")
@@ -70,5 +89,26 @@ def in_calls(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     yield from (ids[first : first + IDS_PER_CALL] for first in range(0, len(ids), IDS_PER_CALL))
 
 
-def _environment_of_slurm() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(FILTERS)} | FORMS
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what Slurm said there of the job in which this process runs, if it runs in one."""
+    # On a login node a person's own module may set some of them, for their jobs.
+    in_a_job = "SLURM_JOB_ID" in environment
+    return {name: value for name, value in environment.items() if not (in_a_job and name.startswith(OF_A_JOB))}
+
+
+@contextlib.contextmanager
+def outside_of_job() -> Iterator[None]:
+    """Hide from what is called what Slurm said of the job in which this process runs."""
+    hidden = {name: os.environ.pop(name) for name in os.environ.keys() - without_job(os.environ).keys()}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _environment_of(tool: str) -> dict[str, str]:
+    if tool == "sbatch":
+        return without_job(os.environ)
+    if tool in TOOLS_OF_SLURM:
+        return {name: value for name, value in os.environ.items() if not name.startswith(FILTERS)} | FORMS
+    return dict(os.environ)

@@ -25,21 +25,10 @@ from launcher.slurm.executor import TOKEN_BYTES, SlurmJob, words_of_task, write_
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.sbatch import gpu_request, python_command, srun_args
 from launcher.slurm.silent_jobs import DEFAULT_SETTLING_SECONDS, SETTLING_SECONDS
-from launcher.tools import ask
+from launcher.tools import REQUEST_OF_JOB, ask
 from sweeps.folder.submission import JobShape, Submission, SurroundingJob, write_submission
 from sweeps.trial import Trial
 from train_core.process.git_sha import variables_of
-
-OF_THE_JOB = (
-    "SLURM_GPUS",
-    "SLURM_GRES",
-    "SLURM_MEM_PER_",
-    "SLURM_CPUS_PER_",
-    "SLURM_NTASKS",
-    "SLURM_NPROCS",
-    "SLURM_TRES_PER_",
-)
-"""Variables in which the allocation's own request stands. srun would take them for options of the step."""
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """AMD's runtime listens to it too. ROCR_VISIBLE_DEVICES beside it would number what is left anew."""
@@ -159,7 +148,7 @@ class StepExecutor:
         return any(node.gpus for node in self.allocation.nodes)
 
     def environment(self, shape: JobShape, placement: StepPlacement) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_JOB)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(REQUEST_OF_JOB)}
         own = {**variables_of(self.code), **self.slurm.environment}
         if shape.uses_gpus and not self._slurm_hands_out_gpus:
             # Whole nodes come with all of their devices, so that nobody else keeps the trials on a node apart.

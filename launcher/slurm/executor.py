@@ -35,7 +35,7 @@ from launcher.executor import FolderWork
 from launcher.slurm.cluster import this_cluster
 from launcher.slurm.query import SlurmSilent, query_named
 from launcher.slurm.sbatch import python_command, require_plain_path, sbatch_parameters, sbatch_text
-from launcher.tools import ask
+from launcher.tools import ask, outside_of_job
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from train_core.whole_files import replacing
 
@@ -157,7 +157,8 @@ class SlurmExecutor:
         if num_folders > 1:  # a single job needs no array
             executor.parameters["map_count"] = num_folders
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the exception says
+            # submitit calls sbatch in the environment of this process, and repeats on stderr what the exception says.
+            with outside_of_job(), contextlib.redirect_stderr(io.StringIO()):
                 job = executor._submit_command(self._command(job_name))
         except (FailedJobError, FailedSubmissionError) as complaint:
             return _find_accepted_job(job_name, " ".join(str(complaint).split()) or "sbatch gave no reason")

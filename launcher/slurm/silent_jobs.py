@@ -60,6 +60,9 @@ NO_STEP = re.compile(
 """So srun says that Slurm could not run the job's step, or lost a node of it. A FAILED job that says nothing else was
 not ended by its program: as where a heterogeneous job is requeued after a node failed, and its step is still known."""
 
+REFUSED_OPTIONS = re.compile(r"^srun: fatal: .*(?:mutually exclusive|environment variables?).*", re.MULTILINE)
+"""So srun says that the options of the job's step contradict each other, as they would on every other node."""
+
 FINAL_WORDS = (Outcome.NODE_FAILED, Outcome.CANCELLED, Outcome.PREEMPTED, Outcome.TIMED_OUT)
 """Where Slurm says one of these, what ranks say is a consequence."""
 
@@ -177,6 +180,9 @@ def _failure_in_words(outcome: Outcome, cause: str, log: str, fault: Fault | Non
 def _unknown_failure(folder: JobFolder, submission: Submission, state: SlurmJobState | None, log: str) -> RankFailure:
     if state is not None and (step := NO_STEP.search(log)):
         return _failure_in_words(Outcome.NODE_FAILED, f"Slurm could not run its step ({step.group()})", log)
+    if state is not None and (refused := REFUSED_OPTIONS.search(log)):
+        cause = f"srun refused its options, and started no task ({refused.group()})"
+        return _failure_in_words(Outcome.FAILED, cause, log, Fault.INPUT)
     if state is None:
         how, fault = "Slurm no longer knows it", Fault.LOST
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,26 @@ def test_live_jobs_of_an_earlier_command_are_not_taken_off_the_trials_that_have_
     done = submit(Sweep(folder, now), slurm_of())
     assert (done.num_submitted, done.num_live, done.num_kept) == (0, 2, 3)
     assert [each.outcome for each in done.kept] == [Outcome.COMPLETED, Outcome.FAILED, Outcome.OUT_OF_MEMORY]
+
+
+def test_sbatch_is_not_told_of_the_job_in_which_the_command_is_given(
+    folder: SweepFolder,
+    record_of: RecordOf,
+    slurm_of: SlurmOf,
+    tools: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true")
+    tools(sbatch=f"env > {tmp_path}/environment; echo Submitted batch job 12")
+    own = {"SBATCH_RESERVATION": "course", "SLURM_MPI_TYPE": "pmix", "SLURM_CONF": "/etc/slurm.conf"}
+    of_the_job = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "1000", "SLURM_RESTART_COUNT": "1", "SLURM_NNODES": "2"}
+    for name, value in (own | of_the_job).items():
+        monkeypatch.setenv(name, value)
+    assert submit(Sweep(folder, record_of(seeds(2))), slurm_of()).num_submitted == 2
+    lines = (tmp_path / "environment").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines if line.startswith(("SLURM", "SBATCH")))
+    assert told == own
 
 
 @pytest.mark.usefixtures("slurm")

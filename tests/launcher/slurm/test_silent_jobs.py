@@ -80,6 +80,20 @@ def test_a_job_that_slurm_could_never_start_has_slurms_reason(silent: Silenced, 
     assert verdict(trial, submission, _parse_lines(line)["7_0"]).cause.endswith(says)
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("srun: fatal: SLURM_MEM_PER_CPU and SLURM_MEM_PER_NODE are mutually exclusive.", Fault.INPUT),
+        ("srun: fatal: Could not establish a configuration source", Fault.START),
+    ],
+)
+def test_options_that_srun_refuses_say_nothing_of_the_node(silent: Silenced, words: str, fault: Fault) -> None:
+    trial, submission = silent
+    submission.error_of(0).write_text(words)
+    measurement = verdict(trial, submission, SlurmJobState("FAILED", time.time(), nodes="node1"))
+    assert measurement.why is fault
+
+
 def test_a_ranks_own_words_beat_sruns_report_of_the_peers_it_killed(silent: Silenced) -> None:
     trial, submission = silent
     submission.error_of(0).write_text("srun: error: node1: tasks 0-2: Killed\nsrun: error: node2: task 3: Exited")
