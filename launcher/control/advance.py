@@ -138,8 +138,8 @@ class Conductor:
         found, budget = self.workplace.read_trials(self.sweep), self.rules.budget
         readings = with_figures(found, self.rules.stages.specs)
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
-        # The accounting takes its time to answer, and only a budget needs it.
-        charged = charged_times(ended) if budget.is_limited else {}
+        # Also where nothing is limited: a budget that is given later counts what the journal says of these attempts.
+        charged = charged_times(ended)
         self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
         self._write(*(entry for each in readings for entry in news(each, self.history, budget, charged.get(each.name))))
         return readings

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from conf.compose.settings import UNLIMITED_BUDGET
+from launcher.control.advance import Conductor
 from launcher.control.attempts import is_charged_still, news
 from launcher.control.budget import Budget
+from launcher.control.rules import Rules
 from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times, keep_job_records
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended
@@ -19,6 +21,8 @@ from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
+from tests.launcher.control.at_once import AtOnce
+from tests.launcher.test_run_here import make_job
 from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
@@ -77,6 +81,16 @@ def test_a_job_is_charged_until_its_last_run_is_over(
     times = charged_times([reading])
     assert times == {reading.name: charged}
     assert is_charged_still(reading, times[reading.name]) != charged.is_over
+
+
+def test_what_slurm_charges_is_written_down_before_anybody_limits_it(
+    ended: Callable[..., TrialReading], tools: Callable[..., None], sweep: Sweep
+) -> None:
+    ended(ago=1.0)
+    told = "\n".join((FIRST, LAST))
+    tools(sacct=f"printf '%s\\n' '{told}'")
+    Conductor(sweep, AtOnce(make_job()), Rules(budget=Budget(UNLIMITED_BUDGET, None, 400.0))).advance()
+    assert History.kept_in(sweep.folder).device_seconds == 12.0
 
 
 def test_accounting_that_does_not_answer_and_steps_of_an_allocation_say_nothing(
