@@ -15,6 +15,7 @@ from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.site import TOOLS, SlurmSite, read_site
 from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import best_of, node_kinds, this_cluster
+from launcher.slurm.resources import qos_of_jobs
 from launcher.slurm.texts import gpus_in, minutes
 from launcher.tools import ask
 
@@ -144,7 +145,7 @@ def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
 
 
 def _qos(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
-    """The QOS that jobs get, and its limits: the chosen one, else every one that the user's associations name.
+    """The QOS that jobs get, and its limits; the others that the user may choose say nothing of these jobs.
 
     A partition may have a QOS of its own, whose limits hold beside the job's.
     """
@@ -160,11 +161,11 @@ def _qos(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
     if slurm.qos is not None and yours and slurm.qos not in yours:
         yield SLURM.warning("QOS", f"{slurm.qos} is none of yours", f"Set slurm.qos to one of {', '.join(yours)}.")
         return
-    names = [slurm.qos] if slurm.qos else yours
-    if not names:
+    if slurm.qos is None and not yours:
         yield SLURM.skip("QOS", "the accounting does not say which are yours")
-    for name in names:
-        yield _qos_limits(name, site.qos.get(name, {}), wanted)
+        return
+    name = qos_of_jobs(slurm)
+    yield _qos_limits(name, site.qos.get(name, {}), wanted)
 
 
 def _qos_limits(name: str, facts: dict[str, str], wanted: TinyJob) -> CheckResult:

@@ -111,15 +111,28 @@ def most_jobs(slurm: SlurmSpec) -> int | None:
     # Without AccountingStorageEnforce limits stand in the books, and nobody keeps to them.
     if not this_cluster().enforces_limits:
         return None
-    associations = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={this_user()}")
-    # Where no account is named, any of the user's may be the one that Slurm takes.
-    rows = [row for row in associations if slurm.account in (None, row[0])]
+    rows = _associations(slurm)
     limits = [limit for row in rows for limit in row[3:]]
-    # Slurm calls the QOS of users who have no other one normal.
-    qos = slurm.qos or next((row[2] for row in rows if row[2]), "normal")
+    qos = _qos_of(slurm, rows)
     limits += [limit for row in _sacctmgr("qos", f"Name,{QOS_LIMITS}") if row[0] == qos for limit in row[1:]]
     # An empty cell sets no limit.
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)
+
+
+def qos_of_jobs(slurm: SlurmSpec) -> str:
+    """The QOS of jobs with these settings: the chosen one, else the user's default."""
+    return _qos_of(slurm, [] if slurm.qos else _associations(slurm))
+
+
+def _associations(slurm: SlurmSpec) -> list[list[str]]:
+    rows = _sacctmgr("assoc", "Account,QOS,DefaultQOS,MaxSubmit,GrpSubmit", f"user={this_user()}")
+    # Where no account is named, any of the user's may be the one that Slurm takes.
+    return [row for row in rows if slurm.account in (None, row[0])]
+
+
+def _qos_of(slurm: SlurmSpec, associations: Iterable[list[str]]) -> str:
+    # Slurm calls the QOS of users who have no other one normal.
+    return slurm.qos or next((row[2] for row in associations if row[2]), "normal")
 
 
 def _sacctmgr(what: str, columns: str, *where: str) -> list[list[str]]:

@@ -25,6 +25,11 @@ CONFIG = {
     "PreemptMode": "OFF",
 }
 PARTITION = "PartitionName=gpu Default=YES State=UP MaxTime=1-00:00:00 MaxNodes=UNLIMITED TotalNodes=64 PreemptMode=OFF"
+SACCTMGR = (
+    'case "$*" in *DefaultQOS*) echo "lab|debug,normal,long|normal||";; *assoc*) echo "lab||debug,normal,long";;'
+    ' *) echo "debug|00:10:00|||||"; echo "normal|12:00:00|||500||"; echo "long|7-00:00:00|||||";'
+    ' echo "part_gpu|10:00:00|||||cpu=9,node=32"; esac'
+)
 Statuses = dict[str, str]
 Examine = Callable[..., Statuses]
 
@@ -38,8 +43,7 @@ def examine(tools: Callable[..., None], tmp_path: Path) -> Examine:
             "sinfo": 'case "$*" in *%c*) echo "gpu*|up|1-00:00:00|64|64|gpu:mi250:8";; *) echo gpu:mi250:8; esac',
             "sacct": "true",
             "sbatch": "cat > /dev/null; echo 'sbatch: Job 7 to start at noon' >&2",
-            "sacctmgr": 'case "$*" in *assoc*) echo "lab||normal,long";; *) echo "normal|12:00:00|||500||";'
-            ' echo "long|7-00:00:00|||||"; echo "part_gpu|10:00:00|||||cpu=9,node=32"; esac',
+            "sacctmgr": SACCTMGR,
         } | {name: changed.pop(name) for name in ("sinfo", "sacct", "sbatch", "sacctmgr") if name in changed}
         lines = "\n".join(f"{name} = {value}" for name, value in (CONFIG | changed).items())
         scontrol = f'case "$*" in *partition*) echo "{partition}";; *) echo "{lines}"; esac'
@@ -66,6 +70,8 @@ def test_a_site_that_suits_the_settings_is_ok(examine: Examine) -> None:
         (["slurm.time_limit_minutes=2000"], {}, "time limit", "problem"),
         (["slurm.time_limit_minutes=800", "slurm.qos=normal"], {}, "QOS", "problem"),
         (["slurm.qos=none-such"], {}, "QOS", "problem"),
+        ([], {}, "QOS", "ok"),
+        ([], {"sacctmgr": SACCTMGR.replace("|normal||", "|debug||")}, "QOS", "problem"),
         (["slurm.account=other"], {}, "account", "problem"),
         (["slurm.account=other"], {"AccountingStorageEnforce": "none"}, "account", "warning"),
         (["cluster.num_nodes=128"], {}, "nodes", "warning"),
