@@ -90,14 +90,21 @@ def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
 
 
 def _cancel_allocation(sweep: Sweep, allocation: Submission) -> int:
-    """Cancel the job, with which its controller and its steps end; returns how many trials ran in it.
+    """Cancel the job, with which its controller and its steps end; returns how many trials ran in it or waited for it.
 
     Trials that are queued beside it are cancelled too.
     """
-    in_slurm = [reading.submission for reading in sweep.read() if reading.submission and reading.is_silent_in_slurm]
+    readings = sweep.read()
+    in_slurm = [reading.submission for reading in readings if reading.submission and reading.is_silent_in_slurm]
     steps = [each for each in in_slurm if each.inside and each.inside.job_name == allocation.job_name]
+    waiting = [each for each in readings if each.outcome is Outcome.PENDING and not each.submission]
     cancel_jobs([allocation])
-    return len(steps) + len(cancel_jobs([each for each in in_slurm if each not in steps]))
+    for each in waiting:
+        # They have no job of their own, of which Slurm could tell later that it was cancelled.
+        cause = f"cancelled before {allocation.job_id}, the job that was to run it, had started it"
+        verdict = without_numbers(each.planned.fingerprint, Outcome.CANCELLED, cause, time.time())
+        each.folder.write_verdict(verdict)
+    return len(steps) + len(waiting) + len(cancel_jobs([each for each in in_slurm if each not in steps]))
 
 
 def cancel_training(run: LongRun) -> str:

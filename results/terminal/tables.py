@@ -141,7 +141,9 @@ def sought_table(record: SweepRecord, results: Sequence[TrialReading]) -> Table:
 
 
 def _measured_where(readings: Sequence[TrialReading]) -> str:
-    """`Measured here`, or the cluster whose jobs measured it."""
+    """`Measured here`, or the cluster whose jobs measured it; of a sweep of which nothing has begun neither."""
+    if readings and not any(each.submission or each.performance or each.metrics for each in readings):
+        return "Nothing measured"
     clusters = dict.fromkeys(each.experiment.cluster.name for each in readings if each.is_in_slurm and each.experiment)
     return f"Measured on {', '.join(clusters)}" if clusters else "Measured here"
 

@@ -20,6 +20,7 @@ from launcher.folder_lock import lock_folder
 from launcher.state import reconcile
 from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
+from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import JobShape, Submission, write_submission
 from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
@@ -46,7 +47,7 @@ def slurm(tools: Tools, folder: SweepFolder) -> None:
     """A Slurm whose one job waits until it is cancelled, and which takes no further one."""
     ended = folder.path.parent / "cancelled"
     says = f"test -e {ended} && echo '{GONE}' || echo '{QUEUED}'"
-    tools(scontrol="echo 'ClusterName = alps'", squeue=says, sacct="true", scancel=f"touch {ended}", sbatch="exit 1")
+    tools(scontrol="echo 'ClusterName = alps'", squeue=says, sacct="exit 1", scancel=f"touch {ended}", sbatch="exit 1")
 
 
 @pytest.mark.usefixtures("slurm")
@@ -81,6 +82,21 @@ def test_what_slurm_said_before_a_cancellation_is_not_taken_for_how_it_stands(
     assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.PENDING
     assert cancel_sweep(sweep) == 1
     assert reconcile(sweep.read(), 30.0)[0].outcome is Outcome.CANCELLED
+
+
+@pytest.mark.usefixtures("slurm")
+def test_trials_that_wait_for_their_allocation_are_cancelled_with_it_and_run_again_by_the_next_command(
+    sweep: Sweep, slurm_of: SlurmOf, slurm_submission: Callable[..., Submission]
+) -> None:
+    write_submission(sweep.folder.allocation, slurm_submission("12", job_name="ours", cluster="alps"))
+    Journal(sweep.folder.journal).append(Begun(overrides=(), on_slurm=True))
+    assert cancel_sweep(sweep) == 1
+    (reading,) = reconcile(sweep.read())
+    assert (reading.outcome, "before 12" in reading.cause) == (Outcome.CANCELLED, True)
+    assert cancel_sweep(sweep) == 0
+    conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
+    conductor.begin((), on_slurm=True)
+    assert conductor.advance().waiting == (reading.name,)
 
 
 @pytest.mark.usefixtures("slurm")

@@ -103,6 +103,13 @@ def test_a_table_says_on_which_cluster_jobs_of_slurm_measured(write_sweep: Write
         assert table.title.startswith(f"Measured on {results[0].planned.cluster.name}, ranked by ")
 
 
+def test_a_table_of_a_sweep_of_which_nothing_has_begun_does_not_say_where_it_was_measured(
+    write_sweep: WriteSweep,
+) -> None:
+    folder, _ = write_sweep(PROXY_TRIALS, {})
+    assert table_of(Sweep.stored_in(folder)).title.startswith("Nothing measured, ranked by ")
+
+
 def test_an_empty_sweep_is_an_empty_table(write_sweep: WriteSweep) -> None:
     folder, record = write_sweep([])
     assert "Measured here" in shown(table_of(Sweep.stored_in(folder)), 80)
