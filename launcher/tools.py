@@ -37,8 +37,8 @@ OF_A_JOB = (
     *("SLURM_STEP", "SLURM_SUBMIT_", "SLURM_TASK", "SLURM_THREADS_PER_CORE", "SLURM_TOPOLOGY_ADDR", "SLURM_TRES_"),
     *("SLURM_UMASK", "SLURMD_"),
 )
-"""So begin all variables in which Slurm speaks to a job of itself. Another job would take its options from them, and how
-often it was started. Those of SBATCH_ are people's own, and so are settings such as SLURM_MPI_TYPE."""
+"""So begin all variables in which Slurm speaks to a job of itself. Another job would take its options from them, and
+how often it was started. Those of SBATCH_ are people's own, and so are settings such as SLURM_MPI_TYPE."""
 
 FORMS = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
 """Times in full, and lists of an array's elements of any length."""
