@@ -68,7 +68,7 @@ class Sweep(NamedTuple):
             assert before.performance is None, f"{trial.trial_id} is measured already"
             for ended in before.ended_attempts[-1:]:
                 keep_attempt(folder, ended)
-            folder.clear_results()
+            folder.clear_results(keeps_steps=not trial.planned.trainer.is_own)
             folder.submission.unlink(missing_ok=True)  # else a status in between would judge by the old job
         folder.write_trial(
             {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}

@@ -236,18 +236,22 @@ class TrialFolder(JobFolder):
         wanted = (Outcome.COMPLETED, experiment.fingerprint)
         return known if known is not None and (known.outcome, known.fingerprint) == wanted else None
 
-    def clear_results(self) -> None:
+    def clear_results(self, *, keeps_steps: bool = False) -> None:
         """Forget what an earlier attempt left, so that a new one starts clean, or goes on from its checkpoints."""
-        self.forget_progress()
+        self.forget_progress(keeps_steps=keeps_steps)
         self.forget_failures()
         for path in self.waits.glob("*"):
             path.unlink(missing_ok=True)
 
-    def forget_progress(self) -> None:
-        """Delete what ranks wrote. Metrics, timeline and traces stay where a checkpoint may go on from them."""
+    def forget_progress(self, *, keeps_steps: bool = False) -> None:
+        """Delete what ranks wrote. Metrics, timeline and traces stay where a checkpoint may go on from them.
+
+        Args:
+            keeps_steps: they stay anyway, as of another program nobody knows whether it has saved.
+        """
         self.require_current()
         of_steps = (self.metrics, *self.timeline.glob("*.json"), *self.traces.glob("*.gz"))
-        anew = () if self.checkpoints.exists() else of_steps
+        anew = () if keeps_steps or self.checkpoints.exists() else of_steps
         for path in (self.heartbeat, self.measurement, *anew):
             path.unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,6 +101,8 @@ def _run(planned: Rerun) -> Reading:
 
 def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]:
     names = dict.fromkeys([*before.metrics, *again.metrics])
+    losses, of_again = _losses(before), _losses(again)
+    common = losses.keys() & of_again.keys()  # of one that was interrupted a few steps may not be on record
     return {
         "trial_id": before.name,
         "folder": str(planned.folder.path),
@@ -110,7 +111,7 @@ def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]
         "outcome_again": again.outcome and again.outcome.value,
         "cause_again": again.cause,
         "same_code": before.code == again.code if before.code and again.code else None,
-        "same_losses": _losses(before) == _losses(again) if _losses(before) and _losses(again) else None,
+        "same_losses": all(losses[step] == of_again[step] for step in common) if common else None,
         "numbers": {name: _compared(_value(before, name), _value(again, name)) for name, _, _ in COMPARED},
         "metrics": {name: _compared(before.metrics.get(name), again.metrics.get(name)) for name in names},
     }
@@ -127,8 +128,9 @@ def _value(reading: Reading, name: str) -> float | None:
     return max(value, default=None) if isinstance(value, tuple) else value
 
 
-def _losses(reading: Reading) -> Sequence[float]:
-    return reading.performance.losses if reading.performance else ()
+def _losses(reading: Reading) -> dict[int, float]:
+    performance = reading.performance
+    return dict(zip(performance.recorded_steps, performance.losses, strict=False)) if performance else {}
 
 
 def _table(document: dict[str, Any]) -> Table:

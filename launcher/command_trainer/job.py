@@ -33,7 +33,7 @@ def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: fl
     trial = TrialFolder(folder)
     experiment = trial.read_experiment()
     with hold_lock(trial.running_lock) as lock, cancelled_by_signals():
-        trial.clear_results()
+        trial.clear_results(keeps_steps=True)
         started = time.time()
         run = ProgramRun(trial, experiment, seats_here(experiment), devices, time_limit_seconds, lock)
         failure = run.failure()
@@ -61,7 +61,7 @@ def run_as_task(folder: Path, attempt: Attempt) -> None:
     trial.failure_of(seat.first_rank).unlink(missing_ok=True)
     if seat.is_first:
         trial.claim_for_attempt()
-        trial.forget_progress()
+        trial.forget_progress(keeps_steps=True)
     started, before = time.time(), trial.read_measurement()
     if experiment.trainer.start == "once" and not seat.is_first:
         _wait_for_the_first(trial, before)

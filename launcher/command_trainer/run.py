@@ -19,7 +19,7 @@ from launcher.command_trainer.start import start_of
 from launcher.command_trainer.step_book import StepBook
 from train_core.job.failures import oom_kill_count
 from train_core.log_files import GrowingFile, last_lines, without_controls
-from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure
+from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.trial_folder import TrialFolder
 
 POLL_SECONDS = 0.1
@@ -59,6 +59,8 @@ class ProgramRun:
         self._heard = time.monotonic()
         self._done_since: float | None = None
         self._code = ""
+        # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
+        self._told_before = self.trial.read_metrics()
 
     def complete(self, started: float) -> Measurement:
         trains = self.experiment.trainer.trains
@@ -86,6 +88,7 @@ class ProgramRun:
             return rank_failure(Fault.INPUT, str(refusal), "", self.seats[0].first_rank)
         finally:
             programs.end()
+            self._read()  # what it printed meanwhile, which the next attempt may not print again
 
     def _programs(self) -> Programs:
         share = len(self.devices) // len(self.seats)
@@ -133,7 +136,17 @@ class ProgramRun:
         for line in lines:
             self.metrics.hear(line)
             for metrics in self.book.hear(line):
-                self.trial.append_metrics(metrics)
+                self._record(metrics)
+
+    def _record(self, metrics: StepMetrics) -> None:
+        """Add a step; the first of this attempt takes the place of what earlier ones told of from there on."""
+        if metrics is self.book.steps[0]:
+            self._told_before = self.trial.rewind_metrics(metrics.step - 1)
+        self.trial.append_metrics(metrics)
+
+    def _steps(self) -> list[StepMetrics]:
+        """Those of earlier attempts up to where this one went on, and its own."""
+        return list({step.step: step for step in (*self._told_before, *self.book.steps)}.values())
 
     def _read_to_the_end(self) -> None:
         """Read the lines that were written last, also on another node."""
@@ -141,7 +154,7 @@ class ProgramRun:
         while True:
             self._read()
             steps = self.experiment.training.num_steps if self.experiment.trainer.trains else 0
-            told_all = len(self.book.steps) >= steps
+            told_all = len(self._steps()) >= steps
             if told_all or time.monotonic() >= deadline:
                 break
             time.sleep(POLL_SECONDS)
@@ -149,7 +162,7 @@ class ProgramRun:
         self._hear([line for log in self._tails for line in log.last_words()])
         for metrics in self.book.close():
             if self._reads:
-                self.trial.append_metrics(metrics)
+                self._record(metrics)
 
     def _is_done_long_enough(self) -> bool:
         if self.book.is_done and self._done_since is None:
@@ -184,7 +197,7 @@ class ProgramRun:
         memory = book.memory_bytes
         if memory is None and self.experiment.cluster.device.kind == "cpu":
             memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process, in KiB
-        return performance_of(self.experiment, book.steps, book.tflops, memory)
+        return performance_of(self.experiment, self._steps(), book.tflops, memory)
 
     def _deadline_failure(self, deadline: float) -> RankFailure | None:
         if time.monotonic() > deadline:

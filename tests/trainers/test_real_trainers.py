@@ -34,12 +34,14 @@ def test_layouts_of_one_model_have_nearly_one_loss(swept: Swept) -> None:
 def test_what_was_interrupted_goes_on_from_the_trainers_own_checkpoint(swept: Swept) -> None:
     interrupted, *others = swept.readings[:-1]
     assert swept.interrupted_at < swept.trainer.num_steps
-    saved = interrupted.steps[0].step - 1
-    assert saved % swept.trainer.saved_every == 0, interrupted.steps[0]
+    assert interrupted.measurement is not None
+    began = interrupted.measurement.started
+    saved = next(metrics.step for metrics in interrupted.steps if metrics.time >= began) - 1
+    assert saved % swept.trainer.saved_every == 0
     assert swept.trainer.saved_every <= saved <= swept.interrupted_at + 1
-    assert [reading.steps[0].step for reading in others] == [1, 1]
+    assert [reading.steps[0].step for reading in (interrupted, *others)] == [1, 1, 1]
     assert interrupted.performance is not None
-    assert interrupted.performance.unrecorded_steps == tuple(range(1, saved + 1))
+    assert interrupted.performance.recorded_steps == [metrics.step for metrics in interrupted.steps]
 
 
 def test_a_model_that_is_too_large_is_out_of_memory(swept: Swept) -> None:

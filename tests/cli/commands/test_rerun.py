@@ -6,10 +6,13 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from cli.commands.rerun import _document
 from tests.cli.conftest import Command
+from tests.results.conftest import performance
 
 
 @pytest.fixture
@@ -43,6 +46,22 @@ def test_the_printed_commands_name_code_and_configuration_and_run_nothing(copy: 
     assert "run_on_this_machine" in done.stdout
     checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("steps", "losses", "same"),
+    [((1, 2, 4), (3.0, 2.5, 2.0), True), ((1, 2, 4), (3.0, 2.5, 2.1), False), ((), (), None)],
+    ids=["the same", "another last loss", "no loss"],
+)
+def test_losses_are_compared_of_the_steps_that_both_have_on_record(
+    steps: tuple[int, ...], losses: tuple[float, ...], same: bool | None
+) -> None:
+    unrecorded = tuple(step for step in (1, 2, 3, 4) if step not in steps)
+    whole, interrupted = (
+        Mock(performance=performance(1.0, losses=each, unrecorded_steps=lacking), metrics={})
+        for each, lacking in (((3.0, 2.5, 2.2, 2.0), ()), (losses, unrecorded))
+    )
+    assert _document(interrupted, whole, Mock())["same_losses"] is same
 
 
 def test_a_trial_that_never_ran_is_refused(copy: Path, trisweep: Command) -> None:

@@ -52,6 +52,31 @@ def test_flops_are_counted_by_our_formula_and_the_programs_own_figure_is_kept_be
     assert performance.tflops_as_printed == 103
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        ("1:4.5 2:4", "3:3.5 4:3", "1:4.5 2:4 3:3.5 4:3"),
+        ("1:4.5 2:4 3:9", "3:3.5 4:3", "1:4.5 2:4 3:3.5 4:3"),
+        ("1:9 2:9 3:9", "1:4.5 2:4", "1:4.5 2:4"),
+        ("1:4.5 2:4 3:3.5 4:3", "", "1:4.5 2:4 3:3.5 4:3"),
+        ("1:4.5 2:4", "4:3", "1:4.5 2:4 4:3"),
+    ],
+    ids=["goes on", "goes on from an earlier step", "begins anew", "had ended", "saved more than was read"],
+)
+def test_a_program_that_goes_on_from_its_own_checkpoint_is_measured_over_all_its_steps(
+    make_trial: MakeTrial, first: str, then: str, told: str
+) -> None:
+    prints = "print(*(f'step {each[0]} loss {each[2:]} time 1 s' for each in %r.split()), sep='\\n', flush=True)\n"
+    trial = make_trial(prints % first + "raise SystemExit(1)")
+    assert run_here(trial.path).outcome is Outcome.FAILED
+    make_trial(prints % then)
+    performance = run_here(trial.path).performance
+    assert performance is not None
+    known = list(zip(performance.recorded_steps, performance.losses, strict=True))
+    assert known == [(metrics.step, metrics.loss) for metrics in trial.read_metrics()]
+    assert " ".join(f"{step}:{loss:g}" for step, loss in known) == told
+
+
 def started(folder: Path) -> subprocess.Popen[bytes]:
     """The job's own process, as the launcher would start it."""
     code = "import sys; from launcher.job import run_on_this_machine; run_on_this_machine(sys.argv[1], (), None)"
