@@ -19,6 +19,16 @@ def points_of(readings: Sequence[TrialReading]) -> list[TrialReading]:
     return [each for each in readings if not each.trial.stage]
 
 
+def points_of_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """The points of the present configuration that were tried or are to be, whichever command asked for them."""
+    return [each for each in points_of(readings) if each.trial.role != "kept" and each.outcome is not None]
+
+
+def first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
+    """The first measurement of each of them at each of its seeds, which is all that a search learns from."""
+    return [each for each in points_of_configuration(readings) if not each.trial.repeat]
+
+
 def in_chains(readings: Sequence[AnyReading]) -> list[AnyReading]:
     """The readings, each later stage after the trial that it follows."""
     followers: dict[str, list[AnyReading]] = {}

@@ -27,7 +27,7 @@ from launcher.control.attempts import (
 from launcher.control.rules import PAUSED, Rules, SweepStep
 from launcher.control.workplace import Workplace
 from launcher.slurm.job_records import charged_times
-from sweeps.chains import with_figures
+from sweeps.chains import first_runs, points_of_configuration, with_figures
 from sweeps.folder.history import History
 from sweeps.folder.journal import Asked, Begun, Ended, Entry, Finished, Journal, Pruned
 from sweeps.reading import CANCELLED_BY_NAME, TrialReading
@@ -156,7 +156,7 @@ class Conductor:
         stages, record = self.rules.stages, self.sweep.record
         if not any(spec.best for spec in stages.specs.values()):
             return []
-        found = best_first(record, _readings_of_configuration(readings))
+        found = best_first(record, points_of_configuration(readings))
         found = [each for each in found if self._is_followed(each)]
         due = [(each.trial, name) for each in found for name in stages.after(each.trial, best=True)]
         places = {each.name: place for place, each in enumerate(found, start=1)}
@@ -195,7 +195,7 @@ class Conductor:
         """Write down which running trials the search gives up."""
         running = {each.name: each for each in readings if each.outcome is Outcome.RUNNING and is_in_flight(each)}
         if running:
-            pruned = [each for each in self.rules.search.prune(_first_runs(readings)) if each.trial_id in running]
+            pruned = [each for each in self.rules.search.prune(first_runs(readings)) if each.trial_id in running]
             keys = {name: submission_time_of(each) for name, each in running.items()}
             self._write(
                 *(
@@ -272,14 +272,14 @@ class Conductor:
             return self._waits_at[1]
         answer = self._ask_for_points(readings, count)
         if answer.finished and self.rules.rounds is not None:
-            wanted = [each for each in _readings_of_configuration(readings) if self.rules.wants(each.trial)]
+            wanted = [each for each in points_of_configuration(readings) if self.rules.wants(each.trial)]
             answer = self.rules.rounds.ask(wanted, count, answer.finished)
         self._waits_at = None if answer.proposals else (self._num_entries, answer)
         return answer
 
     def _ask_for_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
         """Ask the search for so many points, as far as the sweep may still have more."""
-        first = _first_runs(readings)
+        first = first_runs(readings)
         if self.rules.max_trials is not None:
             # Repeats do not count, as the limit is one of points.
             count = min(count, self.rules.max_trials - num_taken(first))
@@ -392,12 +392,6 @@ class Conductor:
             self.sweep = self.sweep._replace(record=self.history.complete_record(self._planned))
 
 
-def _readings_of_configuration(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """Select the points of the present configuration that were tried or are to be, whichever command asked for them."""
-    known = (each for each in readings if each.trial.role != "kept" and not each.trial.stage)
-    return [each for each in known if each.outcome is not None]
-
-
 def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:
     """Trials of the same stage after the same trial, whose configuration has changed: their results stay to be seen."""
     same = [each for each in trials if (each.after, each.stage) == (new.after, new.stage)]
@@ -407,8 +401,3 @@ def _set_aside(trials: Iterable[Trial], new: Trial) -> list[Trial]:
 def _waits_for_nobody(reading: TrialReading) -> bool:
     """True if nothing has told of an end of a trial, and none of its jobs will."""
     return reading.measurement is None and reading.outcome is Outcome.PENDING
-
-
-def _first_runs(readings: Sequence[TrialReading]) -> list[TrialReading]:
-    """Return the first measurement of each point, which is all that a search learns from."""
-    return [each for each in _readings_of_configuration(readings) if not each.trial.repeat]

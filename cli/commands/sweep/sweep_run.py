@@ -17,6 +17,7 @@ from conf.units import count_of
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Rules
 from launcher.where import SweepPlace, slurm_answers
+from sweeps.chains import first_runs
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction
 from sweeps.reading import TrialReading
@@ -87,7 +88,7 @@ def _print_why_it_ended(stored: Sweep, readings: Sequence[TrialReading], rules: 
     finished = History.kept_in(stored.folder).finished
     if finished and (is_cut_short or rules.rounds is not None or rules.max_trials is not None):
         console.print(f"The sweep has ended: {finished}.")
-        for sentence in rules.search.lessons(readings):
+        for sentence in rules.search.lessons(first_runs(readings)):
             console.print(f"  {sentence}")
 
 

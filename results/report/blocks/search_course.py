@@ -18,6 +18,7 @@ from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number, text
 from results.units import ABSENT, round_to_digits
+from sweeps.chains import first_runs
 from sweeps.folder.history import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
@@ -110,7 +111,7 @@ def _blocks(
     if sum(each.value is not None for each in course):
         yield _progress(subject.results, objectives[0])
     if len(objectives) > 1:
-        yield from _fronts(subject.results, objectives)
+        yield from _fronts(first_runs(subject.results), objectives)
     yield Paragraph(
         "An expected gain is what the search expected when it asked, over the best that it knew then; a found gain is"
         " measured, over the best of the trials before it, which may have been running still when it was asked for."
@@ -120,9 +121,10 @@ def _blocks(
 
 def sentences(subject: ReportSubject, plan: SearchPlan | None) -> list[str]:
     """Sentences on the best points, and, of layouts, on the error of the prediction."""
+    trials = first_runs(subject.results)
     if plan is not None and (plan.kind != "bayes" or len(plan.objective) > 1 or plan.objective[0] == "loss"):
-        return best_points(plan, seen_points(subject.results, plan.objective))
-    return lessons(Observer(None).observe(subject.results))
+        return best_points(plan, seen_points(trials, plan.objective))
+    return lessons(Observer(None).observe(trials))
 
 
 def _sentence_of(line: str) -> str:

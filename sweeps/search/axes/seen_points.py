@@ -104,7 +104,8 @@ def _sentences(objectives: Sequence[Objective], seen: Sequence[SeenPoint]) -> It
     if len(objectives) == 1:
         yield f"Best of {len(ended)} measured points: {_point_text(best[0], objectives)}."
         return
-    yield f"No other of {len(ended)} measured points beats these {len(best)} in {' and '.join(objectives)}:"
+    these = "this one" if len(best) == 1 else f"these {len(best)}"
+    yield f"No other of {len(ended)} measured points beats {these} in {' and '.join(objectives)}:"
     yield from (f"  {_point_text(each, objectives)}" for each in best[:MOST_SHOWN])
     if len(best) > MOST_SHOWN:
         yield f"  and {len(best) - MOST_SHOWN} more."

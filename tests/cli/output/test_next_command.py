@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal, cast
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -252,6 +253,22 @@ def test_a_sweep_that_a_limit_ended_says_which_and_not_that_nothing_is_left(
     words = " ".join(capsys.readouterr().out.split())
     assert "The sweep has ended: budget.device_hours = 1 leaves 0 device-hours." in words
     assert "Nothing to do" not in words
+
+
+def test_what_the_search_learned_is_said_of_its_points_and_not_of_stages_and_repeats(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage that trains again, and a repeat, have the point of their trial, and would be taken for its seeds."""
+    monkeypatch.setattr(sweep_run, "report_on", lambda *_: None)
+    point = next(trial for trial in PROXY_TRIALS if trial.experiment)
+    changes = ({}, {"stage": "longer", "after": point.trial_id}, {"repeat": 1}, {"role": "kept"})
+    trials = [point.model_copy(update={"trial_id": f"t{n}", **change}) for n, change in enumerate(changes)]
+    sweep = write_sweep(trials, {trial.trial_id: HOW[point.trial_id] for trial in trials})
+    Journal(sweep.folder.journal).append(Finished(because="every point that can run was tried"))
+    run = run_of(sweep, tmp_path)
+    search = Mock(lessons=lambda readings: [f"learned from {[each.name for each in readings]}"])
+    sweep_run.finish(replace(run, rules=replace(run.rules, search=search, max_trials=1)))
+    assert "learned from ['t0']" in " ".join(capsys.readouterr().out.split())
 
 
 def test_trials_that_the_command_does_not_want_are_neither_counted_nor_run_again(

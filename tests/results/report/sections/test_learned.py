@@ -11,7 +11,7 @@ from sweeps.folder.journal import Asked, Finished, Journal
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.composed import composed
-from tests.results.conftest import WriteSweep, performance, trial
+from tests.results.conftest import WriteSweep, finish, performance, trial
 from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
 from train_core.measurement import Outcome, Performance
 
@@ -81,11 +81,22 @@ def test_the_sentences_are_those_that_the_search_says_at_its_end(write_sweep: Wr
     assert "measured model TFLOPS per device" in drawn(plot)
 
 
+def test_a_repeat_is_no_seed_of_its_point(write_sweep: WriteSweep) -> None:
+    sweep = searched(write_sweep, "sweep=175b", "search=bayes", "search.objective=loss")
+    again = BASELINE.model_copy(update={"trial_id": "base-r2", "repeat": 1})
+    for each in (BASELINE, again):
+        finish(sweep.folder, each, performance(100.0, losses=(1.0,), final_loss=1.0))
+    record = sweep.record.model_copy(update={"trials": (*sweep.record.trials, again)})
+    found = section(subject_of(sweep._replace(record=record)))
+    assert found is not None
+    assert "Best of 3 measured points: the baseline (loss 1 nats per token)." in text_of(found)
+
+
 def test_a_search_for_several_objectives_draws_its_front(write_sweep: WriteSweep) -> None:
     sweep = searched(write_sweep, "sweep=175b", "search=pareto", "search.objective=[throughput,step_time]")
     found = section(subject_of(sweep))
     assert found is not None
-    assert "measured points beats these" in text_of(found)
+    assert "measured points beats this one in throughput and step_time" in text_of(found)
     _, plot = plots_of(found)
     assert [value["which"] for value in plot.spec["data"]["values"]].count("on the front") == 1
     assert "on the front" in drawn(plot)

@@ -215,6 +215,7 @@ def test_several_objectives_make_a_front_of_what_no_other_point_beats() -> None:
     axes = "+sweep.axes={parallel.world_size:[1,2,4,8],batch.micro_batch_size:[1,2]}"
     sweep = LossSweep(*BASE, axes, "search=pareto", "search.objective=[step_time,energy]")
     readings, _ = sweep.searched(20)
+    assert "measured points beats this one in step_time" in sweep.search.lessons(readings[:1])[0]
     heading, *front = sweep.search.lessons(readings)
     assert heading.startswith(f"No other of {len(readings)} measured points beats these {len(front)} in step_time and")
     assert all("step_time" in line and "J per token" in line for line in front)
