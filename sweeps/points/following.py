@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from conf.compose.load import Composition, compose, settings_of
-from conf.compose.tree import Tree, part_at, with_values
+from conf.compose.tree import Tree, has_key, part_at, with_values
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.overrides import Override, Overrides
 from conf.plan.experiment import Experiment
@@ -93,7 +93,12 @@ class Stages:
         point: dict[str, Any] = dict(before.point)
         if part_at(self._trees[place.name], "search.tokens") is not None:
             point[NUM_STEPS] = before.planned.training.num_steps
-        values = {key: value for key, value in point.items() if not any(_sets(each, key) for each in own)}
+        stated = {"trainer": spec.trainer}
+        values = {
+            key: value
+            for key, value in point.items()
+            if not (has_key(stated, key) or any(_sets(each, key) for each in own))
+        }
         if spec.command is not None:  # whatever a point says of its trainer is not said of this program
             values = {key: value for key, value in values.items() if not key.startswith("trainer.")}
         if spec.load is not None:
@@ -126,11 +131,21 @@ def _with_prediction(drafted: Trial, experiment: Experiment) -> Trial:
 def _trainer(name: str, spec: StageSpec, of_sweep: Mapping[str, Any]) -> dict[str, Any]:
     """The stage's program, or the sweep's own trainer with what the stage changes of it."""
     if spec.command is None:
-        return {**of_sweep, **spec.trainer}
+        return _merged(of_sweep, spec.trainer)
     shared = {key: of_sweep[key] for key in OF_EVERY_PROGRAM if key in of_sweep}
     metrics = spec.metrics.model_dump() if spec.metrics else None
     fixed = {"kind": "program", "name": name, "command": list(spec.command), "metrics": metrics}
     return {"start": "once", **shared, **spec.trainer, **fixed}
+
+
+def _merged(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole with what changes in it: mappings such as `flags` key by key, as overrides change them."""
+    merged = dict(whole)
+    for key, value in changes.items():
+        before = merged.get(key)
+        goes_deeper = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(before or {}, value) if goes_deeper else value
+    return merged
 
 
 def _sets(override: Override, key: str) -> bool:

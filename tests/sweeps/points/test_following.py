@@ -77,6 +77,25 @@ def test_a_training_may_begin_with_the_checkpoints_of_an_earlier_stage() -> None
     assert decay.experiment.training.num_steps == 7
 
 
+@pytest.mark.parametrize(
+    ("stage", "flags"),
+    [
+        ("trainer:{flags:{extra:1}}", {"lr": 0.1, "out": "x", "net": {"depth": 3}, "extra": 1}),
+        ("trainer:{flags:{out:y,net:{width:5}}}", {"lr": 0.1, "out": "y", "net": {"depth": 3, "width": 5}}),
+        ("trainer:{flags:{lr:0.7}}", {"lr": 0.7, "out": "x", "net": {"depth": 3}}),
+        ("overrides:['trainer.flags.out=y']", {"lr": 0.1, "out": "y", "net": {"depth": 3}}),
+    ],
+)
+def test_a_stage_that_trains_again_keeps_the_flags_of_the_sweep(stage: str, flags: dict[str, object]) -> None:
+    program = ("trainer=command", "trainer.command=[fit]", "trainer.flags={lr:1,out:x,net:{depth:3}}")
+    varied = ("sweep.axes={trainer.flags.lr:[0.1]}", "sweep.points=[]", "sweep.baseline={trainer.flags.lr:0.1}")
+    stages, record = planned(f"again:{{after:train,{stage}}}", others=(*program, *varied))
+    again = stages.draft("again", record.trials[0], FOLDER)
+    assert again.experiment is not None
+    assert again.experiment.trainer.flags == flags
+    assert again.experiment.trainer.command == ("fit",)
+
+
 def test_a_record_with_stages_is_read_as_it_was_written() -> None:
     stages, record = planned(INFER, SCORE)
     whole = record.model_copy(update={"trials": (*record.trials, *chain(stages, record)[1:])})
