@@ -84,6 +84,11 @@ class Reading:
         return self.experiment
 
     @property
+    def is_of_program(self) -> bool:
+        """True if another program than this package's trainer does the work."""
+        return self.experiment is not None and not self.experiment.trainer.is_own
+
+    @property
     def title(self) -> str:
         """The name by which people see it in tables and progress."""
         return self.name
@@ -230,7 +235,7 @@ class Reading:
     @cached_property
     def log(self) -> Path | None:
         """The log to look at first."""
-        return log_of(self.folder, self.submission, self.failing_rank)
+        return log_of(self.folder, self.submission, self.failing_rank, of_program=self.is_of_program)
 
     @property
     def last_log_line(self) -> str:

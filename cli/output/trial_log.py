@@ -22,7 +22,7 @@ POLL_SECONDS = 1.0
 
 
 def print_log(reading: Reading, rank: int | None) -> None:
-    """Print the log, and then the steps, which the trainer writes into a file of their own.
+    """Print the log, and then the steps, which this package's trainer writes into a file of their own.
 
     Raises:
         UsageError: the trial has written no log.
@@ -35,7 +35,7 @@ def print_log(reading: Reading, rank: int | None) -> None:
     _say(reading, path)
     for part in GrowingFile(path).news():
         sys.stdout.write(part)
-    for step in reading.steps:
+    for step in _steps_beside(reading):
         _print_step(step)
 
 
@@ -76,7 +76,7 @@ class _Following:
             _say(reading, path)
         for part in self._file.news() if self._file else ():
             sys.stdout.write(part)
-        for step in reading.steps:
+        for step in _steps_beside(reading):
             if step.step > self._last_step:
                 _print_step(step)
         # A job that was requeued goes on from a checkpoint, and takes some steps again.
@@ -95,6 +95,11 @@ class _Following:
         if not self._waits and reading.outcome in LIVE:
             self._waits = True
             complaints.print(f"{reading.title} is {reading.outcome} and has written no log yet.")
+
+
+def _steps_beside(reading: Reading) -> tuple[StepMetrics, ...]:
+    """The steps that the log does not hold: another program has printed its own."""
+    return () if reading.is_of_program else reading.steps
 
 
 def _has_words(path: Path) -> bool:

@@ -161,8 +161,15 @@ def write_submission(folder: JobFolder, submission: Submission) -> None:
 LOG_SUFFIXES = (".out", ".err", ".log")
 
 
-def log_of(folder: JobFolder, submission: Submission | None, failing_rank: int | None) -> Path | None:
-    """The failing rank's output if there is one, else the newest log that says something."""
+def log_of(
+    folder: JobFolder, submission: Submission | None, failing_rank: int | None, *, of_program: bool = False
+) -> Path | None:
+    """The failing rank's output if there is one, else the newest log that says something.
+
+    Args:
+        of_program: another program trains, whose words are in the logs of ranks alone. The others say how its job
+            began and ended, and come last.
+    """
     if submission and failing_rank is not None:
         for path in (folder.rank_log(failing_rank), submission.error_of(failing_rank)):
             if path.exists():
@@ -171,7 +178,8 @@ def log_of(folder: JobFolder, submission: Submission | None, failing_rank: int |
     own = [submission.output_of(0), submission.error_of(0)] if submission else []
     logs = [path for path in (*folder.logs.glob("*"), *own) if path.suffix in LOG_SUFFIXES and path.exists()]
     spoken = [path for path in logs if path.stat().st_size]
-    return max(spoken, key=lambda path: path.stat().st_mtime, default=None)
+    told = [path for path in spoken if path.name.startswith("rank-")] if of_program else []
+    return max(told or spoken, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def last_line(log: Path | None) -> str:
