@@ -13,6 +13,9 @@ from conf.types.schema import Value
 from sweeps.reading import TrialReading
 from train_core.measurement import Outcome
 
+ALL_TRIED = "every listed point was tried"
+"""Why a sweep has ended that no limit cut short. Of a part of it, the points of that part are meant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -80,7 +83,7 @@ class Listed(Search):
     """Grid and planner: every trial is in the record from the start."""
 
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
-        return Answer(finished="every listed point was tried")
+        return Answer(finished=ALL_TRIED)
 
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
         return []

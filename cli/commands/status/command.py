@@ -70,7 +70,7 @@ def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequ
     for bad in bad_nodes(trials):
         failed = f"{count_of(bad.num_trials, 'trial')} failed there, the last because {bad.cause}"
         console.print(f"No further trial is given the node {bad.name}: {failed}", markup=False)
-    for line in state_lines(stored):
+    for line in state_lines(stored, trials):
         console.print(line)
     if trainings:
         where = shown_path(trainings[0].folder.path.parent)

@@ -22,6 +22,7 @@ from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
+from sweeps.search.searcher import ALL_TRIED
 from sweeps.sweep import Sweep
 from train_core.measurement import Outcome
 
@@ -128,7 +129,7 @@ def _waits(states: Sequence[Reading]) -> list[Text]:
     return [Text(f"Waiting in Slurm: {listed}.")] if listed else []
 
 
-def state_lines(sweep: Sweep) -> list[str]:
+def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
     """The lines that a sweep's journal adds to the table of its trials; none where it was only submitted.
 
     Slurm is not asked.
@@ -140,7 +141,7 @@ def state_lines(sweep: Sweep) -> list[str]:
         lines.append("Cancelled: nothing is started until `trisweep sweep` is given again.")
     elif history.is_paused:
         lines.append("Paused: nothing new is started until `trisweep resume`.")
-    elif history.finished and history.asked:
+    elif history.finished and (history.asked or _is_cut_short(history, trials)):
         lines.append(f"Ended: {history.finished}.")
     # Until a further attempt begins, a trial's own line tells of its last end, such as that it was cancelled.
     trials = sweep.record.trials
@@ -154,3 +155,8 @@ def state_lines(sweep: Sweep) -> list[str]:
         numbers = ", ".join(map(str, journal.damaged))
         lines.append(f"{journal.path.name}: lines {numbers} cannot be read, and are passed over.")
     return lines
+
+
+def _is_cut_short(history: History, trials: Sequence[TrialReading]) -> bool:
+    """True if a limit, such as a budget's, has ended a sweep of which trials are left."""
+    return history.finished != ALL_TRIED and any(each.outcome is Outcome.PENDING for each in trials)

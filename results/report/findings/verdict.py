@@ -15,7 +15,7 @@ from results.report.findings.sought import sought_sentences, sweep_with
 from results.scaling import Scaling
 from results.scaling_study import ScalingStudy, measured_study
 from results.units import count, in_three_digits, percent, seconds, share_of_peak, significant, tflops
-from sweeps.reading import TrialReading
+from sweeps.reading import CANCELLED_BY_NAME, TrialReading
 from sweeps.repeats.points import (
     NOISY_RATIO,
     MeasuredPoint,
@@ -24,7 +24,7 @@ from sweeps.repeats.points import (
     rivals_of,
 )
 from sweeps.trial import SweepRecord
-from train_core.measurement import LIVE
+from train_core.measurement import LIVE, Outcome
 
 MOST_NAMED = 3
 
@@ -83,10 +83,22 @@ def verdict(
             f" See `trisweep status {where}`, and write this report again when some have ended."
         )
     has_failed = any(result.measurement is not None for result in results)
+    if has_failed and all(result.outcome is Outcome.CANCELLED for result in results if result.measurement is not None):
+        return SweepVerdict(_all_cancelled(results, where))
     return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"
         f" first one and run `trisweep sweep {where}{' --retry-failed' if has_failed else ''}`."
     )
+
+
+def _all_cancelled(results: Sequence[TrialReading], where: str) -> str:
+    """The sentences on a sweep of which nothing failed, but trials were cancelled, and what runs them again."""
+    causes = [result.cause for result in results if result.outcome is Outcome.CANCELLED]
+    number = f"{count_of(len(causes), 'trial')} {'was' if len(causes) == 1 else 'were'}"
+    said = f"Nothing was measured: {number} cancelled ({listed(list(dict.fromkeys(causes)), MOST_NAMED)})."
+    if all(cause == CANCELLED_BY_NAME for cause in causes):
+        return said
+    return f"{said} `trisweep sweep {where}` runs what was cancelled; raise the limit that has passed, if one has."
 
 
 def _have(number: int) -> str:

@@ -33,7 +33,7 @@ from sweeps.search.axes.seen_points import (
 )
 from sweeps.search.axes.step_pruning import prunings
 from sweeps.search.axes.tpe import TpeDraws
-from sweeps.search.searcher import Answer, Proposal, Pruning, num_taken
+from sweeps.search.searcher import ALL_TRIED, Answer, Proposal, Pruning, num_taken
 from train_core.measurement import LIVE, Outcome
 
 MOST_DRAWS = 300
@@ -88,7 +88,7 @@ class AxisSearch:
         why_last = self._why_enough(seen)
         if not why_last:
             proposals += self._new(trials, seen, count - len(proposals))
-            why_last = "every point that can run was tried" if self.spaces else "every listed point was tried"
+            why_last = "every point that can run was tried" if self.spaces else ALL_TRIED
         if not proposals and all(each.costs is not None for each in seen if each.is_in_flight):
             proposals = self._seeds(seen, is_last=True)[:count]
         return proposals, why_last

@@ -18,6 +18,7 @@ from results.report.page import plot_library
 from results.report.report import ReportPaths
 from results.report.section import head_of
 from results.table import Cell, Table
+from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
@@ -213,6 +214,21 @@ def test_when_everything_failed_it_says_so_with_the_causes(write_sweep: WriteSwe
     assert "fix the first one and run `trisweep sweep made-up --retry-failed`." in text
     assert "no space left" in text
     assert "trials/base/logs" in text
+
+
+@pytest.mark.parametrize(
+    ("cause", "again"),
+    [
+        ("budget.deadline_hours = 1 have passed", " `trisweep sweep made-up` runs what was cancelled; raise the limit"),
+        (CANCELLED_BY_NAME, ""),
+    ],
+)
+def test_when_everything_was_cancelled_nothing_is_to_be_fixed(write_sweep: WriteSweep, cause: str, again: str) -> None:
+    how = {"base": (Outcome.CANCELLED, cause), "two": (Outcome.CANCELLED, cause)}
+    sweep = write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], how)
+    said = verdict(sweep.record, sweep.read(), []).headline
+    assert said.startswith(f"Nothing was measured: 2 trials were cancelled ({cause}).{again}")
+    assert "fix the first" not in said
 
 
 def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: WriteSweep) -> None:

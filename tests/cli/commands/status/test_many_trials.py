@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from cli.commands.status import table
+from sweeps.folder.journal import Begun, Finished, Journal
+from sweeps.search.searcher import ALL_TRIED
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
@@ -56,3 +58,19 @@ def test_trials_that_are_left_out_are_named_with_the_reason(
     Console(width=200, file=file).print(table.status_table(readings, 100))
     said = " ".join(file.getvalue().split())
     assert f"7 left out Left out ({why}): seed=0, seed=1, seed=2, seed=3, seed=4 and 2 more." in said
+
+
+LATE = "budget.deadline_hours = 1 leaves 5 minutes, and the next trial could take longer"
+
+
+@pytest.mark.parametrize(
+    ("because", "is_left", "is_said"), [(LATE, True, True), (LATE, False, False), (ALL_TRIED, True, False)]
+)
+def test_a_limit_that_left_trials_is_said(
+    build_record: BuildRecord, tmp_path: Path, because: str, is_left: bool, is_said: bool
+) -> None:
+    record = build_record([{}], [])
+    trials = tuple(trial.model_copy(update={"selected": is_left}) for trial in record.trials)
+    sweep = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials}))
+    Journal(sweep.folder.journal).append(Begun(overrides=(), on_slurm=False), Finished(because=because))
+    assert table.state_lines(sweep, sweep.read()) == ([f"Ended: {because}."] if is_said else [])
