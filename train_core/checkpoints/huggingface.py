@@ -204,67 +204,48 @@ def _require_deepseek(spec: ModelSpec, experts: ExpertsSpec | None) -> None:
 def to_rows(tensors: list[Tensor], source: Source, spec: ModelSpec) -> Tensor:
     """The parameter, from its tensors there."""
     whole = torch.cat([tensor.t() if source.transposed and tensor.dim() == 2 else tensor for tensor in tensors])
-    parts, rest = _parts(source, spec, whole.size(0)), whole.shape[1:]
-    if (order := _order(source, spec, whole)) is not None:
-        return whole[order]
-    if parts is None:
-        return whole.contiguous()
-    split = torch.split(whole, [count * width * blocks for count, width, blocks in parts])
-    blocks = [
-        part.view(number, count * width, *rest) for part, (count, width, number) in zip(split, parts, strict=True)
-    ]
-    # Side by side in each block, and block below block, so that the parts take turns.
-    return torch.cat(blocks, dim=1).flatten(0, 1)
+    order = _order(source, spec, whole.size(0))
+    return whole.contiguous() if order is None else whole[order]
 
 
 def from_rows(parameter: Tensor, source: Source, spec: ModelSpec) -> list[Tensor]:
     """The tensors there, from the parameter: the reverse of `to_rows`."""
-    parts, rest = _parts(source, spec, parameter.size(0)), parameter.shape[1:]
-    # Experts are as large as each other, and so are the two matrices of an expert's first product.
-    tensors = list(parameter.chunk(len(source.names)))
-    if (order := _order(source, spec, parameter)) is not None:
-        tensors = list(parameter[order.argsort()].split(_lengths(source, spec, parameter.size(0))))
-    if parts is not None:
-        rows = [count * width for count, width, _ in parts]
-        blocks = torch.split(parameter.view(parts[0][2], -1, *rest), rows, dim=1)
-        tensors = [block.flatten(0, 1) for block in blocks]
-        tensors = tensors if len(source.names) > 1 else [torch.cat(tensors)]
+    order = _order(source, spec, parameter.size(0))
+    whole = parameter if order is None else parameter[order.argsort()]
+    tensors = whole.split(_lengths(source, spec, parameter.size(0)))
     return [(tensor.t() if source.transposed and tensor.dim() == 2 else tensor).contiguous() for tensor in tensors]
 
 
-def _order(source: Source, spec: ModelSpec, rows: Tensor) -> Tensor | None:
-    """The place there of each row here, where neighbours turn together there; None of other rows."""
-    if spec.latent_attention is None or not source.rows.endswith("in_pairs"):
+def _order(source: Source, spec: ModelSpec, num_rows: int) -> Tensor | None:
+    """The place there of each row here; None of rows in the same order."""
+    places = torch.arange(num_rows)
+    if source.rows == "same":
         return None
-    num_blocks = spec.num_attention_heads if source.rows == "heads_end_in_pairs" else 1
-    places = torch.arange(rows.size(0), device=rows.device).view(num_blocks, -1)
-    size = spec.latent_attention.rotary_head_size
-    plain, ends = places.split([places.size(1) - size, size], 1)
-    return torch.cat((plain, ends[:, ::2], ends[:, 1::2]), 1).flatten()
+    if source.rows.endswith("in_pairs"):  # neighbours turn together there
+        assert spec.latent_attention is not None
+        heads = places.view(spec.num_attention_heads if source.rows == "heads_end_in_pairs" else 1, -1)
+        size = spec.latent_attention.rotary_head_size
+        plain, ends = heads.split([heads.size(1) - size, size], 1)
+        return torch.cat((plain, ends[:, ::2], ends[:, 1::2]), 1).flatten()
+    if source.rows == "groups":  # of query heads, one key head and one value head
+        num_blocks, lengths = spec.num_query_groups, [spec.query_size, spec.key_value_size, spec.key_value_size]
+    else:  # the gate and the input, of the layer's feed-forward network or of the shared expert
+        width = num_rows // 2
+        num_blocks, lengths = width // gate_block_size(spec, width), [width, width]
+    # Parts that follow one another there take turns block by block here.
+    return torch.cat([part.view(num_blocks, -1) for part in places.split(lengths)], 1).flatten()
 
 
 def _lengths(source: Source, spec: ModelSpec, num_rows: int) -> list[int]:
-    """The rows of each tensor there: a short query's, which may be absent, and those of a short key and value."""
-    rank = 0 if spec.latent_attention is None else spec.latent_attention.query_rank or 0
-    return [num_rows] if len(source.names) == 1 else [rank, num_rows - rank]
-
-
-def _parts(source: Source, spec: ModelSpec, num_rows: int) -> list[tuple[int, int, int]] | None:
-    """The parts of the rows, which follow one another there and take turns block by block here.
-
-    Of each part: how many heads a block has, how many rows a head has, and how many blocks there are.
-
-    None where the rows have one part, and so the same order.
-    """
-    if source.rows not in ("groups", "gate"):
-        return None
-    if source.rows == "gate":
-        width = num_rows // 2  # of the layer's feed-forward network, or of the shared expert
-        size = gate_block_size(spec, width)
-        return [(1, size, width // size)] * 2
-    groups, size = spec.num_query_groups, spec.query_size // spec.num_attention_heads
-    # A group has its query heads, one key head and one value head.
-    return [(count, size, groups) for count in (spec.num_attention_heads // groups, 1, 1)]
+    """The rows of each tensor there."""
+    if source.rows == "groups" and len(source.names) > 1:
+        return [spec.query_size, spec.key_value_size, spec.key_value_size]
+    if source.rows == "end_in_pairs" and len(source.names) > 1:  # of a short query, and of a short key and value
+        assert spec.latent_attention is not None
+        rank = spec.latent_attention.query_rank or 0
+        return [rank, num_rows - rank]
+    # Experts are as large as each other, and so are the two matrices of an expert's first product.
+    return [num_rows // len(source.names)] * len(source.names)
 
 
 class Weights:
