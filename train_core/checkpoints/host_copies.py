@@ -45,8 +45,7 @@ class HostCopies:
         states = self.optimizer.states
         if self.optimizer.device.type != "cuda":
             # copy=True, or what lies on the CPU already would come back uncopied, and the next update would change it.
-            copied = views_of(states, boxes, lambda box, flat: box.of(flat).to("cpu", copy=True))
-            return pieces_of_views(copied), nothing_to_wait_for
+            return pieces_of(states, boxes, lambda box, flat: box.of(flat).to("cpu", copy=True)), nothing_to_wait_for
         return self._queue_copies(boxes)
 
     def _queue_copies(self, boxes: Sequence[list[Box]]) -> tuple[dict[str, Any], Wait]:
@@ -55,15 +54,15 @@ class HostCopies:
         # The copies come after the update that the computing stream may still have before it ...
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
-            views = self._start_copies(boxes)
+            pieces = self._start_copies(boxes)
         # Blocking, so that the thread that waits sleeps, and leaves its core to the training.
         done = torch.cuda.Event(blocking=True)
         done.record(self._stream)
         # ... and before the next update.
         self.optimizer.being_copied = done
-        return pieces_of_views(views), done.synchronize
+        return pieces, done.synchronize
 
-    def _start_copies(self, boxes: Sequence[list[Box]]) -> Views:
+    def _start_copies(self, boxes: Sequence[list[Box]]) -> dict[str, Any]:
         """Start one copy for each flat tensor, of the run in which its boxes lie; a copy for each box takes longer."""
         copies: dict[int, tuple[int, Tensor]] = {}
         for part, (state, held) in enumerate(zip(self.optimizer.states, boxes, strict=True)):
@@ -79,7 +78,7 @@ class HostCopies:
             first, copy = copies[id(flat)]
             return box._replace(start=box.start - first).of(copy)
 
-        return views_of(self.optimizer.states, boxes, view)
+        return pieces_of(self.optimizer.states, boxes, view)
 
     def _buffer(self, part: int, kind: str, size: int) -> Tensor:
         """Pinned memory, from which and into which a GPU copies by itself. To allocate it takes long, so it is kept."""
@@ -139,13 +138,21 @@ class Piece(Tensor):
         return self.boxes[index.offset]
 
 
-Views = dict[str, tuple[tuple[int, ...], dict[torch.Size, Tensor]]]
-"""By kind and the parameter's global name: its shape, and boxes of it by their offsets."""
+def pieces_of(
+    states: Sequence[AdamState], boxes: Sequence[list[Box]], view: Callable[[Box, Tensor], Tensor] = Box.of
+) -> dict[str, Any]:
+    """What torch.distributed.checkpoint reads or writes of a rank's states, by kind and the parameter's global name.
 
-
-def pieces_of(states: Sequence[AdamState], boxes: Sequence[list[Box]]) -> dict[str, Any]:
-    """The boxes of a rank's states, as views."""
-    return pieces_of_views(views_of(states, boxes, Box.of))
+    Args:
+        view: gives the elements of a box from the flat tensor that it lies in.
+    """
+    found: dict[str, tuple[tuple[int, ...], dict[torch.Size, Tensor]]] = {}
+    for state, held in zip(states, boxes, strict=True):
+        for kind, flat in state.tensors().items():
+            for box in held:
+                _, of_name = found.setdefault(f"{kind}.{box.name}", (box.shape, {}))
+                of_name[torch.Size(box.offsets)] = view(box, flat)
+    return {key: Piece.of(shape, of_name) for key, (shape, of_name) in found.items()}
 
 
 def pieces_of_whole(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -154,19 +161,3 @@ def pieces_of_whole(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         name: Piece.of(tuple(tensor.shape), {torch.Size([0] * tensor.dim()): tensor})
         for name, tensor in tensors.items()
     }
-
-
-def views_of(states: Sequence[AdamState], boxes: Sequence[list[Box]], view: Callable[[Box, Tensor], Tensor]) -> Views:
-    """The results of `view` for each box and the flat tensor that it lies in."""
-    views: Views = {}
-    for state, held in zip(states, boxes, strict=True):
-        for kind, flat in state.tensors().items():
-            for box in held:
-                _, of_name = views.setdefault(f"{kind}.{box.name}", (box.shape, {}))
-                of_name[torch.Size(box.offsets)] = view(box, flat)
-    return views
-
-
-def pieces_of_views(views: Views) -> dict[str, Any]:
-    """The dictionary that torch.distributed.checkpoint reads or writes."""
-    return {key: Piece.of(shape, of_name) for key, (shape, of_name) in views.items()}

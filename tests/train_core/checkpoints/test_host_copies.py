@@ -121,7 +121,7 @@ def test_memory_that_is_pinned_is_kept_for_the_next_save(trainer: Trainer, said:
 @pytest.mark.parametrize("zero_stage", [1, 3])
 def test_no_host_waits_for_copies_of_a_gpu(zero_stage: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(host_copies, "pinned_memory", lambda size: torch.empty(size).pin_memory())
-    monkeypatch.setattr(host_copies, "pieces_of_views", dict)  # torch cannot make a `Piece` of a fake tensor
+    monkeypatch.setattr(host_copies.Piece, "of", lambda shape, boxes: boxes)  # torch makes none of a fake tensor
     values: dict[str, Any] = {"parallel.world_size": 2, "parallel.zero_stage": zero_stage}
     experiment = experiment_on_gpus(values | {"batch.global_batch_size": 4})
     with trainer_on_gpu(experiment, 0, tmp_path) as (trainer, seen):
