@@ -51,12 +51,8 @@ class StepResult(NamedTuple):
     own_share: OwnShare | None = None
 
     @property
-    def is_update(self) -> bool:
-        """True if the step has changed the weights."""
-        return self.is_finite and not self.overflowed
-
-    @property
     def is_finite(self) -> bool:
+        """True if the step has changed the weights: where gradients overflow, their norm is not finite either."""
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
@@ -103,20 +99,18 @@ class Optimizer:
         """
         gradients = self.reduced_gradients()
         loss, gradient_norm = self._over_the_world(gradients, loss_share)
-        learning_rate = learning_rate_at(step, self.plan)
         overflowed = self.loss_scale.is_dynamic and not math.isfinite(gradient_norm)
+        result = StepResult(loss, gradient_norm, learning_rate_at(step, self.plan), overflowed)
         if overflowed:
             self.loss_scale.back_off()
-        # Where loss or norm is not finite the weights stay, so that the passes can be run again to find the origin.
-        elif math.isfinite(gradient_norm) and math.isfinite(loss):
+        elif result.is_finite:
             # One factor clips and takes the loss scale off, so that one pass over the gradients does both.
             factor = self._clip_factor(gradient_norm) / self.loss_scale.scale
-            self._update(gradients, learning_rate, factor)
+            self._update(gradients, result.learning_rate, factor)
             self.loss_scale.note_success()
-        result = StepResult(loss, gradient_norm, learning_rate, overflowed)
-        if overflowed or result.is_finite:
-            return result
-        return result._replace(own_share=self._own_share(gradients, loss_share))
+        else:  # the weights stay, so that the passes can be run again to find the origin
+            result = result._replace(own_share=self._own_share(gradients, loss_share))
+        return result
 
     def is_finite(self, loss_share: Tensor) -> bool:
         """True if loss and norm of the gradients since `Replicas.zero_gradients` are finite; updates nothing."""

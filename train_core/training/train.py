@@ -21,7 +21,7 @@ from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
 from train_core.watch.expert_load import ExpertLoads
-from train_core.watch.nonfinite import Origin, origin_of_nonfinite
+from train_core.watch.nonfinite import origin_of_nonfinite
 from train_core.watch.traces import trace_step
 
 if TYPE_CHECKING:
@@ -148,31 +148,20 @@ def _finite_step(trainer: Trainer, step: int) -> StepResult:
     loss_scale, limit = trainer.optimizer.loss_scale, trainer.experiment.watch.max_overflows
     scale = loss_scale.scale
     result = _step(trainer, step)
-    if result.overflowed and loss_scale.num_overflows_in_a_row >= limit:
-        loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
-        origin = _origin(trainer, step, result)
-        raise TrainingError(
-            f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step} with a loss scale of"
-            f" {scale:g}, {origin.words}",
-            origin.remedy or "Lower training.learning_rate, or use precision=bf16.",
-            origin.blamed,
-            suspects_device=origin.remedy is not None,
-        )
-    if not result.overflowed and not result.is_finite:
-        origin = _origin(trainer, step, result)
-        raise TrainingError(
-            f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm},"
-            f" {origin.words}",
-            origin.remedy or "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps.",
-            origin.blamed,
-            suspects_device=origin.remedy is not None,
-        )
-    return result
-
-
-def _origin(trainer: Trainer, step: int, result: StepResult) -> Origin:
+    if result.is_finite or (result.overflowed and loss_scale.num_overflows_in_a_row < limit):
+        return result
+    loss_scale.scale = scale  # the halved scale might not overflow, and the passes are run again to find the origin
     again = partial(trainer.is_finite_again, step)
-    return origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, result.own_share)
+    origin = origin_of_nonfinite(trainer.stage, trainer.mesh, trainer.masters(), again, result.own_share)
+    what = f"training diverged at step {step}: loss {result.loss}, gradient norm {result.gradient_norm}"
+    remedy = "Lower training.learning_rate or lengthen training.learning_rate_warmup_steps."
+    if result.overflowed:
+        row = f"fp16 gradients overflowed in {limit} steps in a row, the last at step {step}"
+        what = f"{row} with a loss scale of {scale:g}"
+        remedy = "Lower training.learning_rate, or use precision=bf16."
+    raise TrainingError(
+        f"{what}, {origin.words}", origin.remedy or remedy, origin.blamed, suspects_device=origin.remedy is not None
+    )
 
 
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

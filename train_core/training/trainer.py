@@ -100,7 +100,7 @@ class Trainer:
         before_update()
         with self.mesh.clock.part(OPTIMIZER):
             result = self.optimizer.step(step, share)
-            if result.is_update:
+            if result.is_finite:
                 self.router_biases.update()
             return result
 

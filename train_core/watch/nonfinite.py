@@ -83,7 +83,7 @@ def origin_of_nonfinite(
         is_finite_again: runs the passes and their sums again.
         own_share: what this rank had added to the sums when the value appeared.
     """
-    in_weights = _in_masters(masters, mesh) or _in_weights(stage, mesh)
+    in_weights = _in_weights(MASTER, masters, mesh) or _in_weights(WEIGHT, stage.named_parameters(), mesh)
     # The passes run again also after a finding, because other ranks wait in them.
     in_passes, is_finite = _in_passes(stage, mesh, is_finite_again)
     found = gather_objects((in_weights or in_passes, own_share), mesh.world)
@@ -121,17 +121,10 @@ def _passing(ranks: list[int]) -> Origin:
     return Origin(words, ranks[0] if one else None, HARDWARE_REMEDY.format(ranks=source))
 
 
-def _in_masters(masters: Iterable[tuple[str, Tensor]], mesh: Mesh) -> Finding | None:
-    for order, (name, values) in enumerate(masters):
-        if not torch.isfinite(values).all():
-            return Finding(MASTER, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
-    return None
-
-
-def _in_weights(stage: Stage, mesh: Mesh) -> Finding | None:
-    for order, (name, parameter) in enumerate(stage.named_parameters()):
-        if not torch.isfinite(_local(parameter)).all():
-            return Finding(WEIGHT, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
+def _in_weights(phase: int, named: Iterable[tuple[str, Tensor]], mesh: Mesh) -> Finding | None:
+    for order, (name, values) in enumerate(named):
+        if not torch.isfinite(_local(values)).all():
+            return Finding(phase, 0, mesh.pipeline.rank, order, mesh.world.rank, f"the weight {name}")
     return None
 
 
