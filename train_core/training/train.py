@@ -77,7 +77,7 @@ def train(
                 "Train more steps (training.num_steps), or remove the checkpoints to train anew.",
             )
         share = trainer.batches.attended_share
-        loads = ExpertLoads(experiment.model, trainer.stage, trainer.mesh, world.device, trainer.router_biases)
+        loads = ExpertLoads(experiment.model, trainer.router_biases, world.device)
         meter = Meter(experiment, world, trainer.mesh.world, stop_asked, history, done, share, loads)
         for step in range(done + 1, experiment.training.num_steps + 1):
             # Only the step itself is timed; what follows in the loop comes between steps.

@@ -11,12 +11,8 @@ import torch
 
 from conf.types.model_spec import ModelSpec
 from train_core.axes import EXPERT
-from train_core.model.mixture import MixtureOfExperts
-from train_core.model.transformer import Layer
 from train_core.optimizer.router_bias import RouterBiases, rows_of_experts, sum_over_stage
 from train_core.parallel.collectives import gather, gather_objects
-from train_core.parallel.mesh import Mesh
-from train_core.parallel.parallelize import Stage
 
 Loads = dict[int, list[float]]
 """Of every expert, by the layer's index."""
@@ -32,13 +28,11 @@ class StepLoad(NamedTuple):
 class ExpertLoads:
     """The loads of this rank's stage, step by step. All ranks of the world call it together."""
 
-    def __init__(
-        self, model: ModelSpec, stage: Stage, mesh: Mesh, device: torch.device, biases: RouterBiases | None = None
-    ) -> None:
+    def __init__(self, model: ModelSpec, biases: RouterBiases, device: torch.device) -> None:
         """`biases` are those of the stage's routers, which know a step's sums where they moved by them."""
-        self.mesh, self.device, self.biases = mesh, device, biases
-        layers = [(int(index), layer) for chunk in stage.chunks for index, layer in chunk.layers.items()]
-        self.mixtures = {index: mixture for index, layer in layers if (mixture := _mixture_of(layer)) is not None}
+        self.mesh, self.device, self.biases = biases.mesh, device, biases
+        # Their names are such as `layers.3.feed_forward`.
+        self.mixtures = {int(name.split(".")[1]): mixture for name, mixture in biases.mixtures.items()}
         self.timed: dict[int, torch.Tensor] = {}
         self.num_experts = 0 if model.experts is None else model.experts.num_experts
         self.has_capacity = model.experts is not None and model.experts.capacity_factor is not None
@@ -70,7 +64,7 @@ class ExpertLoads:
         """
         if not self.mixtures:
             return {}
-        summed = None if self.biases is None else self.biases.stage_rows
+        summed = self.biases.stage_rows
         own = [rows_of_experts(self.mixtures.values())] if summed is None else []
         if self.has_capacity:
             own.append(
@@ -89,11 +83,6 @@ class ExpertLoads:
         loads = tuple(tuple(by_layer[index]) for index in sorted(by_layer))
         is_known = self.has_capacity and self.routed > 0  # a process that goes on near the end may time no step
         return {"expert_loads": loads, "dropped_share": self.dropped / self.routed if is_known else None}
-
-
-def _mixture_of(layer: torch.nn.Module) -> MixtureOfExperts | None:
-    assert isinstance(layer, Layer)
-    return layer.feed_forward if isinstance(layer.feed_forward, MixtureOfExperts) else None
 
 
 def _loads(rows: dict[int, torch.Tensor]) -> Loads:
