@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Literal
 
 import torch
@@ -52,26 +53,16 @@ def _work(pattern: Pattern, num_bytes: int, own: tuple[Axis, list[int]] | None, 
     # Rounded up, so that every rank has an equal share of whole numbers.
     share = -(-num_bytes // (FLOAT32_BYTES * axis.size))
     whole, part = torch.zeros(share * axis.size, device=device), torch.zeros(share, device=device)
+    # After a message between the ranks of a pair the next goes the other way, so that no buffer hides its time.
+    ways = cycle((dist.send, dist.recv) if axis.rank == 0 else (dist.recv, dist.send))
+    peer = ranks[1 - axis.rank] if axis.size == 2 else axis.rank
     work: dict[Pattern, Run] = {
         "all_reduce": lambda: all_reduce(whole, axis).wait(),
         "all_gather": lambda: all_gather(part, axis, into=whole).wait(),
         "reduce_scatter": lambda: reduce_scatter(whole, axis, into=part).wait(),
-        "transfer": _Transfer(whole, axis, peer=ranks[1 - axis.rank] if axis.size == 2 else axis.rank),
+        "transfer": lambda: next(ways)(whole, peer, group=axis.group),
     }
     return work[pattern]
-
-
-class _Transfer:
-    """One message between the two ranks of a pair; the next goes the other way, so that no buffer hides its time."""
-
-    def __init__(self, tensor: torch.Tensor, axis: Axis, peer: int) -> None:
-        self.tensor, self.axis, self.peer = tensor, axis, peer
-        self.count = 0
-
-    def __call__(self) -> None:
-        sends = self.count % 2 == self.axis.rank
-        (dist.send if sends else dist.recv)(self.tensor, self.peer, group=self.axis.group)
-        self.count += 1
 
 
 NUM_SAMPLES, SAMPLE_SECONDS = 3, 0.05
