@@ -69,16 +69,16 @@ class SeededDropout(nn.Module):
     Leaves all elements as they are where gradients are disabled, as in an evaluation.
     """
 
-    def __init__(self, site: str, probability: float, randomness: Randomness, part: int) -> None:
+    def __init__(self, site: str, part: int, dropping: Dropping) -> None:
         """`part` says which part of the tensor this rank holds; it is equal on ranks that hold the same part."""
         super().__init__()
-        self.site, self.probability, self.randomness, self.part = site, probability, randomness, part
+        self.site, self.part, self.dropping = site, part, dropping
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             return x
-        seed = self.randomness.seed_of(self.site, self.part)
-        return _Dropped.apply(x, self.probability, seed)  # type: ignore[no-untyped-call]
+        seed = self.dropping.randomness.seed_of(self.site, self.part)
+        return _Dropped.apply(x, self.dropping.probability, seed)  # type: ignore[no-untyped-call]
 
 
 class DroppingAttention:
@@ -114,23 +114,15 @@ SEEDED_ATTENTION = DroppingAttention()
 class AttentionWithDropout(CausalAttention):
     """Computes attention and drops scores. `part` is the tensor rank, each of which holds other heads."""
 
-    def __init__(
-        self,
-        site: str,
-        probability: float,
-        randomness: Randomness,
-        part: int,
-        attention: DroppingAttention = SEEDED_ATTENTION,
-    ) -> None:
+    def __init__(self, site: str, part: int, dropping: Dropping) -> None:
         super().__init__()
-        self.site, self.probability, self.randomness, self.part = site, probability, randomness, part
-        self.attention = attention
+        self.site, self.part, self.dropping = site, part, dropping
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
         if not torch.is_grad_enabled():  # as in an evaluation
             return super().forward(query, key, value, documents)
         shared = query.size(1) // key.size(1)
-        count = 1 if self.attention.takes_all_heads(query) else query.size(1)
+        count = 1 if self.dropping.attention.takes_all_heads(query) else query.size(1)
         queries = query.chunk(count, dim=1)
         # Where each query head is a call of its own, it takes the key and value head of its group along.
         pairs = (
@@ -144,8 +136,8 @@ class AttentionWithDropout(CausalAttention):
         return out.permute(2, 0, 1, 3).flatten(2)
 
     def _attend(self, part: int, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
-        seed = self.randomness.seed_of(self.site, part)
-        return self.attention.attend(query, key, value, self.probability, seed, documents)
+        seed = self.dropping.randomness.seed_of(self.site, part)
+        return self.dropping.attention.attend(query, key, value, self.dropping.probability, seed, documents)
 
 
 @dataclass(frozen=True)
@@ -158,10 +150,8 @@ class Dropping:
 
     def values(self, site: str, part: int) -> nn.Module | None:
         """Dropout for a place that the model leaves for it; see `SeededDropout`."""
-        return SeededDropout(site, self.probability, self.randomness, part) if self.probability else None
+        return SeededDropout(site, part, self) if self.probability else None
 
     def scores(self, site: str, part: int) -> nn.Module | None:
         """An attention core that drops scores; see `AttentionWithDropout`."""
-        if not self.probability:
-            return None
-        return AttentionWithDropout(site, self.probability, self.randomness, part, self.attention)
+        return AttentionWithDropout(site, part, self) if self.probability else None

@@ -15,6 +15,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.model.dropout import (
     SEEDED_ATTENTION,
     AttentionWithDropout,
+    Dropping,
     DroppingAttention,
     Randomness,
     SeededDropout,
@@ -130,7 +131,7 @@ def embedding_masks(world: World, experiment: Experiment) -> torch.Tensor:
 
 def test_dropout_keeps_the_mean_and_one_byte_an_element() -> None:
     randomness = Randomness(seed=1, first_sequence=0, micro_batch_size=1)
-    dropout, x = SeededDropout("site", 0.25, randomness, part=0), torch.ones(400, 100, requires_grad=True)
+    dropout, x = SeededDropout("site", 0, Dropping(0.25, randomness)), torch.ones(400, 100, requires_grad=True)
     kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -154,9 +155,10 @@ def test_dropped_scores_leave_the_mean_of_attention(experiment_of: ExperimentOf)
     generator = torch.Generator().manual_seed(0)
     heads = [torch.randn(1, count, 6, 4, generator=generator) for count in (4, 2, 2)]
     expected, total = CausalAttention()(*heads), torch.zeros(6, 1, 16)
-    dropping = AttentionWithDropout("site", 0.3, Randomness(1, 0, 1), part=0)
+    randomness = Randomness(1, 0, 1)
+    dropping = AttentionWithDropout("site", 0, Dropping(0.3, randomness))
     for step in range(400):
-        dropping.randomness.step = step
+        randomness.step = step
         total += dropping(*heads)
     torch.testing.assert_close(total / 400, expected, rtol=0, atol=0.25)
     with torch.no_grad():
