@@ -109,29 +109,28 @@ class JobFolder:
         Raises:
             UsageError: it is there, and this user may not read it.
         """
-        try:
-            content = _content(path)
-        except IsADirectoryError:
-            self.put_aside(path)
+        if (content := self._content(path)) is None:
             return None
-        except PermissionError as error:  # what another user has measured is not measured again
-            raise unreadable(path, error) from None
-        except OSError:  # not there, or just being replaced on a network file system
-            return None
-        found = _parse(model, content)
-        if found is None:
+        if (found := _parse(model, content)) is None:
             self.put_aside(path)
         return found
 
-    def put_aside(self, path: Path) -> Path | None:
-        """Rename a damaged file, so that it is kept, hides nothing, and is not taken for a result; its new path.
-
-        None where another reader was faster, or where the folder is not ours to write.
-        """
+    def _content(self, path: Path) -> bytes | None:
+        """The content of a file, not taken apart; None where it is not there, or is none and has been put aside."""
         try:
-            return path.rename(self.path / f"{path.stem}{DAMAGED}{int(time.time())}{path.suffix}")
-        except OSError:
-            return None
+            return _content(path)
+        except IsADirectoryError:
+            self.put_aside(path)
+        except PermissionError as error:  # what another user has measured is not measured again
+            raise unreadable(path, error) from None
+        except OSError:  # not there, or just being replaced on a network file system
+            pass
+        return None
+
+    def put_aside(self, path: Path) -> None:
+        """Rename a damaged file, so that it is kept, hides nothing, and is not taken for a result."""
+        with contextlib.suppress(OSError):  # another reader was faster, or the folder is not ours to write
+            path.rename(self.path / f"{path.stem}{DAMAGED}{int(time.time())}{path.suffix}")
 
     def damaged_files(self) -> list[Path]:
         """The damaged files that were put aside here."""
@@ -212,20 +211,19 @@ class TrialFolder(JobFolder):
 
     def holds_experiment(self, experiment: dict[str, Any]) -> bool:
         """True if `trial.json` is there and names exactly this experiment, as plain values."""
-        try:
-            held = json.loads(self.trial.read_bytes())
-        except (OSError, ValueError):  # not there, or not JSON, or not even text
-            return False
-        return isinstance(held, dict) and bool(held.get("experiment") == json.loads(json.dumps(experiment)))
+        return self._stored_experiment() == json.loads(json.dumps(experiment))
 
     def put_aside_damaged_trial(self) -> None:
         """Put `trial.json` aside unless it holds an experiment; nothing happens where it is not there."""
-        try:
-            trial = json.loads(self.trial.read_bytes())
-        except (OSError, ValueError):
-            trial = None
-        if not (isinstance(trial, dict) and "experiment" in trial):
+        if self._stored_experiment() is None:
             self.put_aside(self.trial)
+
+    def _stored_experiment(self) -> object:
+        try:
+            held = json.loads(self.trial.read_bytes())
+        except (OSError, ValueError):  # not there, or not JSON, or not even text
+            return None
+        return held.get("experiment") if isinstance(held, dict) else None
 
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))
@@ -283,15 +281,7 @@ class TrialFolder(JobFolder):
 
     def read_step_lines(self) -> bytes:
         """The content of the metrics' file, not taken apart; empty where it is not there, or was put aside."""
-        try:
-            return _content(self.metrics)
-        except IsADirectoryError:
-            self.put_aside(self.metrics)
-            return b""
-        except PermissionError as error:
-            raise unreadable(self.metrics, error) from None
-        except OSError:
-            return b""
+        return self._content(self.metrics) or b""
 
     def raise_alarm(self) -> bool:
         """Ask every rank where it stands; True for the first that asks."""
