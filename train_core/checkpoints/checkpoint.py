@@ -17,19 +17,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
-from conf.types.model_spec import ModelSpec
 from conf.units import GIBIBYTE
 from train_core.checkpoints.checkpoint_folder import (
     Facts,
@@ -43,7 +40,7 @@ from train_core.checkpoints.checkpoint_folder import (
 from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for, pieces_of, pieces_of_whole
 from train_core.checkpoints.huggingface_config import is_weights
 from train_core.checkpoints.progress import Progress
-from train_core.checkpoints.reader import Reader, failure_of_a_rank, read
+from train_core.checkpoints.reader import Reader, first_failure, read
 from train_core.checkpoints.what_to_read import (
     Refusal,
     descriptions_in,
@@ -56,7 +53,7 @@ from train_core.checkpoints.what_to_read import (
     whole_checkpoint,
 )
 from train_core.checkpoints.writer import Writer
-from train_core.model.transformer import Transformer
+from train_core.costs.counts.parameters import num_parameters
 from train_core.optimizer.optimizer import Optimizer
 from train_core.optimizer.router_bias import RouterBiases
 from train_core.parallel.clock import Clock, Line
@@ -293,33 +290,19 @@ def write_error(
     Args:
         free: room that there was before.
     """
-    if isinstance(error, OSError):
-        return _refusal(error, rank, folder, facts, free)
-    # By rank, so that all ranks blame the same one. An error of the system comes first, as the others follow from it.
-    failures = sorted(error.failures.items(), key=lambda failure: failure[0])
-    for failed, (cause, _) in failures:
-        if isinstance(cause, OSError):
-            return _refusal(cause, failed, folder, facts, free)
-    failed, (cause, _) = failures[0]
-    return failure_of_a_rank(failed, cause)
-
-
-def _refusal(error: OSError, rank: int, folder: Path, facts: Facts, free: int) -> TrainingError:
-    problem = f"rank {rank} could not write the checkpoint of step {facts.step} to {folder}: {error}"
-    if error.errno not in FULL:
+    rank, cause = first_failure(error, OSError) if isinstance(error, CheckpointException) else (rank, error)
+    if not isinstance(cause, OSError):
+        return cause
+    problem = f"rank {rank} could not write the checkpoint of step {facts.step} to {folder}: {cause}"
+    if cause.errno not in FULL:
         return TrainingError(problem, "Mend that, or choose another output_dir.", rank)
-    needed = BYTES_A_PARAMETER * _num_parameters(facts.model)
+    needed = BYTES_A_PARAMETER * num_parameters(facts.model)
     room = f"it takes about {needed / GIBIBYTE:.3g} GiB, and {free / GIBIBYTE:.3g} GiB were free"
     return TrainingError(
         f"{problem} ({room})",
         "Make room there, and the same command goes on from the checkpoint before; or choose another output_dir.",
         rank,
     )
-
-
-def _num_parameters(model: ModelSpec) -> int:
-    with torch.device("meta"):
-        return sum(prod(parameter.shape) for parameter in Transformer(model).parameters())
 
 
 LAZILY = "TORCH_GLOO_LAZY_INIT"

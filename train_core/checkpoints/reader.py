@@ -90,20 +90,19 @@ def read(tensors: dict[str, Any], reader: Reader) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             load(tensors, storage_reader=reader)
     except CheckpointException as error:
-        raise _first(error) from error
+        raise first_failure(error, Unreadable)[1] from error
 
 
-def _first(error: CheckpointException) -> BaseException:
-    """The error that stands for those of all ranks: the same on each of them, because all know those of all."""
-    failures = sorted(error.failures.items(), key=lambda failure: failure[0])
-    for _, (cause, _) in failures:
-        if isinstance(cause, Unreadable):
-            return cause
-    rank, (cause, _) = failures[0]
-    return failure_of_a_rank(rank, cause)
+def first_failure(error: CheckpointException, kind: type[Exception]) -> tuple[int, BaseException]:
+    """The rank and the error that stand for those of all ranks: the same on each, because all know those of all.
 
-
-def failure_of_a_rank(rank: int, cause: BaseException) -> BaseException:
-    """An error that torch has carried from the given rank to all, as this rank is to raise it."""
+    Args:
+        kind: errors that come first, as others follow from them; any other is the first rank's, told by the others.
+    """
+    failures = [(rank, cause) for rank, (cause, _) in sorted(error.failures.items(), key=lambda failure: failure[0])]
+    for rank, cause in failures:
+        if isinstance(cause, kind):
+            return rank, cause
+    rank, cause = failures[0]
     own = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    return cause if rank == own else RuntimeError(f"rank {rank} failed: {type(cause).__name__}: {cause}")
+    return rank, cause if rank == own else RuntimeError(f"rank {rank} failed: {type(cause).__name__}: {cause}")
