@@ -9,7 +9,7 @@ import torch
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from train_core.checkpoints.huggingface_config import is_weights, warn_of_differences, warn_of_other_ids
+from train_core.checkpoints.huggingface_config import is_weights, warn_of_weights
 from train_core.parallel.collectives import Axis
 from train_core.parallel.parallelize import FirstValue
 from train_core.process.first_rank import result_of_first
@@ -23,7 +23,7 @@ def loaded_weights(
     A checkpoint of this trainer is not read here: it holds the optimizer's state too, and is restored later.
 
     Args:
-        tokenizer: see `warn_of_other_ids`.
+        tokenizer: see `warn_of_weights`.
 
     Raises:
         ConfigError: they were to be resumed, or are of another model.
@@ -39,7 +39,6 @@ def loaded_weights(
     from train_core.checkpoints import huggingface  # here, because it imports a reader of the files' format
 
     if world.rank == 0:  # once for the job, and not once for each rank
-        warn_of_differences(path, experiment.model)
-        warn_of_other_ids(path, experiment.data, tokenizer)
+        warn_of_weights(experiment, tokenizer)
     weights = huggingface.Weights(path, experiment.model)
     return lambda name, shape, experts: weights.value(name, shape, experts.rank, experts.size).to(device)

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from conf.compose.model_from import HuggingFaceConfig, Shape, shape_of
 from conf.errors import ConfigError
 from conf.overrides import for_a_shell
+from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
-from conf.types.schema import ROTARY_BASE, DataSpec, Family
+from conf.types.schema import ROTARY_BASE, Family
 from train_core.checkpoints.checkpoint_folder import KEY
 
 LOGGER = logging.getLogger(__name__)
@@ -82,18 +83,19 @@ def model_type_of(spec: ModelSpec) -> str:
     return QWEN3 if spec.qk_norm else QWEN2 if spec.qkv_bias else "llama"
 
 
-def require_config(weights: Path, spec: ModelSpec) -> None:
-    """Check that a config.json beside the weights means this model; nothing has to lie there.
+def require_config(weights: Path, spec: ModelSpec) -> HuggingFaceConfig | None:
+    """Check that a config.json beside the weights means this model, and return it; nothing has to lie there.
 
     Raises:
         ConfigError: it means something else, or cannot be read.
     """
-    if (path := _config_beside(weights)).exists():
-        config = HuggingFaceConfig.read(path, KEY)
-        _require_layers(config)
-        shape = shape_of(config)
-        _require_same(shape, spec, path)
-        _require_computed_here(config, spec)
+    if not (path := _beside(weights, "config.json")).exists():
+        return None
+    config = HuggingFaceConfig.read(path, KEY)
+    _require_layers(config)
+    _require_same(shape_of(config), spec, path)
+    _require_computed_here(config, spec)
+    return config
 
 
 def _require_layers(config: HuggingFaceConfig) -> None:
@@ -147,41 +149,30 @@ def _require_computed_here(config: HuggingFaceConfig, spec: ModelSpec) -> None:
         raise _other_model(config, "sliding_window", window, computes, f"Use model.seq_length={window} or less.")
 
 
-def warn_of_differences(path: str | None, spec: ModelSpec) -> None:
-    """Log what differs between weights that `checkpoint.load` may name and the model that takes them nevertheless.
+def warn_of_weights(experiment: Experiment, tokenizer: Callable[[], str | None]) -> None:
+    """Log what differs between weights that `checkpoint.load` may name and the model and the text that take them.
+
+    Args:
+        tokenizer: gives the content of the `tokenizer.json` of the text; None where none is read.
 
     Raises:
         ConfigError: see `require_config`.
     """
-    if path is None or not is_weights(path):
+    load = experiment.checkpoint.load
+    if load is None or not is_weights(load):
         return
-    weights = Path(path).expanduser()
-    require_config(weights, spec)
-    if (beside := _config_beside(weights)).exists():
-        for difference in _differences(HuggingFaceConfig.read(beside, KEY), spec):
-            LOGGER.warning("%s names %s", beside, difference)
-
-
-def warn_of_other_ids(path: str | None, data: DataSpec, tokenizer: Callable[[], str | None]) -> None:
-    """Log where the ids of a text are not those of the tokenizer beside the weights that `checkpoint.load` may name.
-
-    Args:
-        tokenizer: gives the content of the `tokenizer.json` of the text; None where none is read.
-    """
-    if path is None or not is_weights(path) or (own := tokenizer()) is None:
-        return
-    beside = _beside(Path(path).expanduser(), "tokenizer.json")
-    if not beside.exists() or beside.read_text() != own:
+    weights = Path(load).expanduser()
+    if (config := require_config(weights, experiment.model)) is not None:
+        for difference in _differences(config, experiment.model):
+            LOGGER.warning("%s names %s", config.path, difference)
+    own, beside = tokenizer(), _beside(weights, "tokenizer.json")
+    if own is not None and (not beside.exists() or beside.read_text() != own):
         LOGGER.warning(
             "checkpoint.load = %s: the ids of its tokenizer mean other text than those of data.tokenizer = %s; to keep"
             " them, make an indexed dataset with its tokenizer, for data=megatron",
-            path,
-            data.tokenizer,
+            load,
+            experiment.data.tokenizer,
         )
-
-
-def _config_beside(weights: Path) -> Path:
-    return _beside(weights, "config.json")
 
 
 def _beside(weights: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment
-from train_core.checkpoints.huggingface_config import warn_of_differences, warn_of_other_ids
+from train_core.checkpoints.huggingface_config import warn_of_weights
 from train_core.data.byte_pairs import tokenizer_of
 from train_core.data.tokens import prepare, token_folder
 from train_core.job.failures import ended_by_failure, failed_measurement, failure_of
@@ -70,10 +70,9 @@ def _write(trial: TrialFolder, measurement: Measurement) -> None:
 def _measure(job: Job, experiment: Experiment, started: float) -> Measurement:
     try:
         # Here and not in the ranks, so that a wrong path is one message and not one of each rank.
-        tokens, load = prepare(experiment, token_folder(job.trial, experiment)), experiment.checkpoint.load
+        tokens = prepare(experiment, token_folder(job.trial, experiment))
         # What a rank says of its weights is in its log alone.
-        warn_of_differences(load, experiment.model)
-        warn_of_other_ids(load, experiment.data, partial(tokenizer_of, experiment.data, tokens))
+        warn_of_weights(experiment, partial(tokenizer_of, experiment.data, tokens))
     except TrisweepError as error:
         # No rank has started yet, so that none is to blame.
         failure = failure_of(0, error).model_copy(update={"blamed": None})

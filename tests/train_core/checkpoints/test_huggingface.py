@@ -23,7 +23,7 @@ from train_core.checkpoints import first_weights
 from train_core.checkpoints.export import checkpoint_in, export, hugging_face_config
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
-from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_differences, warn_of_other_ids
+from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_weights
 from train_core.data.byte_pairs import bytes_tokenizer
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
@@ -530,9 +530,9 @@ def test_differences_that_are_taken_are_said(
     experiment_of: ExperimentOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "model.safetensors").touch()
-    spec = experiment_of(LLAMA).model
-    write_config(tmp_path, spec, {"model_type": "mistral", "vocab_size": 90, "sliding_window": 32})
-    warn_of_differences(str(tmp_path), spec)
+    experiment = experiment_of(LLAMA | {"checkpoint.load": str(tmp_path)})
+    write_config(tmp_path, experiment.model, {"model_type": "mistral", "vocab_size": 90, "sliding_window": 32})
+    warn_of_weights(experiment, lambda: None)
     rows, window = caplog.messages
     assert "the 6 rows beyond start as the mean of the others, and an export keeps them" in rows
     assert "sliding_window = 32" in window
@@ -554,7 +554,7 @@ def test_ids_of_another_tokenizer_than_that_of_the_weights_are_said(
     (tmp_path / "model.safetensors").touch()
     if beside is not None:
         (tmp_path / "tokenizer.json").write_text(beside)
-    warn_of_other_ids(str(tmp_path), experiment_of({"data.tokenizer": "bytes"}).data, lambda: own)
+    warn_of_weights(experiment_of({"data.tokenizer": "bytes", "checkpoint.load": str(tmp_path)}), lambda: own)
     assert [f"checkpoint.load = {tmp_path}: the ids of its tokenizer mean other" in m for m in caplog.messages] == (
         [True] if is_said else []
     )
