@@ -23,7 +23,7 @@ from conf.plan.experiment import Experiment
 from train_core.axes import Layout
 from train_core.costs.counts.traffic import GroupTraffic
 from train_core.costs.terms import HELD_KINDS
-from train_core.data.token_file import TokenFile
+from train_core.data.batches import Batches
 from train_core.model.documents import Documents
 from train_core.model.dropout import DroppingAttention
 from train_core.model.transformer import causal_attention
@@ -42,11 +42,11 @@ Step = tuple[StageBytes, dict[int | None, Amounts]]
 """Memory at the fullest moment, and amounts by the micro-batch in whose passes they were seen; None outside passes."""
 
 
-class AnyTokens:
+class AnyTokens(Batches):
     """Micro-batches of tokens that are all zero: what they are does not matter to what is computed."""
 
     def __init__(self, experiment: Experiment, mesh: Mesh, device: torch.device, cache_dir: Path) -> None:
-        self.tokens: TokenFile | None = None  # no file holds them
+        super().__init__(experiment, mesh, device, cache_dir)
         self.shape = experiment.model.seq_length, experiment.batch.micro_batch_size
         self.zeros: Tensor | None = None
 
@@ -54,12 +54,6 @@ class AnyTokens:
         if self.zeros is None:  # made in the step, so that it does not count as the rank's state
             self.zeros = torch.zeros(self.shape, dtype=torch.long)
         return MicroBatch(self.zeros, self.zeros)
-
-    def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch:
-        return self.micro_batch(batch, index)
-
-    def attended_share(self, step: int) -> float:
-        return 1.0
 
 
 class AttentionWithoutMask(DroppingAttention):

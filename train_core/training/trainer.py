@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
@@ -16,7 +15,6 @@ from train_core.axes import OPTIMIZER, Layout
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of
-from train_core.data.token_file import TokenFile
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import Optimizer, StepResult
@@ -24,7 +22,7 @@ from train_core.optimizer.router_bias import RouterBiases
 from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
-from train_core.parallel.pipeline_parallel import TRANSFERS, MicroBatch, PipelineExecutor, Transfers
+from train_core.parallel.pipeline_parallel import TRANSFERS, PipelineExecutor, Transfers
 from train_core.parallel.schedules import actions_of
 from train_core.process.world import World
 
@@ -32,30 +30,17 @@ if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
 
 
-class MicroBatches(Protocol):
-    """The source of a trainer's tokens; see `data.batches.Batches`."""
-
-    tokens: TokenFile | None
-
-    def micro_batch(self, step: int, index: int) -> MicroBatch: ...
-
-    def held_out_micro_batch(self, batch: int, index: int) -> MicroBatch: ...
-
-    def attended_share(self, step: int) -> float: ...
-
-
 @dataclass(frozen=True)
 class TrainerParts:
     """The parts of a trainer, where a rehearsal has parts of its own; see `rehearsal.stage`.
 
     Attributes:
-        batches: from experiment, mesh, device and the folder of the token files.
         attention: how scores are dropped where a training drops values.
         replicas: from a stage, the mesh and the experiment.
         transfers: how activations and their gradients travel between stages.
     """
 
-    batches: Callable[[Experiment, Mesh, torch.device, Path], MicroBatches] = Batches
+    batches: type[Batches] = Batches
     attention: DroppingAttention = SEEDED_ATTENTION
     replicas: Callable[[Stage, Mesh, Experiment], Replicas] = replicas_of
     transfers: Transfers = TRANSFERS
