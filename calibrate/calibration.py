@@ -18,7 +18,7 @@ from calibrate.cluster_file import (
     with_links,
 )
 from calibrate.measured_changes import machine_of, measured_changes, unmeasured_notes
-from calibrate.rates_job import Here, InSlurm, RatesExecutor, Tell
+from calibrate.rates_job import Here, InSlurm, Tell
 from conf.compose.load import load_cluster, require_name_of_file
 from conf.compose.settings import Settings
 from conf.errors import UsageError
@@ -50,7 +50,7 @@ class Calibration:
     settings: Settings
     cluster: ClusterSpec
     output: str
-    executor: RatesExecutor
+    executor: Here | InSlurm
     shape: JobShape
     plan: RatesPlan
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.executor import MEASURE_RATES_IN_SLURM, FolderWork
-from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
+from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, why_ended
@@ -37,15 +37,17 @@ FORGOTTEN_SECONDS = 120.0
 Tell = Callable[[str], None]
 
 
-class RatesExecutor(Protocol):
-    """Runs the ranks of a calibration, and waits for them."""
+class Here:
+    """Ranks as processes of this machine.
 
-    @property
-    def place(self) -> str:
-        """The place where they run, in words that can end a sentence."""
+    Attributes:
+        place: where they run, in words that can end a sentence.
+    """
 
-    def request(self, folder: RatesFolder) -> str | None:
-        """The text that sbatch would get; None where it gets none. Writes nothing and needs no Slurm."""
+    place = "on this machine"
+
+    def request(self, folder: RatesFolder) -> None:
+        """No text, as no Slurm is asked."""
 
     def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
         """Return when all is measured.
@@ -54,38 +56,41 @@ class RatesExecutor(Protocol):
             UsageError: the ranks could not start, or one failed; names it and its cause.
             KeyboardInterrupt: Ctrl-C; nothing goes on.
         """
-
-
-@dataclass(frozen=True)
-class Here:
-    """Ranks as processes of this machine."""
-
-    place: str = "on this machine"
-
-    def request(self, folder: RatesFolder) -> None:
-        return None
-
-    def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
-        return _measure_here(folder, plan, tell)
+        folder.prepare(plan)
+        oom_kills = oom_kill_count()
+        ranks: list[subprocess.Popen[bytes]] = []
+        # The ranks meet in a new file: in one of an earlier run they would find ranks that are gone.
+        with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting, cancelled_by_signals():
+            try:
+                meet = Path(meeting) / "rendezvous"
+                ranks.extend(_start(folder, rank, plan.world_size, meet) for rank in range(plan.world_size))
+                # As soon as a rank fails the others are ended: they would wait for it in a collective.
+                while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+                    tell(folder.last_line())
+                    time.sleep(POLL_SECONDS)
+                if any(rank.poll() for rank in ranks):
+                    raise _measurement_error(folder, _culprit(folder, ranks, oom_kills))
+            finally:
+                for process in ranks:
+                    process.kill()
+                    process.wait()
+        return _rates_of(folder)
 
 
 @dataclass(frozen=True)
 class InSlurm:
-    """One Slurm job, one task per device.
-
-    Attributes:
-        job: what each task calls with the folder.
-    """
+    """One Slurm job, one task per device."""
 
     slurm: SlurmSpec
     shape: JobShape
-    job: SlurmJob = MEASURE_RATES_IN_SLURM
-    place: str = "in a Slurm job"
+    place: ClassVar[str] = "in a Slurm job"
 
     def request(self, folder: RatesFolder) -> str:
+        """The text that sbatch would get. Writes nothing and needs no Slurm."""
         return self._executor(folder, folder.code.absolute() / "SNAPSHOT").text(self.shape, 1)
 
     def measure(self, folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
+        """Return when all is measured; raises as `Here` does."""
         require_sbatch(self.slurm)
         folder.prepare(plan)
         with cancelled_by_signals():
@@ -100,35 +105,13 @@ class InSlurm:
 
     def _submit(self, folder: RatesFolder) -> Submission:
         executor = self._executor(folder, snapshot_code(folder.code.absolute()))
-        executor.submit(self.job, [FolderWork(folder, attempt=1)], self.shape)
+        executor.submit(MEASURE_RATES_IN_SLURM, [FolderWork(folder, attempt=1)], self.shape)
         submission = read_submission(folder)
         assert submission is not None, "it has just been written"
         return submission
 
     def _executor(self, folder: RatesFolder, code: Path) -> SlurmExecutor:
         return SlurmExecutor(self.slurm, JOB_NAME, code, folder.submitit.absolute())
-
-
-def _measure_here(folder: RatesFolder, plan: RatesPlan, tell: Tell) -> DeviceRates:
-    folder.prepare(plan)
-    oom_kills = oom_kill_count()
-    ranks: list[subprocess.Popen[bytes]] = []
-    # The ranks meet in a new file: in one of an earlier run they would find ranks that are gone.
-    with tempfile.TemporaryDirectory(prefix="trisweep-") as meeting, cancelled_by_signals():
-        try:
-            meet = Path(meeting) / "rendezvous"
-            ranks.extend(_start(folder, rank, plan.world_size, meet) for rank in range(plan.world_size))
-            # As soon as a rank fails the others are ended: they would wait for it in a collective.
-            while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
-                tell(folder.last_line())
-                time.sleep(POLL_SECONDS)
-            if any(rank.poll() for rank in ranks):
-                raise _measurement_error(folder, _culprit(folder, ranks, oom_kills))
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-    return _rates_of(folder)
 
 
 def _start(folder: RatesFolder, rank: int, size: int, meeting: Path) -> subprocess.Popen[bytes]:
