@@ -91,7 +91,7 @@ def refit(
     constants: Sequence[Constant],
     prior: Values,
     start: Values | None = None,
-    weights: Floats | None = None,
+    weights: Floats | float = 1.0,
     smallest_gain: float = SMALLEST_GAIN,
 ) -> dict[str, float]:
     """The values of `constants` that fit best; none of them moves without gain.
@@ -99,7 +99,7 @@ def refit(
     Args:
         prior: where the springs rest; has a value for every constant.
         start: where to begin; `prior` unless given.
-        weights: of every measurement, (n,); 1 unless given.
+        weights: of every measurement, (n,).
         smallest_gain: share of the cost that a step has to earn for another one to be made.
     """
     rest, now = coordinates_of(constants, prior), coordinates_of(constants, start or prior)
@@ -130,29 +130,9 @@ def linear_step(
     slope: Floats,
     now: Floats,
     rest: Floats,
-    weights: Floats | None = None,
+    weights: Floats | float = 1.0,
 ) -> Stepped | None:
-    """A step towards `linear_optimum` that makes the cost less; None where none is found."""
-    spent = _cost(residuals, now - rest, weights)
-    step = linear_optimum(constants, residuals, slope, now, rest, weights) - now
-    # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
-    for halving in range(MOST_HALVINGS):
-        tried = now + step / 2**halving
-        residuals_there = ratios(values_at(constants, tried))
-        if _cost(residuals_there, tried - rest, weights) < spent:
-            return Stepped(tried, residuals_there)
-    return None
-
-
-def linear_optimum(
-    constants: Sequence[Constant],
-    residuals: Floats,
-    slope: Floats,
-    now: Floats,
-    rest: Floats,
-    weights: Floats | None = None,
-) -> Floats:
-    """The coordinates that would be best if log ratios were linear in them, (constants,).
+    """A step that makes the cost less, towards what would be best if log ratios were linear; None where none is found.
 
     Args:
         residuals: log ratios at `now`, (n,).
@@ -161,14 +141,21 @@ def linear_optimum(
     """
     lowest = coordinates_of(constants, {each.name: each.lowest for each in constants})
     highest = coordinates_of(constants, {each.name: each.highest for each in constants})
-    where, errors, spent = now, residuals, _cost(residuals, now - rest, weights)
+    optimum, errors, spent = now, residuals, _cost(residuals, now - rest, weights)
+    least = spent
     for _ in range(MOST_REWEIGHTINGS):
-        where = where + _step(errors, slope, where - rest, (lowest - where, highest - where), weights)
-        errors = residuals + slope @ (where - now)
-        before, spent = spent, _cost(errors, where - rest, weights)
-        if before - spent < SETTLED * spent:
+        optimum = optimum + _step(errors, slope, optimum - rest, (lowest - optimum, highest - optimum), weights)
+        errors = residuals + slope @ (optimum - now)
+        before, least = least, _cost(errors, optimum - rest, weights)
+        if before - least < SETTLED * least:
             break
-    return where
+    # The optimum is exact only for a linear model; halved often enough, its step lowers the cost or nothing does.
+    for halving in range(MOST_HALVINGS):
+        tried = now + (optimum - now) / 2**halving
+        residuals_there = ratios(values_at(constants, tried))
+        if _cost(residuals_there, tried - rest, weights) < spent:
+            return Stepped(tried, residuals_there)
+    return None
 
 
 def coordinates_of(constants: Sequence[Constant], values: Values) -> Floats:
@@ -179,13 +166,12 @@ def values_at(constants: Sequence[Constant], coordinates: Floats) -> dict[str, f
     return {each.name: each.value(float(where)) for each, where in zip(constants, coordinates, strict=True)}
 
 
-def _cost(residuals: Floats, stretch: Floats, weights: Floats | None) -> float:
-    errors = np.hypot(residuals, SMOOTHING)
-    return float(np.sum(errors if weights is None else weights * errors) + SPRING / 2 * np.sum(stretch**2))
+def _cost(residuals: Floats, stretch: Floats, weights: Floats | float) -> float:
+    return float(np.sum(weights * np.hypot(residuals, SMOOTHING)) + SPRING / 2 * np.sum(stretch**2))
 
 
 def _step(
-    residuals: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | None
+    residuals: Floats, slope: Floats, stretch: Floats, bounds: tuple[Floats, Floats], weights: Floats | float
 ) -> Floats:
     """The step of reweighted least squares, (constants,); constants that would leave their bounds stop there.
 
@@ -193,7 +179,7 @@ def _step(
         stretch: how far each constant is from where its spring rests.
         bounds: the steps to the lowest and the highest values.
     """
-    pull = (1.0 if weights is None else weights) / np.hypot(residuals, SMOOTHING)
+    pull = weights / np.hypot(residuals, SMOOTHING)
     normal = (slope.T * pull) @ slope + SPRING * np.eye(len(stretch))
     target = -(slope.T * pull) @ residuals - SPRING * stretch
     step, free = np.zeros(len(stretch)), np.ones(len(stretch), dtype=bool)
