@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective
-from sweeps.labels import Labels
+from sweeps.labels import Labels, distinct_names
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
@@ -112,7 +111,7 @@ def _points_by_label(results: Sequence[TrialReading], labels: Labels) -> dict[st
     """The measured points by their label, each by its middle run; later namesakes, as of other code, are numbered."""
     disturbed = disturbances(results)
     readings = [middle_of(counted_runs(runs, disturbed)) for runs in measured_groups(results)]
-    names = _numbered([labels.of(reading.trial.point, reading.planned) for reading in readings])
+    names = distinct_names([labels.of(reading.trial.point, reading.planned) for reading in readings])
     return dict(zip(names, readings, strict=True))
 
 
@@ -179,7 +178,7 @@ def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, by_loss: b
 
 def _sought_by_label(record: SweepRecord, results: Sequence[TrialReading], labels: Labels) -> dict[str, SoughtPoint]:
     points = sought_points(record, results)
-    names = _numbered([label_without_seed(point.reading, labels) for point in points])
+    names = distinct_names([label_without_seed(point.reading, labels) for point in points])
     return dict(zip(names, points, strict=True))
 
 
@@ -192,15 +191,6 @@ def _why_not_beside(before: TrialReading, after: TrialReading, *, by_loss: bool)
     lengths = trained_otherwise({"A": [before], "B": [after]}) if by_loss else {}
     trained = [f"{side} was trained {how}" for side, how in lengths.items()]
     return "; ".join(filter(None, (why_incomparable(before, after), *trained)))
-
-
-def _numbered(labels: Sequence[str]) -> list[str]:
-    seen: Counter[str] = Counter()
-    names = []
-    for label in labels:
-        seen[label] += 1
-        names.append(label if seen[label] == 1 else f"{label} #{seen[label]}")
-    return names
 
 
 def why_incomparable(before: TrialReading, after: TrialReading) -> str:

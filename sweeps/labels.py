@@ -7,6 +7,7 @@ A sweep over layouts calls its trials `tp4-pp8-dp32-mb2`, one over learning rate
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -142,6 +143,16 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     """A name for each key; where two would be called the same, by their whole keys."""
     named = {key: SHORT_NAMES.get(key, key.rsplit(".", 1)[-1]) for key in keys}
     return {key: key if list(named.values()).count(name) > 1 else name for key, name in named.items()}
+
+
+def distinct_names(labels: Sequence[str]) -> list[str]:
+    """The labels, later namesakes numbered: as of other code, or of bars that would become one."""
+    seen: Counter[str] = Counter()
+    names = []
+    for label in labels:
+        seen[label] += 1
+        names.append(label if seen[label] == 1 else f"{label} #{seen[label]}")
+    return names
 
 
 def name_of_point(point: Mapping[str, Value]) -> str:

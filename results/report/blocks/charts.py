@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 Spec = dict[str, Any]
@@ -46,13 +44,3 @@ def dots(size: int, **style: object) -> dict[str, Any]:
 
 def tooltip(*fields: str) -> list[dict[str, str]]:
     return [{"field": field} for field in fields]
-
-
-def distinct_names(labels: Sequence[str]) -> list[str]:
-    """The labels, with later namesakes numbered because bars of the same name would become one."""
-    seen: Counter[str] = Counter()
-    names = []
-    for label in labels:
-        seen[label] += 1
-        names.append(label if seen[label] == 1 else f"{label} #{seen[label]}")
-    return names

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from conf.units import TERA, count_of
-from results.report.blocks.charts import MOST_BARS, Spec, bars, category, distinct_names, quantity
+from results.report.blocks.charts import MOST_BARS, Spec, bars, category, quantity
 from results.report.blocks.circumstances import facts, incomparable, noise_notes, notes
 from results.report.blocks.losses import loss_blocks
 from results.report.findings.comparable import display_name
@@ -16,6 +16,7 @@ from results.report.section import Block, FactList, Heading, NamedTable, Paragra
 from results.scaling import Scaling
 from results.table import Cell, Table, number, text
 from results.units import ABSENT, round_to_digits
+from sweeps.labels import distinct_names
 from sweeps.reading import TrialReading
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.trial import SweepRecord
