@@ -15,8 +15,21 @@ from sweeps.repeats.by_objective import SoughtPoint, sought_points
 from sweeps.repeats.ranking import counted_runs, disturbances, measured_groups, middle_of
 from sweeps.repeats.trained_length import trained_otherwise
 from sweeps.search.axes.seen_points import SEED
-from sweeps.trial import SweepRecord
+from sweeps.sweep import Sweep
 from train_core.measurement import Environment, Performance
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two sweeps.
+
+    Attributes:
+        name: that tells it from the other.
+    """
+
+    name: str
+    sweep: Sweep
+    results: Sequence[TrialReading]
 
 
 @dataclass(frozen=True)
@@ -151,18 +164,16 @@ class SoughtComparison:
         return [pair for pair in self.pairs if not pair.why_not]
 
 
-def compare_sought(
-    before: tuple[SweepRecord, Sequence[TrialReading]], after: tuple[SweepRecord, Sequence[TrialReading]]
-) -> SoughtComparison | None:
+def compare_sought(before: Side, after: Side) -> SoughtComparison | None:
     """Pair the points of two sweeps that seek the same, in the order of the first; None where they seek a rate.
 
     None too where each seeks something else.
     """
-    record = before[0]
-    if record.objective != after[0].objective or record.seeks_rate:
+    record = before.sweep.record
+    if record.objective != after.sweep.record.objective or record.seeks_rate:
         return None
-    labels = joint_labels(before[1], after[1])
-    first, second = (_sought_by_label(*side, labels) for side in (before, after))
+    labels = joint_labels(before.results, after.results)
+    first, second = (_sought_by_label(side, labels) for side in (before, after))
     by_loss = "loss" in record.objective
     pairs = tuple(_sought_pair(label, first[label], second[label], by_loss) for label in first if label in second)
     return SoughtComparison(record.objective, pairs)
@@ -176,8 +187,8 @@ def _sought_pair(label: str, before: SoughtPoint, after: SoughtPoint, by_loss: b
     return SoughtPair(label, one, other, why_not, others)
 
 
-def _sought_by_label(record: SweepRecord, results: Sequence[TrialReading], labels: Labels) -> dict[str, SoughtPoint]:
-    points = sought_points(record, results)
+def _sought_by_label(side: Side, labels: Labels) -> dict[str, SoughtPoint]:
+    points = sought_points(side.sweep.record, side.results)
     names = distinct_names([label_without_seed(point.reading, labels) for point in points])
     return dict(zip(names, points, strict=True))
 

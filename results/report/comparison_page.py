@@ -10,6 +10,7 @@ from typing import Any
 from conf.errors import UsageError
 from results.comparison import (
     ComparedPoint,
+    Side,
     SweepComparison,
     compare_sought,
     compare_sweeps,
@@ -17,13 +18,7 @@ from results.comparison import (
     joint_labels,
 )
 from results.report.blocks.charts import by_layout, dots, quantity, tooltip
-from results.report.comparison_sought import (
-    SweepResults,
-    seeks_otherwise,
-    sought_finding,
-    sought_section,
-    sought_winners,
-)
+from results.report.comparison_sought import seeks_otherwise, sought_finding, sought_section, sought_winners
 from results.report.markdown import markdown
 from results.report.page import page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
@@ -49,24 +44,6 @@ POINT_COLUMNS = (
     "clearly",
 )
 INCOMPARABLE_COLUMNS = ("layout", "not comparable because")
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two sweeps.
-
-    Attributes:
-        name: that tells it from the other.
-    """
-
-    name: str
-    sweep: Sweep
-    results: Sequence[TrialReading]
-
-    @property
-    def measured(self) -> SweepResults:
-        """Its record and its trials."""
-        return self.sweep.record, self.results
 
 
 @dataclass(frozen=True)
@@ -124,11 +101,11 @@ def _head(before: Side, after: Side) -> Head:
 
 def comparison_sections(before: Side, after: Side) -> list[Section]:
     both = compare_sweeps(before.results, after.results)
-    sought = compare_sought(before.measured, after.measured)
+    sought = compare_sought(before, after)
     if before.sweep.record.seeks_rate and after.sweep.record.seeks_rate:
         winners = _winners(before, after)
     else:
-        winners = sought_winners([(side.name, side.measured) for side in (before, after)])
+        winners = sought_winners(before, after)
     first = [] if sought is None else [sought_section(sought)]
     return [*first, _points(both, is_beside=sought is not None), winners, _circumstances(before, after)]
 
@@ -136,7 +113,7 @@ def comparison_sections(before: Side, after: Side) -> list[Section]:
 def finding(before: Side, after: Side) -> str:
     """Return the result of the comparison by what both seek; by their speeds where each seeks something else."""
     records = before.sweep.record, after.sweep.record
-    if (sought := compare_sought(before.measured, after.measured)) is not None:
+    if (sought := compare_sought(before, after)) is not None:
         return sought_finding(sought)
     otherwise = f"{seeks_otherwise(*records)} " if records[0].objective != records[1].objective else ""
     return f"{otherwise}{speed_finding(compare_sweeps(before.results, after.results))}"

@@ -9,18 +9,15 @@ from math import inf
 from conf.nearest import listed
 from conf.types.sweep_spec import Objective
 from conf.units import count_of
-from results.comparison import SoughtComparison, SoughtPair, joint_labels, label_without_seed
+from results.comparison import Side, SoughtComparison, SoughtPair, joint_labels, label_without_seed
 from results.report.findings.sought import half_width_text, value_text, words_of
 from results.report.section import Block, Heading, NamedTable, Paragraph, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT
 from sweeps.points.objectives import cost
-from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_measured, sought_points
 from sweeps.repeats.points import measured_points, rivals_of
 from sweeps.trial import SweepRecord
-
-SweepResults = tuple[SweepRecord, Sequence[TrialReading]]
 
 
 def sought_finding(both: SoughtComparison) -> str:
@@ -84,25 +81,25 @@ def _row(both: SoughtComparison, pair: SoughtPair) -> tuple[Cell, ...]:
     )
 
 
-def sought_winners(named: Sequence[tuple[str, SweepResults]]) -> Section:
+def sought_winners(before: Side, after: Side) -> Section:
     """The best of each of two sweeps by its own objective, of which at least one is no rate."""
-    (_, before), (_, after) = named
-    labels = joint_labels(before[1], after[1])
-    found = [best_measured(*results) for _, results in named]
+    sides, records = (before, after), (before.sweep.record, after.sweep.record)
+    labels = joint_labels(before.results, after.results)
+    found = [best_measured(side.sweep.record, side.results) for side in sides]
     names = [label_without_seed(best[0], labels) if best else "nothing was measured" for best in found]
     rows = tuple(
         (
             text(letter),
-            text(sweep),
+            text(side.name),
             text(" and ".join(map(words_of, record.objective))),
             text(name),
             text(_values(record, best[1]) if best else ABSENT),
-            text(str(_num_as_good(record, results))),
+            text(str(_num_as_good(side))),
         )
-        for letter, (sweep, (record, results)), name, best in zip("AB", named, names, found, strict=True)
+        for letter, side, record, name, best in zip("AB", sides, records, names, found, strict=True)
     )
     table = Table(("", "sweep", "seeks", "best", "value", "may be as good"), rows, frozenset())
-    said = _winners_sentence(before[0], after[0], names if all(found) else [])
+    said = _winners_sentence(*records, names if all(found) else [])
     return Section("winners", "The best of each", "measured", said, (NamedTable("winners", table),))
 
 
@@ -110,12 +107,12 @@ def _values(record: SweepRecord, values: Sequence[float]) -> str:
     return ", ".join(value_text(each, value) for each, value in zip(record.objective, values, strict=True))
 
 
-def _num_as_good(record: SweepRecord, results: Sequence[TrialReading]) -> int:
+def _num_as_good(side: Side) -> int:
     """Count the points that may equal the best: those whose intervals overlap, or that reached the same value."""
-    if record.seeks_rate:
-        points = measured_points(results)
+    if side.sweep.record.seeks_rate:
+        points = measured_points(side.results)
         return len(rivals_of(points[0], points)) if points else 0
-    placed = [point for point in sought_points(record, results) if point.has_place]
+    placed = [point for point in sought_points(side.sweep.record, side.results) if point.has_place]
     return sum(point.may_equal(placed[0]) for point in placed[1:])
 
 

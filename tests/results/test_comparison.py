@@ -12,8 +12,8 @@ import pytest
 from conf.errors import UsageError
 from conf.types.schema import Value
 from conf.types.sweep_spec import Objective
-from results.comparison import compare_sweeps, differences, why_incomparable
-from results.report.comparison_page import Side, comparison_sections, finding, sides_of, speed_finding, write_comparison
+from results.comparison import Side, compare_sweeps, differences, why_incomparable
+from results.report.comparison_page import comparison_sections, finding, sides_of, speed_finding, write_comparison
 from results.report.section import Paragraph, Section
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
