@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 from calibrate.yaml_edit import KeyPath, with_value
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
-from conf.folders import CONF_DIR, options, own_folders, path_of
+from conf.folders import CONF_DIR, draft_first, options, own_folders, path_of
 from conf.types.cluster_spec import ClusterSpec
 from train_core.whole_files import write_atomically
 
@@ -102,8 +101,7 @@ def replace_cluster_file(cluster: ClusterSpec, output: str, text: str, changes: 
         UsageError: the file cannot be written.
     """
     # A file of defaults, or an interpolation, may override what was written, so the result is composed and compared.
-    with _draft_of(text, output) as draft:
-        composed = _compose(output, draft, changes)
+    composed = _compose(output, text, changes)
     for change in changes:
         _require_taken(change, cluster, composed)
     target = path_to_write(output)
@@ -114,25 +112,21 @@ def replace_cluster_file(cluster: ClusterSpec, output: str, text: str, changes: 
     return target
 
 
-def _compose(output: str, draft: Path, changes: Sequence[Change]) -> ClusterSpec:
-    try:
-        return load_cluster(output, draft)
-    except ConfigError as error:
-        if error.key not in {".".join(map(str, ("cluster", *change.path))) for change in changes}:
-            raise
-        # Nobody wrote this value, so advice for someone who left out its unit would mislead.
-        remedy = "Calibrate again while nothing else runs on these devices."
-        raise ConfigError(error.key, error.value, f"was just measured, but {error.problem}", remedy) from None
-
-
-@contextmanager
-def _draft_of(text: str, output: str) -> Iterator[Path]:
-    """A folder of configuration that holds nothing but the new text, as the file of `output`."""
-    with tempfile.TemporaryDirectory(prefix="trisweep-conf-") as scratch:
-        path = Path(scratch) / "cluster" / f"{output}.yaml"
+def _compose(output: str, text: str, changes: Sequence[Change]) -> ClusterSpec:
+    """The cluster that `text` comes to as the file of `output`, alone in a folder that comes before all others."""
+    with tempfile.TemporaryDirectory(prefix="trisweep-conf-") as draft:
+        path = Path(draft) / "cluster" / f"{output}.yaml"
         path.parent.mkdir()
         path.write_text(text)
-        yield Path(scratch)
+        try:
+            with draft_first(Path(draft)):
+                return load_cluster(output)
+        except ConfigError as error:
+            if error.key not in {".".join(map(str, ("cluster", *change.path))) for change in changes}:
+                raise
+            # Nobody wrote this value, so advice for someone who left out its unit would mislead.
+            remedy = "Calibrate again while nothing else runs on these devices."
+            raise ConfigError(error.key, error.value, f"was just measured, but {error.problem}", remedy) from None
 
 
 def _require_taken(change: Change, cluster: ClusterSpec, composed: ClusterSpec) -> None:

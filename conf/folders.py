@@ -39,20 +39,13 @@ def further_folders(paths: Iterable[str | Path], named_by: str = OPTION) -> Iter
     Raises:
         ConfigError: one is no folder of configuration.
     """
-    new = tuple(_config_folder(at_home(path, named_by).absolute(), named_by) for path in paths)
-    with _with_folders_in_front(new):
+    with draft_first(*(_config_folder(at_home(path, named_by).absolute(), named_by) for path in paths)):
         yield
 
 
 @contextmanager
-def draft_first(folder: Path | None) -> Iterator[None]:
-    """Within it, a draft of the configuration, which may have a root of its own, comes before all folders."""
-    with _with_folders_in_front(() if folder is None else (folder,)):
-        yield
-
-
-@contextmanager
-def _with_folders_in_front(new: tuple[Path, ...]) -> Iterator[None]:
+def draft_first(*new: Path) -> Iterator[None]:
+    """Within it, these folders come before all others; they may be drafts, which have a root of their own."""
     global _given
     before, _given = _given, (*new, *_given)
     try:

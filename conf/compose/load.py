@@ -43,7 +43,6 @@ from conf.compose.wrong_overrides import (
 from conf.errors import ConfigError, not_yaml
 from conf.folders import (
     CONF_DIR,
-    draft_first,
     groups,
     is_own,
     options,
@@ -129,20 +128,16 @@ def load(texts: Sequence[str] = ()) -> Settings:
     return compose(Overrides.parse(texts)).settings
 
 
-def load_cluster(name: str, folder: Path | None = None) -> ClusterSpec:
+def load_cluster(name: str) -> ClusterSpec:
     """One file of conf/cluster alone: composing it takes half the time of the whole configuration.
-
-    Args:
-        folder: a draft of the configuration, which comes before all other folders.
 
     Raises:
         ConfigError: there is no such file, or its content is wrong; names the dotted key, its value and the remedy.
     """
-    with draft_first(folder):
-        if name not in options("cluster"):
-            raise no_option("cluster", name)
-        tree = _plain_tree(f"cluster/{name}", Overrides())
-        _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
+    if name not in options("cluster"):
+        raise no_option("cluster", name)
+    tree = _plain_tree(f"cluster/{name}", Overrides())
+    _require_own_name("cluster", tree, Overrides.choosing("cluster", name))
     doubts(tree["cluster"])
     return validate(ClusterSpec, tree["cluster"], "cluster.")
 

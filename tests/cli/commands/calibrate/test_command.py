@@ -18,7 +18,7 @@ from benchmarks.replay.run import as_measured
 from calibrate.refit_cluster import FinishedTrial, finished_trials, priced_runs
 from cli.commands.calibrate.propose import propose
 from conf.compose.load import load_cluster
-from conf.folders import CONF_DIR
+from conf.folders import CONF_DIR, draft_first
 from conf.types.cluster_spec import ClusterSpec
 from sweeps.points.plan import plan_sweep
 from sweeps.sweep import Sweep
@@ -43,6 +43,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def local_file(own: Path) -> Path:
     return own / "cluster" / "local.yaml"
+
+
+def cluster_of(own: Path, name: str) -> ClusterSpec:
+    with draft_first(own):
+        return load_cluster(name)
 
 
 def environment_with(own: Path) -> dict[str, str]:
@@ -164,12 +169,12 @@ def measured(tmp_path: Path) -> Path:
 def test_finished_trials_refine_the_file_with_the_errors_before_and_after(
     own: Path, measured: Path, local_file: Path
 ) -> None:
-    before = load_cluster("local", own)
+    before = cluster_of(own, "local")
     status, said, complained = run(own, measured, "--from-results", "smoke")
     assert status == 0, complained
     assert "Mean error of the predicted step time over 5 trials: 66.7 % before" in said
     assert "Each of them predicted by a fit without it:" in said
-    after = load_cluster("local", own)
+    after = cluster_of(own, "local")
     assert after.efficiency.kernel_seconds > 2 * before.efficiency.kernel_seconds
     assert "attention: left as it was, hardly any effect here" in said
     assert after.links == before.links
@@ -256,7 +261,7 @@ def test_rows_that_somebody_measured_refine_the_file_of_their_cluster(own: Path,
         assert status == 0, complained
         assert "2 rows of ours.csv, selene as its file says now." in said
         assert "fitted to 2 rows of ours.csv, measured where the table says" in path.read_text().splitlines()[0]
-        new, old = load_cluster("ours", own), load_cluster("selene", own)
+        new, old = cluster_of(own, "ours"), cluster_of(own, "selene")
         assert new.efficiency.matmul != old.efficiency.matmul
         assert new.efficiency.source.startswith("matmul")
         assert new.efficiency.runs is not None
