@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from conf.plan.experiment import Experiment
 from results.report.findings.best_plan import BestPlan, best_plan
-from results.report.section import Block, Heading, NamedTable, Paragraph, ReportSubject, Section
+from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
 from results.report.timeline.pipeline_spans import KINDS, PipelineStep, predicted_step
-from results.report.timeline.recorded_steps import RecordedBlocks, recorded_blocks
+from results.report.timeline.recorded_steps import recorded_blocks, recorded_finding
+from results.report.timeline.stage_shares import compared_step
 from results.table import Table, number, text
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS
@@ -35,29 +36,21 @@ class PredictedPlan:
 
 def section(subject: ReportSubject) -> Section | None:
     """Return the section, or None if no plan fits and no trial recorded a step."""
-    plan, recorded = _predicted_plan(best_plan(subject)), recorded_blocks(subject)
-    if plan is None:
-        return None if recorded is None else _section(recorded.finding, recorded.blocks, recorded)
+    plan, recorded = _predicted_plan(best_plan(subject)), compared_step(subject)
     if recorded is None:
-        return _section(_finding(plan), tuple(_blocks(plan)), None)
+        return _section("predicted", _finding(plan), *_blocks(plan)) if plan else None
+    finding, blocks = recorded_finding(*recorded), tuple(recorded_blocks(*recorded))
+    if plan is None:
+        return _section("measured and predicted", finding, *blocks)
     # The pictures of a plan that was measured show what is predicted of it already.
-    if plan.best.reading is not None and plan.experiment == recorded.experiment:
-        return _section(recorded.finding, (*recorded.blocks, *_seconds(plan)), recorded)
-    return _section(
-        f"{_finding(plan)} {recorded.finding}",
-        (*_blocks(plan), Heading("Measured beside predicted"), *recorded.blocks),
-        recorded,
-    )
+    if plan.best.reading is not None and plan.experiment == recorded.trial.experiment:
+        return _section("measured and predicted", finding, *blocks, *_seconds(plan))
+    both = (*_blocks(plan), Heading("Measured beside predicted"), *blocks)
+    return _section("measured and predicted", f"{_finding(plan)} {finding}", *both)
 
 
-def _section(finding: str, blocks: tuple[Block, ...], recorded: RecordedBlocks | None) -> Section:
-    return Section(
-        name="timeline",
-        title="Timeline of the pipeline",
-        numbers_are="measured and predicted" if recorded else "predicted",
-        finding=finding,
-        blocks=blocks,
-    )
+def _section(numbers_are: NumbersAre, finding: str, *blocks: Block) -> Section:
+    return Section("timeline", "Timeline of the pipeline", numbers_are, finding, blocks)
 
 
 def _predicted_plan(best: BestPlan | None) -> PredictedPlan | None:

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from conf.plan.experiment import Experiment
-from results.report.section import Block, NamedTable, Paragraph, ReportSubject
+from results.report.section import Block, NamedTable, Paragraph
 from results.report.timeline.gantt import DrawnStep, gantt_plots, stage_names
 from results.report.timeline.pipeline_spans import WAITS, PipelineStep
 from results.report.timeline.recorded_spans import uncertainty
-from results.report.timeline.stage_shares import RecordedTrial, compared_step, shares_table
+from results.report.timeline.stage_shares import RecordedTrial, shares_table
 from results.units import percent, seconds
 
 
-@dataclass(frozen=True)
-class RecordedBlocks:
-    """The part of a report that shows a recorded step.
-
-    Attributes:
-        finding: in one sentence.
-    """
-
-    experiment: Experiment
-    finding: str
-    blocks: tuple[Block, ...]
-
-
-def recorded_blocks(subject: ReportSubject) -> RecordedBlocks | None:
-    """The blocks that show a recorded step; None if no measured trial recorded one."""
-    compared = compared_step(subject)
-    if compared is None:
-        return None
-    return RecordedBlocks(compared.trial.experiment, _finding(*compared), tuple(_blocks(*compared)))
-
-
-def _finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> str:
+def recorded_finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> str:
+    """Return what a recorded step shows, in one sentence."""
     step = f"A step of `{trial.reading.label}`"
     took, expected = seconds(trial.stages[0].step_seconds), seconds(predicted.total_seconds)
     if measured.num_stages == 1:
@@ -47,7 +25,7 @@ def _finding(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineSt
     )
 
 
-def _blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
+def recorded_blocks(trial: RecordedTrial, predicted: PipelineStep, measured: PipelineStep) -> Iterator[Block]:
     yield Paragraph(_what_was_recorded(trial, measured.total_seconds))
     yield Paragraph(_what_is_what())
     if (shared := _shared_cores_caution(trial)) is not None:
