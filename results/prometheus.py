@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from sweeps.folder.history import History
 from sweeps.glance import age_seconds
@@ -87,30 +85,19 @@ def write_gauges(path: Path, states: Sequence[SweepState], *, num_unreadable: in
 
 
 def gauges_text(states: Sequence[SweepState], *, num_unreadable: int) -> str:
-    """The gauges of these sweeps in Prometheus' text format.
+    """The gauges of these sweeps in Prometheus' text format; one without a value is left out.
 
     Args:
         num_unreadable: how many sweeps could not be read.
     """
     registry = CollectorRegistry()
-    samples = [Sample("unreadable_sweeps", {}, num_unreadable)]
-    registry.register(_Gauges([*samples, *(sample for state in states for sample in state.samples())]))
+    samples = [Sample("unreadable_sweeps", {}, num_unreadable), *(each for state in states for each in state.samples())]
+    for name, says in GAUGES.items():
+        if of_gauge := [sample for sample in samples if sample.gauge == name]:
+            gauge = Gauge(PREFIX + name, says, list(of_gauge[0].labels), registry=registry)
+            for sample in of_gauge:
+                (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)
     return generate_latest(registry).decode()
-
-
-class _Gauges(Collector):
-    """The samples by gauge, as the library asks for them."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for gauge, says in GAUGES.items():
-            if of_gauge := [sample for sample in self._samples if sample.gauge == gauge]:
-                family = GaugeMetricFamily(PREFIX + gauge, says, labels=list(of_gauge[0].labels))
-                for sample in of_gauge:
-                    family.add_metric(list(sample.labels.values()), sample.value)
-                yield family
 
 
 def _samples_while_running(trial: TrialReading, labels: dict[str, str]) -> Iterator[Sample]:
