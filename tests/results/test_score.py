@@ -18,35 +18,7 @@ from results.score import (
     score,
 )
 from results.terminal.score_table import score_in_all, score_table, series_table
-from sweeps.table.file import Record
-from sweeps.table.prices import PricedRow, RowPrediction, price
-
-CELLS = {
-    "source": "A paper",
-    "table": "Table 1",
-    "layers": "40",
-    "hidden": "6144",
-    "heads": "48",
-    "seq": "2048",
-    "gpu": "A100-80GB-SXM",
-    "num_gpus": "256",
-    "tp": "8",
-    "pp": "1",
-    "micro_batch": "8",
-    "global_batch": "1024",
-    "recompute": "full",
-}
-
-
-def priced(**cells: str) -> PricedRow:
-    row = {**CELLS, **cells}
-    (found,) = price([Record(tuple(row), tuple(row.values()))])
-    return found
-
-
-def predicted(row: PricedRow) -> RowPrediction:
-    assert row.prediction is not None, row.reason
-    return row.prediction
+from tests.results.test_measured import predicted, priced
 
 
 def compared(**cells: str) -> RowComparison:
