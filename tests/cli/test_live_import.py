@@ -12,7 +12,6 @@ import pytest
 
 from cli.live_import import followed_in_mlflow
 from results.mlflow.store import database_path
-from sweeps.trial import SweepFolder
 from tests.results.conftest import SQLITE, trial, write_steps
 from tests.results.mlflow.test_ui_in_a_browser import made_up_sweep
 
@@ -41,8 +40,7 @@ def wait_for_steps(database: Path, wanted: list[int]) -> None:
 
 @pytest.mark.slow
 def test_steps_appear_while_the_sweep_runs(tmp_path: Path, empty_store: Path) -> None:
-    folder = SweepFolder(tmp_path / "runs" / "made-up")
-    made_up_sweep(folder)
+    folder = made_up_sweep(tmp_path).folder
     folder.trial("dead").measurement.unlink()
     write_steps(folder, "dead", [1, 2])
     database = Path(shutil.copy(empty_store, database_path(folder.path.parent)))

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 import pytest
 
-from conf.types.sweep_spec import SweepSpec
 from results.mlflow.store import database_path
 from results.mlflow.sweep_import import import_sweep
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
-from tests.results.conftest import CREATED, SQLITE, finish, performance, report_of, trial
+from tests.results.conftest import SQLITE, performance, report_of, sweep_writer, trial
 from tests.results.mlflow.addresses import PATIENCE_SECONDS, free_port, read
-from train_core.measurement import Outcome
+from train_core.measurement import Outcome, Performance
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -39,7 +37,12 @@ TRIALS = (
     trial("four", world_size=4, tensor_parallel_size=2, pipeline_parallel_size=2, global_batch_size=32),
     trial("dead", world_size=2, pipeline_parallel_size=2),
 )
-HOW = {"base": performance(100.0), "two": performance(240.0, 2), "four": performance(320.0, 4)}
+HOW: dict[str, Performance | tuple[Outcome, str]] = {
+    "base": performance(100.0),
+    "two": performance(240.0, 2),
+    "four": performance(320.0, 4),
+    "dead": (Outcome.OUT_OF_MEMORY, "rank 1 ran out of memory"),
+}
 
 
 class Served(NamedTuple):
@@ -55,9 +58,9 @@ class Served(NamedTuple):
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Served]:
     """The UI of an imported sweep, as a person opens it."""
-    output_dir = tmp_path_factory.mktemp("runs")
+    sweep = made_up_sweep(tmp_path_factory.mktemp("ui"))
+    output_dir = sweep.folder.path.parent
     shutil.copy(empty_store, database_path(output_dir))
-    sweep = made_up_sweep(SweepFolder(output_dir / "made-up"))
     report_of(sweep)
     run_id = import_sweep(sweep, SQLITE, output_dir).run_id
     trisweep = str(Path(sys.executable).with_name("trisweep"))
@@ -75,31 +78,8 @@ def ui(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[
         process.stdout.read()
 
 
-def made_up_sweep(folder: SweepFolder) -> Sweep:
-    spec = SweepSpec(
-        name="made-up",
-        question="Which layout of a made-up model is fastest?",
-        axes={},
-        points=(),
-        baseline={},
-        max_trials=20,
-        published=(),
-        proxy=None,
-    )
-    record = SweepRecord(
-        name="made-up",
-        mode="proxy",
-        spec=spec,
-        tracking=SQLITE,
-        git_sha="0123abc",
-        created=CREATED,
-        plan=(),
-        trials=TRIALS,
-    )
-    folder.write_record(record)
-    for member in TRIALS:
-        finish(folder, member, HOW.get(member.trial_id, (Outcome.OUT_OF_MEMORY, "rank 1 ran out of memory")))
-    return Sweep(folder, record)
+def made_up_sweep(folder: Path) -> Sweep:
+    return sweep_writer(folder)(TRIALS, HOW)
 
 
 @pytest.fixture(scope="module")
