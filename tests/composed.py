@@ -21,6 +21,7 @@ from conf.compose.settings import Settings
 from conf.compose.tree import Tree
 from conf.folders import CONF_DIR, own_folders
 from conf.overrides import Override, Overrides
+from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec
 from train_core.whole_files import replacing
 
@@ -36,6 +37,12 @@ def compose_tree(texts: Sequence[str] = ()) -> Tree:
 
 def load(texts: Sequence[str] = ()) -> Settings:
     return composed(texts).settings
+
+
+def setup_of(texts: Sequence[str]) -> Setup:
+    """Of these overrides, whatever trainer can run it."""
+    parts = load(texts)
+    return Setup(**{name: getattr(parts, name) for name in Setup.model_fields})
 
 
 @cache

@@ -6,14 +6,13 @@ import pytest
 
 from conf.errors import InfeasiblePlan
 from conf.plan.setup import Setup
-from tests.composed import load
+from tests.composed import setup_of
 
 JOB = ("model=gpt-22b", "precision=bf16", "parallel.world_size=64", "batch.global_batch_size=64")
 
 
 def setup_on(cluster: str, *overrides: str) -> Setup:
-    parts = load([f"cluster={cluster}", *JOB, *overrides])
-    return Setup(**{name: getattr(parts, name) for name in Setup.model_fields})
+    return setup_of([f"cluster={cluster}", *JOB, *overrides])
 
 
 @pytest.mark.parametrize(

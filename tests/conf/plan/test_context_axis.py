@@ -8,20 +8,13 @@ from conf.errors import InfeasiblePlan
 from conf.plan.setup import Setup
 from sweeps.planner.plans.space import context_parallel_sizes
 from sweeps.planner.request import request
-from tests.composed import composed, load
+from tests.composed import composed, load, setup_of
 
 
 def setup(*overrides: str) -> Setup:
     """Of a 70B on four nodes, which this package's own trainer need not be able to run."""
     sizes = ["parallel.world_size=32", "parallel.tensor_parallel_size=4", "batch.global_batch_size=128"]
-    loaded = load(["model=llama-3.1-70b", "cluster=dgx-h100", "precision=bf16", *sizes, *overrides])
-    return Setup(
-        model=loaded.model,
-        cluster=loaded.cluster,
-        parallel=loaded.parallel,
-        batch=loaded.batch,
-        precision=loaded.precision,
-    )
+    return setup_of(["model=llama-3.1-70b", "cluster=dgx-h100", "precision=bf16", *sizes, *overrides])
 
 
 def test_context_ranks_are_none_of_the_replicas() -> None:

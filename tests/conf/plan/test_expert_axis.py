@@ -6,20 +6,13 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.setup import Setup
-from tests.composed import load
+from tests.composed import setup_of
 
 
 def setup(*overrides: str, model: str = "mixtral-8x7b") -> Setup:
     """On four nodes, whatever this package's own trainer can run."""
     sizes = ["parallel.world_size=32", "parallel.tensor_parallel_size=2", "batch.global_batch_size=128"]
-    loaded = load([f"model={model}", "cluster=dgx-h100", "precision=bf16", *sizes, *overrides])
-    return Setup(
-        model=loaded.model,
-        cluster=loaded.cluster,
-        parallel=loaded.parallel,
-        batch=loaded.batch,
-        precision=loaded.precision,
-    )
+    return setup_of([f"model={model}", "cluster=dgx-h100", "precision=bf16", *sizes, *overrides])
 
 
 def test_experts_may_be_spread_over_tensor_and_data_ranks_alike() -> None:

@@ -9,13 +9,12 @@ import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
-from conf.plan.setup import Setup
 from conf.plan.trainer_limits import LAYER_SPLIT, Beside, limits_of, require_runnable, runs
 from conf.types.trainer_spec import CostsOf
 from sweeps.planner.choosing.choice import choose
 from sweeps.planner.choosing.objectives import Training
 from sweeps.planner.request import request
-from tests.composed import composed, load
+from tests.composed import composed, load, setup_of
 
 OWN_REFUSALS: dict[str, int | bool | str] = {
     "parallel.expert_tensor_parallel_size": 2,
@@ -64,14 +63,9 @@ NOT_PASSED_ON = {
 """What the program's trainer can run, and is not told by the flags of its file, which refuses it."""
 
 
-def setup_of(*overrides: str) -> Setup:
-    parts = load([*JOB, *overrides])
-    return Setup(**{name: getattr(parts, name) for name in Setup.model_fields})
-
-
 def price(trainer: str, *overrides: str) -> None:
     """What is asked before a plan is priced for a trainer."""
-    require_runnable(setup_of(*overrides), trainer, limits_of(trainer))
+    require_runnable(setup_of([*JOB, *overrides]), trainer, limits_of(trainer))
 
 
 def refusal(trainer: str, *overrides: str) -> str:

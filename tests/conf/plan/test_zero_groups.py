@@ -6,20 +6,13 @@ import pytest
 
 from conf.errors import InfeasiblePlan
 from conf.plan.setup import Setup
-from tests.composed import load
+from tests.composed import setup_of
 
 LLAMA = ("model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=96")
 
 
 def setup(*overrides: str) -> Setup:
-    loaded = load([*LLAMA, "parallel.world_size=48", "parallel.zero_stage=1", *overrides])
-    return Setup(
-        model=loaded.model,
-        cluster=loaded.cluster,
-        parallel=loaded.parallel,
-        batch=loaded.batch,
-        precision=loaded.precision,
-    )
+    return setup_of([*LLAMA, "parallel.world_size=48", "parallel.zero_stage=1", *overrides])
 
 
 @pytest.mark.parametrize("size", ["null", "1", "8", "48"])
