@@ -7,13 +7,14 @@ from math import exp
 import pytest
 
 from results.report.findings.verdict import study_sentence, verdict
-from results.report.section import NamedTable, Paragraph, Plot, ReportSubject
+from results.report.section import NamedTable
 from results.report.sections.scaling import section
 from results.scaling_study import amdahl, gustafson, measured_study, predicted_study
 from sweeps.repeats.ranking import ranking_of
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepRecord
 from tests.results.conftest import WriteSweep, performance, trial
+from tests.results.report.sections.conftest import plots_of, shown_of, subject_of, text_of
 from train_core.measurement import Performance
 
 TRIALS = [
@@ -69,17 +70,16 @@ def test_efficiency_has_an_interval_of_both_rates_and_ranks_that_share_devices_a
 
 def test_the_section_keeps_measured_predicted_and_published_apart(write_sweep: WriteSweep) -> None:
     sweep = sweep_of(write_sweep)
-    found = section(ReportSubject(sweep, sweep.read()))
-    assert found is not None
+    found = shown_of(section, sweep)
     assert found.finding.startswith("2 devices keep 90.0 % of the baseline's rate per device (95 % interval")
     assert "4 ranks shared 2 devices" in found.finding
     tables = {block.name: block.table for block in found.blocks if isinstance(block, NamedTable)}
     assert set(tables) == {"scaling-measured", "scaling-predicted-for-the-same-trials"}
     # Four ranks had two devices, and on paper they have four: that is another question.
     assert [len(table.rows) for table in tables.values()] == [3, 2]
-    texts = [block.text for block in found.blocks if isinstance(block, Paragraph)]
+    texts = text_of(found).splitlines()
     assert any(text.startswith("Published: Dash et al. 2023") and "100 % weak" in text for text in texts)
-    (plot,) = [block for block in found.blocks if isinstance(block, Plot)]
+    (plot,) = plots_of(found)
     series = {value["series"] for value in plot.spec["data"]["values"]}
     assert series == {"measured", "predicted for the same trials", "published"}
 
@@ -103,11 +103,10 @@ def test_ranks_that_all_shared_the_baselines_device_are_not_passed_over(write_sw
 def test_a_study_without_its_baseline_or_of_another_sweep_is_none(write_sweep: WriteSweep) -> None:
     sweep = sweep_of(write_sweep, {"two": performance(180.0, 2)})
     assert measured_study(sweep.record, sweep.read()) is None
-    found = section(ReportSubject(sweep, sweep.read()))
-    assert found is not None
+    found = shown_of(section, sweep)
     assert found.finding.startswith("Nothing was measured yet; on paper 4 devices keep")
     other = _without_scaling(sweep.record)
-    assert section(ReportSubject(Sweep(sweep.folder, other), sweep.read())) is None
+    assert section(subject_of(Sweep(sweep.folder, other))) is None
     assert predicted_study(other, other.trials) is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import vl_convert
 
 from results.report.section import NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -11,6 +13,13 @@ from sweeps.sweep import Sweep
 
 def subject_of(sweep: Sweep) -> ReportSubject:
     return ReportSubject(sweep, sweep.read())
+
+
+def shown_of(section: Callable[[ReportSubject], Section | None], sweep: Sweep) -> Section:
+    """What the section shows of a sweep of which it has something to say."""
+    found = section(subject_of(sweep))
+    assert found is not None
+    return found
 
 
 def plots_of(section: Section) -> list[Plot]:

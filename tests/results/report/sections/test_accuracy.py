@@ -8,7 +8,7 @@ from results.report.section import Section
 from results.report.sections.accuracy import section
 from results.units import ABSENT
 from tests.results.conftest import WriteSweep, performance, trial
-from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 from train_core.measurement import Breakdown, Performance, StepTerms
 
 TRIALS = (
@@ -52,9 +52,7 @@ def found(write_sweep: WriteSweep) -> Section:
         "two": taking(2 * predicted_seconds(1), 2, terms(1.0)),
         "wide": taking(0.5 * predicted_seconds(2), 2),
     }
-    shown = section(subject_of(write_sweep(TRIALS, how)))
-    assert shown is not None
-    return shown
+    return shown_of(section, write_sweep(TRIALS, how))
 
 
 def test_the_finding_says_how_far_off_predictions_are_and_how_many_lie_inside(found: Section) -> None:
@@ -101,8 +99,7 @@ def test_the_pictures_can_be_drawn(found: Section) -> None:
 
 def test_ranks_that_shared_a_device_are_held_against_nothing(write_sweep: WriteSweep) -> None:
     """Their measured terms and their memory are shown nevertheless."""
-    shown = section(subject_of(write_sweep(TRIALS, {"two": taking(1.0, 1, terms(1.0))})))
-    assert shown is not None
+    shown = shown_of(section, write_sweep(TRIALS, {"two": taking(1.0, 1, terms(1.0))}))
     assert "no predicted time is held against one" in shown.finding
     (row,) = rows_of(shown, "terms-beside")
     assert row["seconds are"] == "measured"
@@ -113,8 +110,7 @@ def test_ranks_that_shared_a_device_are_held_against_nothing(write_sweep: WriteS
 
 
 def test_one_trial_has_an_error_and_no_statistics_of_several(write_sweep: WriteSweep) -> None:
-    shown = section(subject_of(write_sweep(TRIALS, {"base": taking(2 * predicted_seconds(0))})))
-    assert shown is not None
+    shown = shown_of(section, write_sweep(TRIALS, {"base": taking(2 * predicted_seconds(0))}))
     assert "The one trial that can be compared" in shown.finding
     assert "-50.0 %" in shown.finding
     assert "Kendall" not in text_of(shown)
@@ -122,8 +118,7 @@ def test_one_trial_has_an_error_and_no_statistics_of_several(write_sweep: WriteS
 
 def test_a_term_that_is_not_known_is_shown_as_that(write_sweep: WriteSweep) -> None:
     unknown = terms(1.0).model_copy(update={"data_seconds": None})
-    shown = section(subject_of(write_sweep(TRIALS, {"two": taking(2.0, 2, unknown)})))
-    assert shown is not None
+    shown = shown_of(section, write_sweep(TRIALS, {"two": taking(2.0, 2, unknown)}))
     assert rows_of(shown, "terms-beside")[1]["data s"] == ABSENT
     assert "data parallel" not in {row["quantity"] for row in rows_of(shown, "prediction-errors")}
 

@@ -8,7 +8,7 @@ from conf.types.cluster_spec import SiteSpec
 from results.report.section import Section
 from results.report.sections.cost import section
 from tests.results.conftest import FULL, WriteSweep, cluster, performance, trial
-from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 
 SITE = SiteSpec(grid_co2_grams_per_kwh=500.0, grid_co2_source="made up")
 PLACE = cluster().model_copy(update={"site": SITE})
@@ -23,9 +23,7 @@ def measured(write_sweep: WriteSweep, **rates: float) -> Section:
     """Trials with these tokens a second."""
     trials = {each.trial_id: each for each in (FEW, MANY, SLOW)}
     how = {name: performance(rate, 64 if name == "few" else 128) for name, rate in rates.items()}
-    found = section(subject_of(write_sweep(tuple(trials.values()), how, plan=tuple(trials.values()), mode="cluster")))
-    assert found is not None
-    return found
+    return shown_of(section, write_sweep(tuple(trials.values()), how, plan=tuple(trials.values()), mode="cluster"))
 
 
 def test_more_devices_are_faster_and_fewer_are_cheaper_so_no_other_beats_both(write_sweep: WriteSweep) -> None:
@@ -59,8 +57,7 @@ def test_every_declared_number_stands_with_its_source(write_sweep: WriteSweep) -
 
 def test_ranks_that_shared_devices_are_paid_for_once(write_sweep: WriteSweep) -> None:
     shared = performance(1000.0, 2)
-    found = section(subject_of(write_sweep((FEW,), {"few": shared}, plan=(FEW,), mode="cluster")))
-    assert found is not None
+    found = shown_of(section, write_sweep((FEW,), {"few": shared}, plan=(FEW,), mode="cluster"))
     assert {row["devices"] for row in rows_of(found, "cost")} == {"2"}
     assert "on 2 devices" in found.finding
 
@@ -69,8 +66,7 @@ def test_energy_that_counters_measured_takes_the_estimates_place(write_sweep: Wr
     """7.2 J a token are 2,000 MWh for a trillion."""
     counted = {"energy_joules_per_token": 7.2, "energy_joules_per_step": 7.2 * 256}
     how = {"few": performance(1000.0, 64, **counted), "many": performance(1500.0, 128, **counted)}
-    found = section(subject_of(write_sweep((FEW, MANY), how, plan=(FEW, MANY), mode="cluster")))
-    assert found is not None
+    found = shown_of(section, write_sweep((FEW, MANY), how, plan=(FEW, MANY), mode="cluster"))
     assert {row["MWh"] for row in rows_of(found, "cost")} == {"2,000"}
     assert "2,000 MWh (counted)" in found.finding
     assert rows_of(found, "energy-counted")[0]["J/token"] == "7.20"
@@ -94,8 +90,7 @@ def test_the_most_frugal_point_takes_the_least_money_though_a_slower_one_takes_l
     place = PLACE.model_copy(update={"name": "sparing", "device": device})
     sparing = trial("sparing", world_size=16, **(SIZES | {"cluster": place}))
     how = {"many": performance(2400.0, 128), "sparing": performance(250.0, 16)}
-    found = section(subject_of(write_sweep((MANY, sparing), how, plan=(MANY, sparing), mode="cluster")))
-    assert found is not None
+    found = shown_of(section, write_sweep((MANY, sparing), how, plan=(MANY, sparing), mode="cluster"))
     assert found.finding.endswith("Of 2 points it takes the least time and money.")
 
 
@@ -106,8 +101,7 @@ def test_without_a_price_money_is_left_out(write_sweep: WriteSweep) -> None:
         trial(name, world_size=size, tensor_parallel_size=4, pipeline_parallel_size=16, **free)
         for name, size in (("few", 64), ("many", 128))
     ]
-    found = section(subject_of(write_sweep((), plan=plan)))
-    assert found is not None
+    found = shown_of(section, write_sweep((), plan=plan))
     assert found.numbers_are == "predicted"
     assert "dollars" not in found.finding
     assert "no price" in text_of(found)
@@ -117,7 +111,6 @@ def test_without_a_price_money_is_left_out(write_sweep: WriteSweep) -> None:
 def test_a_proxys_steps_say_nothing_of_a_trillion_tokens(write_sweep: WriteSweep) -> None:
     small = trial("base")
     how = {"base": performance(100.0)}
-    beside_a_plan = section(subject_of(write_sweep([small], how, plan=(FEW,))))
-    assert beside_a_plan is not None
+    beside_a_plan = shown_of(section, write_sweep([small], how, plan=(FEW,)))
     assert beside_a_plan.numbers_are == "predicted"
     assert section(subject_of(write_sweep([small], how))) is None

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from results.report.section import Heading, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.section import Heading, NamedTable, Plot
 from results.report.sections.knobs import section
 from sweeps.sweep import Sweep
 from tests.results.conftest import FULL, WriteSweep, performance, trial
+from tests.results.report.sections.conftest import shown_of, subject_of, table_of, text_of
 from train_core.measurement import Outcome
 
 SIZES = list(product((1, 2, 4), (1, 2), (1, 2, 4)))
@@ -41,19 +42,9 @@ def study(write_sweep: WriteSweep) -> Sweep:
     return write_sweep(trials, how, mode="cluster", name="frontier-study")
 
 
-def made(sweep: Sweep) -> Section:
-    found = section(ReportSubject(sweep, sweep.read()))
-    assert found is not None
-    return found
-
-
-def tables(of: Section) -> dict[str, NamedTable]:
-    return {block.name: block for block in of.blocks if isinstance(block, NamedTable)}
-
-
 @pytest.mark.slow
 def test_a_study_shows_its_finding_its_tables_and_the_published_order(study: Sweep) -> None:
-    found = made(study)
+    found = shown_of(section, study)
     assert found.finding.startswith("Micro-batch size mattered most in 17 measured trials: micro-batch size 4 is")
     assert found.numbers_are == "measured and predicted"
     assert [block.text for block in found.blocks if isinstance(block, Heading)] == [
@@ -62,16 +53,15 @@ def test_a_study_shows_its_finding_its_tables_and_the_published_order(study: Swe
         "Around the best plan, on paper",
         "The order that the study found",
     ]
-    order = tables(found)["knobs-published"].table
+    order = table_of(found, "knobs-published")
     assert order.columns[:3] == ("knob", "published place", "measured, by rate")
     assert [cell.text for cell in order.rows[0][:3]] == ["micro-batch size", "1", "1"]
     assert [cell.text for cell in order.rows[-1][:3]] == ["ZeRO stage", "4", "-"]
-    said = " ".join(block.text for block in found.blocks if isinstance(block, Paragraph))
-    assert "It is recalled, and was not confirmed" in said
+    assert "It is recalled, and was not confirmed" in text_of(found)
 
 
 def test_measured_and_predicted_rates_never_stand_in_one_table_or_plot(study: Sweep) -> None:
-    names = [block.name for block in made(study).blocks if isinstance(block, NamedTable | Plot)]
+    names = [block.name for block in shown_of(section, study).blocks if isinstance(block, NamedTable | Plot)]
     assert len(names) == len(set(names))
     kinds = [name.rsplit("-", 1)[-1] for name in names if name not in ("knobs-neighbours", "knobs-published")]
     assert kinds == sorted(kinds)
@@ -79,14 +69,14 @@ def test_measured_and_predicted_rates_never_stand_in_one_table_or_plot(study: Sw
 
 
 def test_trials_that_ran_out_of_memory_are_counted_by_value(study: Sweep) -> None:
-    rows = [[cell.text for cell in row] for row in tables(made(study))["knobs-memory-measured"].table.rows]
+    rows = [[cell.text for cell in row] for row in table_of(shown_of(section, study), "knobs-memory-measured").rows]
     assert ["micro-batch size", "4", "6", "1", "16.7"] in rows
 
 
 def test_a_sweep_of_a_few_trials_has_no_such_section(write_sweep: WriteSweep) -> None:
     trials = [trial("base"), trial("two", world_size=2, tensor_parallel_size=2)]
     sweep = write_sweep(trials, {"base": performance(1.0), "two": performance(2.0, 2)})
-    assert section(ReportSubject(sweep, sweep.read())) is None
+    assert section(subject_of(sweep)) is None
 
 
 def test_a_sweep_with_too_few_trials_to_tell_says_so(write_sweep: WriteSweep) -> None:
@@ -96,8 +86,8 @@ def test_a_sweep_with_too_few_trials_to_tell_says_so(write_sweep: WriteSweep) ->
         for pipeline in (1, 2)
     ]
     sweep = write_sweep(trials, {each.trial_id: performance(100.0, 8) for each in trials})
-    found = made(sweep)
+    found = shown_of(section, sweep)
     assert found.finding == (
         "The trials do not tell: 6 trials with a rate are too few for 2 knobs: at least 12 are needed."
     )
-    assert tables(found) == {}
+    assert not [block for block in found.blocks if isinstance(block, NamedTable)]

@@ -12,7 +12,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.composed import composed
 from tests.results.conftest import WriteSweep, finish, performance, trial
-from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 from train_core.measurement import Outcome, Performance
 
 BASELINE = trial("base", is_baseline=True)
@@ -47,8 +47,7 @@ def searched(write_sweep: WriteSweep, *overrides: str, finished: str = "") -> Sw
 
 def test_every_trial_that_was_asked_for_has_its_expected_and_its_found_gain(write_sweep: WriteSweep) -> None:
     """Rates per device are 100, 125 and 150: a quarter more, then a fifth."""
-    found = section(subject_of(searched(write_sweep)))
-    assert found is not None
+    found = shown_of(section, searched(write_sweep))
     rows = rows_of(found, "search-course")
     assert [(row["expected gain %"], row["found gain %"]) for row in rows] == [
         ("-", "+25.0"),
@@ -60,22 +59,19 @@ def test_every_trial_that_was_asked_for_has_its_expected_and_its_found_gain(writ
 
 
 def test_why_it_stopped_is_in_the_finding(write_sweep: WriteSweep) -> None:
-    found = section(subject_of(searched(write_sweep, finished="all plans were tried")))
-    assert found is not None
+    found = shown_of(section, searched(write_sweep, finished="all plans were tried"))
     assert found.finding == (
         "The search asked for 3 trials, 2 of which measured something. It stopped because all plans were tried."
     )
 
 
 def test_a_search_that_goes_on_does_not_say_that_it_stopped(write_sweep: WriteSweep) -> None:
-    found = section(subject_of(searched(write_sweep)))
-    assert found is not None
+    found = shown_of(section, searched(write_sweep))
     assert "It has not said that it is finished." in found.finding
 
 
 def test_the_sentences_are_those_that_the_search_says_at_its_end(write_sweep: WriteSweep) -> None:
-    found = section(subject_of(searched(write_sweep, "sweep=175b", "search=bayes")))
-    assert found is not None
+    found = shown_of(section, searched(write_sweep, "sweep=175b", "search=bayes"))
     assert "Measured steps take " in text_of(found)
     (plot,) = plots_of(found)
     assert "measured model TFLOPS per device" in drawn(plot)
@@ -87,15 +83,13 @@ def test_a_repeat_is_no_seed_of_its_point(write_sweep: WriteSweep) -> None:
     for each in (BASELINE, again):
         finish(sweep.folder, each, performance(100.0, losses=(1.0,), final_loss=1.0))
     record = sweep.record.model_copy(update={"trials": (*sweep.record.trials, again)})
-    found = section(subject_of(sweep._replace(record=record)))
-    assert found is not None
+    found = shown_of(section, sweep._replace(record=record))
     assert "Best of 3 measured points: the baseline (loss 1 nats per token)." in text_of(found)
 
 
 def test_a_search_for_several_objectives_draws_its_front(write_sweep: WriteSweep) -> None:
     sweep = searched(write_sweep, "sweep=175b", "search=pareto", "search.objective=[throughput,step_time]")
-    found = section(subject_of(sweep))
-    assert found is not None
+    found = shown_of(section, sweep)
     assert "measured points beats this one in throughput and step_time" in text_of(found)
     _, plot = plots_of(found)
     assert [value["which"] for value in plot.spec["data"]["values"]].count("on the front") == 1

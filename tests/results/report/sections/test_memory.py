@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from results.report.section import Section
 from results.report.sections.memory import section
-from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, experiment, performance, trial
-from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 from train_core.costs import estimate
 
 GIB = 2**30
@@ -25,15 +23,9 @@ def planned(**point: Any) -> Trial:
     return listed.model_copy(update={"estimate": predicted, "infeasible_reason": reason, "selected": predicted.fits})
 
 
-def found_in(sweep: Sweep) -> Section:
-    found = section(subject_of(sweep))
-    assert found is not None
-    return found
-
-
 def test_every_stage_is_shown_with_what_it_holds_and_what_its_device_has(write_sweep: WriteSweep) -> None:
     plan = planned(**LAYOUT, dtype="bf16", zero_stage=1, recompute="full")
-    found = found_in(write_sweep((), plan=(plan,)))
+    found = shown_of(section, write_sweep((), plan=(plan,)))
     rows = rows_of(found, "memory-stages")
     assert len(rows) == 16
     assert {row["device GiB"] for row in rows} == {"64.0"}
@@ -47,7 +39,7 @@ def test_every_stage_is_shown_with_what_it_holds_and_what_its_device_has(write_s
 def test_the_fullest_stage_is_in_the_finding(write_sweep: WriteSweep) -> None:
     plan = planned(**LAYOUT, dtype="bf16", zero_stage=1, recompute="full")
     assert plan.estimate is not None
-    found = found_in(write_sweep((), plan=(plan,)))
+    found = shown_of(section, write_sweep((), plan=(plan,)))
     assert f"Stage {plan.estimate.worst_stage} of `tp4-pp16-dp1-mb1-gb8-zero1-full` is the fullest" in found.finding
 
 
@@ -58,7 +50,7 @@ def test_where_nothing_fits_the_plan_that_lacks_least_is_shown(write_sweep: Writ
     )
     assert less.infeasible_reason
     assert more.infeasible_reason
-    found = found_in(write_sweep((), plan=(more, less)))
+    found = shown_of(section, write_sweep((), plan=(more, less)))
     assert "No plan fits; `tp4-pp16-dp1-mb1-gb8` lacks least" in found.finding
 
 
@@ -67,7 +59,7 @@ def test_the_measured_peak_of_each_stages_fullest_rank_stands_beside(write_sweep
     plan = planned(**LAYOUT, dtype="bf16", zero_stage=1, recompute="full")
     peaks = tuple((rank + 1) * GIB for rank in range(64))
     sweep = write_sweep((plan,), {"plan": performance(1.0, 64, peak_memory_bytes=peaks)}, plan=(plan,), mode="cluster")
-    found = found_in(sweep)
+    found = shown_of(section, sweep)
     assert [row["measured GiB"] for row in rows_of(found, "memory-stages")][:3] == ["4.0", "8.0", "12.0"]
     assert "Measured, the fullest rank took 64.0 GiB" in found.finding
     assert "without reserved" in text_of(found)
@@ -79,14 +71,14 @@ def test_the_measured_peak_of_each_stages_fullest_rank_stands_beside(write_sweep
 
 
 def test_one_stage_is_one_slim_bar(write_sweep: WriteSweep) -> None:
-    (plot,) = plots_of(found_in(write_sweep((), plan=(planned(world_size=64, tensor_parallel_size=8),))))
+    (plot,) = plots_of(shown_of(section, write_sweep((), plan=(planned(world_size=64, tensor_parallel_size=8),))))
     assert plot.spec["height"] < 50
 
 
 def test_peaks_of_only_some_ranks_are_not_laid_on_stages(write_sweep: WriteSweep) -> None:
     plan = planned(**LAYOUT, dtype="bf16", zero_stage=1, recompute="full")
     measured = performance(1.0, 64, peak_memory_bytes=(GIB,))
-    found = found_in(write_sweep((plan,), {"plan": measured}, plan=(plan,), mode="cluster"))
+    found = shown_of(section, write_sweep((plan,), {"plan": measured}, plan=(plan,), mode="cluster"))
     assert found.numbers_are == "predicted"
 
 

@@ -14,7 +14,7 @@ from results.report.sections import answer
 from results.report.sections.sought import section
 from sweeps.trial import Trial
 from tests.results.conftest import WriteSweep, performance, trial
-from tests.results.report.sections.conftest import plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import plots_of, rows_of, shown_of, subject_of, text_of
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-13], ids=["equal", "equal but for rounding"])
@@ -31,8 +31,7 @@ def test_of_points_that_all_reach_the_same_no_axis_is_said_to_matter(write_sweep
     losses = {each.trial_id: 10.8 + number * spread for number, each in enumerate(trials)}
     sweep = write_sweep(trials, {name: performance(100.0, 2, final_loss=loss) for name, loss in losses.items()})
     sought = sweep.record.model_copy(update={"objective": ("loss",)})
-    found = section(subject_of(sweep._replace(record=sought)))
-    assert found is not None
+    found = shown_of(section, sweep._replace(record=sought))
     assert len(rows_of(found, "sought-points")) == len(trials) == 12
     assert "Which axis mattered" not in text_of(found)
 
@@ -77,8 +76,7 @@ def test_what_diverged_does_not_press_the_others_onto_the_axis(write_sweep: Writ
     curves = {"t1": (5.0, 3.0), "t2": (5.5, 2.0), "t4": (5.0, 1e9, 2e17), "t8": (5.0, 6e3, nan)}
     measured = {name: performance(100.0, losses=losses, final_loss=losses[-1]) for name, losses in curves.items()}
     sweep = write_sweep(trials, measured)
-    found = section(subject_of(sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)}))))
-    assert found is not None
+    found = shown_of(section, sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)})))
     over, losses = (plot for plot in plots_of(found) if plot.name in ("over-batch-micro_batch_size", "sought-losses"))
     assert [row["value"] for row in over.spec["data"]["values"]] == [2.0, 3.0]
     assert over.caption.endswith("Left out: 2 points that diverged.")
@@ -96,8 +94,7 @@ def test_every_line_through_the_values_is_in_a_colour_that_follows_the_page(writ
         for tensor, micro in axes
     ]
     sweep = write_sweep(trials, {each.trial_id: performance(100.0, 2) for each in trials})
-    found = section(subject_of(sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)}))))
-    assert found is not None
+    found = shown_of(section, sweep._replace(record=sweep.record.model_copy(update={"objective": ("loss",)})))
     (lines,) = (plot for plot in plots_of(found) if plot.name == "sought-coordinates")
     assert lines.spec["mark"]["color"] == "var(--measured)"
     assert "color" not in lines.spec["encoding"]

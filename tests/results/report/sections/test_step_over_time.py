@@ -14,7 +14,7 @@ from results.report.timeline.pipeline_spans import predicted_step
 from sweeps.trial import Trial
 from tests.composed import load
 from tests.results.conftest import FULL, WriteSweep, experiment, performance, trial
-from tests.results.report.sections.conftest import drawn, plots_of, rows_of, subject_of, text_of
+from tests.results.report.sections.conftest import drawn, plots_of, rows_of, shown_of, subject_of, text_of
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.trainers import TRISWEEP
 
@@ -29,9 +29,7 @@ def planned(**point: Any) -> Trial:
 
 
 def shown(write_sweep: WriteSweep, plan: Trial) -> Section:
-    found = section(subject_of(write_sweep((), plan=(plan,))))
-    assert found is not None
-    return found
+    return shown_of(section, write_sweep((), plan=(plan,)))
 
 
 @pytest.mark.parametrize("recipe", ["frontier-22b", "frontier-175b"])
@@ -130,8 +128,7 @@ def test_one_stage_has_nobody_to_wait_for(write_sweep: WriteSweep) -> None:
 def test_a_sweep_at_full_size_shows_the_plan_that_was_measured_to_be_the_best(write_sweep: WriteSweep) -> None:
     other = trial("other", model=FULL, world_size=64, tensor_parallel_size=2, pipeline_parallel_size=16)
     sweep = write_sweep((PIPED, other), {"piped": performance(1.0, 64)}, plan=(PIPED, other), mode="cluster")
-    found = section(subject_of(sweep))
-    assert found is not None
+    found = shown_of(section, sweep)
     assert "`tp4-pp16-dp1-mb1-gb8`, measured to be the fastest per device" in found.finding
 
 
