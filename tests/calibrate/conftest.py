@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import pytest
 
@@ -14,24 +14,6 @@ from conf.types.cluster_spec import ClusterSpec
 from train_core.measurement import Environment
 from train_core.rates.plan import rates_plan
 from train_core.rates.record import AttentionRate, DeviceRates, LinkTime, MeasuredSpread, ProductRate, RatesFolder
-
-
-class RatesOf(Protocol):
-    """`rates_of(cluster, kind, world_size, product=..., ...)`: what devices of these rates would have measured."""
-
-    def __call__(
-        self,
-        cluster: ClusterSpec,
-        kind: Literal["gpu", "cpu"],
-        world_size: int,
-        *,
-        product: float,
-        attention: float = ...,
-        memory: float = ...,
-        kernel_seconds: float = ...,
-        bandwidth: float = ...,
-        latency: float = ...,
-    ) -> DeviceRates: ...
 
 
 @pytest.fixture
@@ -48,65 +30,62 @@ def conf_copy(tmp_path: Path) -> Iterator[Path]:
         yield copy
 
 
-@pytest.fixture(scope="session")
-def rates_of() -> RatesOf:
-    def build(
-        cluster: ClusterSpec,
-        kind: Literal["gpu", "cpu"],
-        world_size: int,
-        *,
-        product: float,
-        attention: float = 1e10,
-        memory: float = 1e10,
-        kernel_seconds: float = 4e-6,
-        bandwidth: float = 2e9,
-        latency: float = 1e-5,
-    ) -> DeviceRates:
-        plan = rates_plan(cluster, kind, world_size)
-        shapes = [*((one, True) for one in plan.large_products), *((one, False) for one in plan.thin_products)]
-        return DeviceRates(
-            plan=plan,
-            products=tuple(
-                ProductRate(
-                    dtype=dtype, product=one, is_large=large, flops_per_second=spread(product * (1 if large else 0.5))
-                )
-                for dtype in plan.dtypes
-                for one, large in shapes
-            ),
-            attentions=tuple(
-                AttentionRate(dtype=dtype, shape=shape, flops_per_second=spread(attention))
-                for dtype in plan.dtypes
-                for shape in plan.attention_shapes
-            ),
-            copy_bytes_per_second=spread(0.9 * memory),
-            triad_bytes_per_second=spread(1.1 * memory),
-            kernel_seconds=spread(kernel_seconds),
-            link_times=tuple(
-                LinkTime(
-                    link=link.name,
-                    pattern="transfer",
-                    num_ranks=2,
-                    num_bytes=num_bytes,
-                    seconds=spread(latency + num_bytes / bandwidth),
-                )
-                for link in plan.links
-                for num_bytes in plan.message_bytes
-            ),
-            environment=Environment(
-                hostname="node1",
-                device="a device",
-                backend="gloo",
-                torch_version="2.9.9",
-                python_version="3.12.1",
-                git_sha="0123abc",
-                num_cores=4,
-            ),
-            hostnames=("node1",),
-            cores_per_host=4,
-            finished=1_800_000_000.0,
-        )
-
-    return build
+def rates_of(
+    cluster: ClusterSpec,
+    kind: Literal["gpu", "cpu"],
+    world_size: int,
+    *,
+    product: float,
+    attention: float = 1e10,
+    memory: float = 1e10,
+    kernel_seconds: float = 4e-6,
+    bandwidth: float = 2e9,
+    latency: float = 1e-5,
+) -> DeviceRates:
+    """What devices of these rates would have measured."""
+    plan = rates_plan(cluster, kind, world_size)
+    shapes = [*((one, True) for one in plan.large_products), *((one, False) for one in plan.thin_products)]
+    return DeviceRates(
+        plan=plan,
+        products=tuple(
+            ProductRate(
+                dtype=dtype, product=one, is_large=large, flops_per_second=spread(product * (1 if large else 0.5))
+            )
+            for dtype in plan.dtypes
+            for one, large in shapes
+        ),
+        attentions=tuple(
+            AttentionRate(dtype=dtype, shape=shape, flops_per_second=spread(attention))
+            for dtype in plan.dtypes
+            for shape in plan.attention_shapes
+        ),
+        copy_bytes_per_second=spread(0.9 * memory),
+        triad_bytes_per_second=spread(1.1 * memory),
+        kernel_seconds=spread(kernel_seconds),
+        link_times=tuple(
+            LinkTime(
+                link=link.name,
+                pattern="transfer",
+                num_ranks=2,
+                num_bytes=num_bytes,
+                seconds=spread(latency + num_bytes / bandwidth),
+            )
+            for link in plan.links
+            for num_bytes in plan.message_bytes
+        ),
+        environment=Environment(
+            hostname="node1",
+            device="a device",
+            backend="gloo",
+            torch_version="2.9.9",
+            python_version="3.12.1",
+            git_sha="0123abc",
+            num_cores=4,
+        ),
+        hostnames=("node1",),
+        cores_per_host=4,
+        finished=1_800_000_000.0,
+    )
 
 
 def spread(value: float) -> MeasuredSpread:

@@ -11,13 +11,13 @@ from calibrate.cluster_file import Change, cluster_path, replace_cluster_file, r
 from conf.compose.load import load_cluster
 from conf.errors import ConfigError, UsageError
 from conf.folders import CONF_DIR, draft_first
-from tests.calibrate.conftest import RatesOf
+from tests.calibrate.conftest import rates_of
 
 CPU = {"product": 8e10, "attention": 1e10, "memory": 9e9, "kernel_seconds": 7e-6, "bandwidth": 2e9, "latency": 3e-5}
 GPU = {"product": 100e12, "attention": 60e12, "memory": 1.2e12, "kernel_seconds": 4e-6, "bandwidth": 9e9}
 
 
-def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path) -> None:
     local = load_cluster("local")
     draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU)).write()
     new = load_cluster("local")
@@ -37,7 +37,7 @@ def test_on_a_cpu_the_measured_rates_are_the_peaks(conf_copy: Path, rates_of: Ra
     assert new.device.peak_source == "measured"  # utilization is still stated against a peak of the same run
 
 
-def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy: Path) -> None:
     frontier = load_cluster("frontier")
     draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 16, **GPU)).write()
     new = load_cluster("frontier")
@@ -49,9 +49,7 @@ def test_on_a_gpu_rates_become_shares_of_the_data_sheet(conf_copy: Path, rates_o
     assert [link.bandwidth_bytes_per_second for link in new.links] == pytest.approx([9e9] * 3, rel=0.01)
 
 
-def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(
-    conf_copy: Path, rates_of: RatesOf
-) -> None:
+def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(conf_copy: Path) -> None:
     frontier = load_cluster("frontier")
     new = draft_of_rates(frontier, "frontier", rates_of(frontier, "gpu", 8, **GPU))
     assert "link slingshot: left as it was, because no two of the 8 ranks on 1 host meet only through it" in new.notes
@@ -63,7 +61,7 @@ def test_a_tier_that_the_job_did_not_reach_keeps_what_collectives_reach_on_it(
     assert after.latency_seconds == before.latency_seconds
 
 
-def test_every_measured_value_says_what_when_and_within_which_range(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_every_measured_value_says_what_when_and_within_which_range(conf_copy: Path) -> None:
     local = load_cluster("local")
     text = draft_of_rates(local, "local", rates_of(local, "cpu", 2, **CPU)).text
     assert text.splitlines()[0] == (
@@ -84,7 +82,7 @@ def test_every_measured_value_says_what_when_and_within_which_range(conf_copy: P
     assert all(line in text for line in old)
 
 
-def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_calibrating_again_changes_dates_and_values_and_adds_no_line(conf_copy: Path) -> None:
     local = load_cluster("local")
     rates = rates_of(local, "cpu", 2, **CPU)
     first = draft_of_rates(local, "local", rates)
@@ -105,7 +103,7 @@ def test_a_value_that_keeps_an_earlier_calibration_keeps_its_line_at_the_top(con
     assert again.splitlines()[:2] == ["# Calibrated 2027-01-11 08:00 UTC: c", "# Calibrated 2027-01-08 08:00 UTC: b"]
 
 
-def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_copy: Path) -> None:
     selene = load_cluster("selene")
     path = draft_of_rates(selene, "mine", rates_of(selene, "gpu", 16, **GPU)).write()
     assert path == conf_copy / "cluster" / "mine.yaml"
@@ -114,7 +112,7 @@ def test_another_name_leaves_the_first_file_alone_and_is_the_name_inside(conf_co
     assert cluster_path("selene").read_text() == (CONF_DIR / "cluster" / "selene.yaml").read_text()
 
 
-def test_a_file_that_builds_on_another_gets_a_list_of_links_of_its_own(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_a_file_that_builds_on_another_gets_a_list_of_links_of_its_own(conf_copy: Path) -> None:
     (conf_copy / "cluster" / "ours.yaml").write_text("defaults: [frontier, _self_]\nname: ours")
     ours = load_cluster("ours")
     draft_of_rates(ours, "ours", rates_of(ours, "gpu", 16, **GPU)).write()
@@ -126,7 +124,7 @@ def test_a_file_that_builds_on_another_gets_a_list_of_links_of_its_own(conf_copy
     ]
 
 
-def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy: Path, rates_of: RatesOf) -> None:
+def test_a_file_that_would_not_take_the_values_is_not_replaced(conf_copy: Path) -> None:
     path = cluster_path("local")
     before = path.read_text().replace("  - /device@device: cpu\n  - _self_\n", "  - _self_\n  - /device@device: cpu\n")
     path.write_text(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibrate.measured_changes import measured_changes
-from tests.calibrate.conftest import RatesOf
+from tests.calibrate.conftest import rates_of
 from tests.composed import load_cluster
 from train_core.rates.record import LinkTime, MeasuredSpread
 
@@ -18,7 +18,7 @@ def gather(num_ranks: int, num_bytes: int, bandwidth: float) -> LinkTime:
     )
 
 
-def test_without_a_switch_a_tiers_bandwidth_is_that_of_its_largest_groups(rates_of: RatesOf) -> None:
+def test_without_a_switch_a_tiers_bandwidth_is_that_of_its_largest_groups() -> None:
     """Two GPUs share one wire of 64 GB/s, eight reach all seven of each."""
     cluster = load_cluster("mi300x")
     times = [
