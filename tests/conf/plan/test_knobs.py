@@ -11,6 +11,7 @@ from tests.composed import load
 from train_core.costs.setting import Plans
 
 FROM_OTHER_KNOBS = {"num_micro_batches", "first_stage_layers", "last_stage_layers"}
+TWO_STAGES = ("parallel.world_size=2", "parallel.pipeline_parallel_size=2")
 
 
 def test_every_field_of_a_plan_is_a_knob_and_every_stated_knob_a_field() -> None:
@@ -54,6 +55,16 @@ def test_a_value_is_found_again_from_what_a_column_holds(knob: Knob) -> None:
                 *("parallel.zero_stage=2", "batch.micro_batch_size=2"),
             ],
             "tp2-pp1-dp2-mb2-gb8-sp-zero2",
+        ),
+        ([*TWO_STAGES, "parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"], "tp1-pp2-dp1-mb1-gb8-vp2"),
+        ([*TWO_STAGES, "parallel.schedule=zero-bubble", "parallel.zero_stage=2"], "tp1-pp2-dp1-mb1-gb8-zb-zero2"),
+        (
+            [*TWO_STAGES, "parallel.layers_per_stage=[3,1]", "parallel.recompute=full"],
+            "tp1-pp2-dp1-mb1-gb8-layers3.1-full",
+        ),
+        (
+            ["parallel.world_size=4", "parallel.pipeline_parallel_size=4", "model.num_layers=6"],
+            "tp1-pp4-dp1-mb1-gb8-layers2x2.1x2",
         ),
     ],
 )

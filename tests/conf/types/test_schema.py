@@ -1,4 +1,4 @@
-"""What follows from a configuration: derived sizes, fingerprints, labels."""
+"""What follows from a configuration: derived sizes and fingerprints."""
 
 from __future__ import annotations
 
@@ -52,27 +52,6 @@ def test_an_experiment_is_immutable_and_survives_json() -> None:
     with pytest.raises(ValidationError):
         point.model = point.model  # type: ignore[misc]
     assert Experiment.model_validate_json(point.model_dump_json()) == point
-
-
-def test_the_label_tells_the_layout() -> None:
-    point = experiment("parallel.world_size=2", "parallel.tensor_parallel_size=2", "parallel.sequence_parallel=true")
-    assert point.label == "tp2-pp1-dp1-mb1-gb8-sp"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "label"),
-    [
-        (["parallel.schedule=interleaved", "parallel.virtual_pipeline_size=2"], "tp1-pp2-dp1-mb1-gb8-vp2"),
-        (["parallel.schedule=zero-bubble", "parallel.zero_stage=2"], "tp1-pp2-dp1-mb1-gb8-zb-zero2"),
-        (["parallel.layers_per_stage=[2,2]"], "tp1-pp2-dp1-mb1-gb8"),
-        (["parallel.layers_per_stage=[3,1]", "parallel.recompute=full"], "tp1-pp2-dp1-mb1-gb8-layers3.1-full"),
-        (["parallel.pipeline_parallel_size=4", "model.num_layers=6"], "tp1-pp4-dp1-mb1-gb8-layers2x2.1x2"),
-    ],
-)
-def test_the_label_tells_how_a_pipeline_is_run(overrides: list[str], label: str) -> None:
-    size = 4 if "parallel.pipeline_parallel_size=4" in overrides else 2
-    base = [f"parallel.world_size={size}"] + ([] if size == 4 else ["parallel.pipeline_parallel_size=2"])
-    assert experiment(*base, *overrides).label == label
 
 
 @pytest.mark.slow
