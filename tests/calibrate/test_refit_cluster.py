@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import pytest
@@ -27,13 +26,6 @@ from conf.types.cluster_spec import ClusterSpec
 from tests.composed import compose_tree
 from train_core.costs.setting import SCALE
 from train_core.costs.trainers import TRISWEEP
-
-
-class Measured(Protocol):
-    """`measured(noise)`: trials that took what the model says with the constants of TRUTH, times one plus the noise."""
-
-    def __call__(self, noise: Sequence[float] = ()) -> list[FinishedTrial]: ...
-
 
 SMALL = {"model.hidden_size": 512, "model.ffn_hidden_size": 2048}
 LONG = {"model.hidden_size": 2048, "model.ffn_hidden_size": 8192, "model.seq_length": 16384}
@@ -67,24 +59,19 @@ def cluster(experiments: list[Experiment]) -> ClusterSpec:
     return experiments[0].cluster
 
 
-@pytest.fixture(scope="module")
-def measured(cluster: ClusterSpec, experiments: list[Experiment]) -> Measured:
-    def build(noise: Sequence[float] = ()) -> list[FinishedTrial]:
-        trials = [FinishedTrial(one.label, one, 1.0, None, True, TRISWEEP) for one in experiments]
-        seconds = priced_runs(cluster, trials).step_seconds(constants_by(TRUTH)) * (
-            1 + np.resize(noise or [0.0], len(trials))
-        )
-        return [
-            FinishedTrial(one.label, one, float(taken), None, True, TRISWEEP)
-            for one, taken in zip(experiments, seconds, strict=True)
-        ]
-
-    return build
+def measured(
+    experiments: Sequence[Experiment], noise: Sequence[float] = (), truth: Mapping[str, float] = TRUTH
+) -> list[FinishedTrial]:
+    """Trials that took what the model says with the constants of `truth`, times one plus the noise."""
+    trials = [FinishedTrial(one.label, one, 1.0, None, True, TRISWEEP) for one in experiments]
+    seconds = priced_runs(experiments[0].cluster, trials).step_seconds(constants_by(truth))
+    taken = seconds * (1 + np.resize(noise or [0.0], len(trials)))
+    return [replace(trial, step_seconds=float(each)) for trial, each in zip(trials, taken, strict=True)]
 
 
 @pytest.fixture(scope="module")
-def found(cluster: ClusterSpec, measured: Measured) -> Refit:
-    return refit_cluster(cluster, measured())
+def found(cluster: ClusterSpec, experiments: list[Experiment]) -> Refit:
+    return refit_cluster(cluster, measured(experiments))
 
 
 @pytest.mark.slow
@@ -98,9 +85,9 @@ def test_the_constants_that_made_the_times_are_found_again(found: Refit) -> None
 @pytest.mark.thorough  # than the constants that are found again
 @pytest.mark.slow
 def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
-    cluster: ClusterSpec, measured: Measured
+    cluster: ClusterSpec, experiments: list[Experiment]
 ) -> None:
-    noisy = refit_cluster(cluster, measured([0.04, -0.03, 0.02, -0.04, 0.03]))
+    noisy = refit_cluster(cluster, measured(experiments, [0.04, -0.03, 0.02, -0.04, 0.03]))
     assert noisy.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
     assert noisy.error_after < 0.04
     assert noisy.error_left_out is not None
@@ -108,16 +95,18 @@ def test_noise_moves_the_constants_little_and_leaving_one_out_shows_it(
 
 
 @pytest.mark.slow
-def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, measured: Measured) -> None:
-    trials = measured()
+def test_one_trial_that_went_wrong_does_not_spoil_the_fit(cluster: ClusterSpec, experiments: list[Experiment]) -> None:
+    trials = measured(experiments)
     trials[1] = FinishedTrial(trials[1].label, trials[1].setup, 10 * trials[1].step_seconds, None, True, TRISWEEP)
     found = refit_cluster(cluster, trials)
     assert found.after["matmul"] == pytest.approx(TRUTH["matmul"], rel=0.1)
 
 
 @pytest.mark.slow
-def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster: ClusterSpec, measured: Measured) -> None:
-    alone = [trial for trial in measured() if trial.setup.parallel.world_size == 1]
+def test_constants_without_effect_or_alike_are_left_alone_and_say_so(
+    cluster: ClusterSpec, experiments: list[Experiment]
+) -> None:
+    alone = [trial for trial in measured(experiments) if trial.setup.parallel.world_size == 1]
     found = refit_cluster(cluster, alone)
     assert found.left_alone["link"] == "hardly any effect here (0.0 %)"
     assert found.after["link"] == cluster.efficiency.link
@@ -125,9 +114,11 @@ def test_constants_without_effect_or_alike_are_left_alone_and_say_so(cluster: Cl
 
 
 @pytest.mark.slow
-def test_a_single_trial_moves_constants_as_far_as_their_priors_let_it(cluster: ClusterSpec, measured: Measured) -> None:
+def test_a_single_trial_moves_constants_as_far_as_their_priors_let_it(
+    cluster: ClusterSpec, experiments: list[Experiment]
+) -> None:
     """One measurement cannot tell the constants apart: the less certain ones and those that matter move."""
-    found = refit_cluster(cluster, measured()[:1])
+    found = refit_cluster(cluster, measured(experiments)[:1])
     assert found.error_after < found.error_before / 2
     assert cluster.efficiency.matmul > found.after["matmul"] > TRUTH["matmul"] / 2
     assert found.error_left_out is None
@@ -142,9 +133,9 @@ def test_no_trial_is_said_so(cluster: ClusterSpec) -> None:
 @pytest.mark.thorough  # than the trial that went wrong
 @pytest.mark.slow
 def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
-    cluster: ClusterSpec, measured: Measured, found: Refit
+    cluster: ClusterSpec, experiments: list[Experiment], found: Refit
 ) -> None:
-    trials = measured()
+    trials = measured(experiments)
     sharing = FinishedTrial("shared", trials[0].setup, 99.0, None, False, TRISWEEP)
     both = refit_cluster(cluster, [*trials, sharing])
     assert both.after == found.after
@@ -155,8 +146,8 @@ def test_trials_whose_ranks_shared_devices_are_shown_and_not_fitted_to(
 
 
 @pytest.mark.slow
-def test_trials_priced_together_cost_what_each_costs_alone(cluster: ClusterSpec, measured: Measured) -> None:
-    trials = measured()
+def test_trials_priced_together_cost_what_each_costs_alone(cluster: ClusterSpec, experiments: list[Experiment]) -> None:
+    trials = measured(experiments)
     together = priced_runs(cluster, trials).step_seconds(constants_by(TRUTH))
     alone = [float(priced_runs(cluster, [trial]).step_seconds(constants_by(TRUTH))[0]) for trial in trials]
     assert list(together) == pytest.approx(alone, rel=1e-12)
@@ -205,11 +196,7 @@ def test_constants_of_scale_and_of_the_host_are_found_again_from_where_they_usua
     cluster: ClusterSpec, experiments: list[Experiment]
 ) -> None:
     """A slow host shows in small kernels, and shown communication in large ones beside a network."""
-    truth = {"shown": 0.9, "launch": 3.0}
-    trials = [FinishedTrial(one.label, one, 1.0, None, True, TRISWEEP) for one in experiments]
-    taken = priced_runs(cluster, trials).step_seconds(constants_by(truth))
-    measured = [replace(trial, step_seconds=float(each)) for trial, each in zip(trials, taken, strict=True)]
-    found = refit_cluster(cluster, measured)
+    found = refit_cluster(cluster, measured(experiments, truth={"shown": 0.9, "launch": 3.0}))
     assert (found.before["shown"], found.before["launch"]) == (SCALE.shown, 1.0)
     assert found.after["launch"] == pytest.approx(3.0, rel=0.1)
     assert found.error_after < found.error_before / 3
