@@ -249,6 +249,18 @@ def test_a_cluster_file_with_a_missing_number_is_refused() -> None:
             + [*INTERLEAVED, "parallel.virtual_pipeline_size=3"],
             r"leaves chunks without a layer: stage 1 has 1 of 4 layers\. Use parallel\.layers_per_stage=null",
         ),
+        (
+            ["training.compile_layers=true", "training.dropout=0.1"],
+            r"training\.compile_layers = True: would compile anew .* Set training\.compile_layers=false",
+        ),
+        (
+            ["training.compile_layers=true", "parallel.recompute=pointwise"],
+            r"training\.compile_layers = True: traces away .* Set training\.compile_layers=false",
+        ),
+        (
+            ["parallel.zero_stage=3", "watch.compare_replicas_every=10"],
+            r"watch\.compare_replicas_every = 10: finds no replicas .* Use null",
+        ),
         ([*FRONTIER_175B, "parallel.zero_stage=3"], r"zero_stage = 3: would gather the weights anew"),
         (
             ["cluster=dgx1-v100", "precision=bf16"],

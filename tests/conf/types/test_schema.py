@@ -47,6 +47,14 @@ def test_the_fingerprint_ignores_what_does_not_change_the_measurement(override: 
     assert experiment(override).fingerprint == experiment().fingerprint
 
 
+def test_a_copy_with_other_values_has_a_fingerprint_of_its_own() -> None:
+    point = experiment()
+    known = point.fingerprint
+    training = point.training.model_copy(update={"seed": point.training.seed + 1})
+    assert point.model_copy(update={"training": training}).fingerprint != known
+    assert point.fingerprint == known
+
+
 def test_an_experiment_is_immutable_and_survives_json() -> None:
     point = experiment()
     with pytest.raises(ValidationError):
