@@ -24,6 +24,8 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, NOWHERE)
     for name in ("no_proxy", "NO_PROXY"):  # set first, so that they are as they were afterwards
         monkeypatch.setenv(name, "")
+    # urlopen keeps the proxies of its first call, with which later tests of this process would ask nowhere.
+    monkeypatch.setattr("urllib.request._opener", None)
 
 
 @pytest.fixture
