@@ -38,10 +38,15 @@ LIKE = 2.0
 
 
 class Run(NamedTuple):
-    """A trial, and what it measured of each objective."""
+    """A trial, and what it measured of each objective.
+
+    Attributes:
+        counts: for each objective, False of the times of a run that was disturbed, whose loss is as good as any.
+    """
 
     reading: TrialReading
     values: tuple[float, ...]
+    counts: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class SoughtPoint:
     @property
     def middle(self) -> TrialReading:
         """The run whose rate and seconds of a step are the point's, as where points are ranked by their rate."""
-        return middle_of([run.reading for run in self.runs])
+        return middle_of([run.reading for run in self.runs if all(run.counts)] or [run.reading for run in self.runs])
 
     @property
     def is_number(self) -> bool:
@@ -135,9 +140,10 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     aside = trained_otherwise(readings_of) if by_loss else {}
     placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
-    kept = {name: [run.values[0] for run in runs] for name, runs in groups.items() if name not in diverged}
-    in_vain = not is_of_time(record.objective[0]) and _are_repeated_in_vain(list(groups.values()))
-    half_widths = {} if in_vain else _half_widths(record.objective[0], kept)
+    sought = record.objective[0]
+    kept = {name: _drawn_values(sought, _counted(runs, 0)) for name, runs in groups.items() if name not in diverged}
+    in_vain = not is_of_time(sought) and _are_repeated_in_vain(list(groups.values()))
+    half_widths = {} if in_vain else _half_widths(sought, kept)
     return [
         SoughtPoint(
             name,
@@ -153,7 +159,21 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
 
 
 def _means(runs: Sequence[Run]) -> tuple[float, ...]:
-    return tuple(map(fmean, zip(*(run.values for run in runs), strict=True)))
+    numbers = range(len(runs[0].values))
+    return tuple(fmean(run.values[number] for run in _counted(runs, number)) for number in numbers)
+
+
+def _drawn_values(sought: Objective, runs: Sequence[Run]) -> list[float]:
+    """What chance drew of the objective: where a program is told its seed, what is no time is drawn once a seed."""
+    if is_of_time(sought) or not all(run.reading.planned.trainer.is_told(SEED) for run in runs):
+        return [run.values[0] for run in runs]
+    by_seed = grouped(runs, lambda run: run.reading.planned.training.seed)
+    return [fmean(run.values[0] for run in same) for same in by_seed.values()]
+
+
+def _counted(runs: Sequence[Run], number: int) -> Sequence[Run]:
+    """The runs that count for an objective; all where none does."""
+    return [run for run in runs if run.counts[number]] or runs
 
 
 def sought_places(record: SweepRecord, points: Sequence[SoughtPoint]) -> list[str]:
@@ -190,9 +210,9 @@ def _costs(objectives: Sequence[Objective], values: Sequence[float]) -> tuple[fl
 
 
 def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dict[str, list[Run]]:
-    """Group the runs by point; if time counts, disturbed runs are used only of points that have no others."""
-    by_time = any(map(is_of_time, record.objective))
-    disturbed = disturbances(readings) if by_time else {}
+    """Group the runs by point; of a disturbed one nothing of time counts, unless its point has no others."""
+    of_time = [is_of_time(objective) for objective in record.objective]
+    disturbed = disturbances(readings) if any(of_time) else {}
 
     def name_of(reading: TrialReading) -> str:
         # Where nothing varies but the seed, every trial is a run of the one point.
@@ -200,7 +220,9 @@ def _runs_by_point(record: SweepRecord, readings: Sequence[TrialReading]) -> dic
 
     groups = grouped((each for each in readings if has_measured_point(each)), name_of)
     points = dict(named for name, group in groups.items() for named in _told_apart(name, group))
-    runs = {name: _measured_runs(record, counted_runs(point, disturbed)) for name, point in points.items()}
+    if all(of_time):
+        points = {name: counted_runs(point, disturbed) for name, point in points.items()}
+    runs = {name: _measured_runs(record, point, disturbed) for name, point in points.items()}
     return {name: found for name, found in runs.items() if found}
 
 
@@ -222,11 +244,15 @@ def _with_seed_zero(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"training": experiment.training.model_copy(update={"seed": 0})})
 
 
-def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading]) -> list[Run]:
-    values = [tuple(measured_value(objective, reading) for objective in record.objective) for reading in readings]
-    both = zip(readings, values, strict=True)
-    known = [Run(reading, tuple(each for each in found if each is not None)) for reading, found in both]
-    return [run for run in known if len(run.values) == len(record.objective)]
+def _measured_runs(record: SweepRecord, readings: Sequence[TrialReading], disturbed: Collection[str]) -> list[Run]:
+    runs = list[Run]()
+    for reading in readings:
+        found = (measured_value(objective, reading) for objective in record.objective)
+        values = tuple(value for value in found if value is not None)
+        if len(values) == len(record.objective):
+            is_steady = reading.trial.trial_id not in disturbed
+            runs.append(Run(reading, values, tuple(is_steady or not is_of_time(each) for each in record.objective)))
+    return runs
 
 
 def _half_widths(objective: Objective, values: Mapping[str, Sequence[float]]) -> dict[str, float]:

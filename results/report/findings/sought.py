@@ -144,11 +144,12 @@ def _has_intervals(points: Sequence[SoughtPoint]) -> bool:
 
 def _sureness(record: SweepRecord, points: Sequence[SoughtPoint], where: str) -> str:
     if not _has_intervals(points):
+        has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
         by_time = all(map(is_of_time, record.objective))
         again = f"`{sweep_with(where, 'search.max_rounds' if by_time else 'search.num_seeds', 3)}`"
         if by_time or any(point.reading.planned.trainer.is_told(SEED) for point in points):
-            return f"One run of each, so that nobody knows what is chance: {again} would tell."
-        has_runs = any(len(point.runs) > 1 and not point.diverged for point in points)
+            of_each = "seed" if has_runs else "run"
+            return f"One {of_each} of each, so that nobody knows what is chance: {again} would tell."
         often = "All runs of a point came to the same" if has_runs else "One run of each"
         return (
             f"{often}, so that nobody knows what is chance. The program is not told {{{SEED}}}, which {again} varies."

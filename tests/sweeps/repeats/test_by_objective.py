@@ -197,6 +197,35 @@ def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
     )
 
 
+def test_a_seed_that_ran_twice_says_nothing_of_chance(sweep: Sweep) -> None:
+    first = sweep.record.trials[0]
+    again = first.model_copy(update={"trial_id": f"{first.trial_id}-r2", "repeat": 1})
+    for trial in (first, again):
+        finish(sweep.folder, trial, performance(100.0, losses=(5.0,), final_loss=5.0))
+    record = sweep.record.model_copy(update={"trials": (first, again)})
+    (point,) = sought_points(record, Sweep(sweep.folder, record).read())
+    assert (len(point.runs), point.half_width) == (2, None)
+    (rate,) = sought_points(record.model_copy(update={"objective": ("step_time",)}), Sweep(sweep.folder, record).read())
+    assert rate.half_width is not None
+
+
+def test_the_loss_of_a_run_counts_though_its_times_were_disturbed(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, fourth = sweep.record.trials[2:4]  # both seeds of lr=0.01
+    finish(sweep.folder, fourth, performance(10.0, losses=(4.2,), final_loss=4.2))
+    monkeypatch.setattr("sweeps.repeats.by_objective.disturbances", lambda _: {fourth.trial_id: "it was late"})
+    for objective, runs, values in (
+        (("loss", "step_time"), 2, (4.1, 2.56)),
+        (("step_time", "loss"), 2, (2.56, 4.1)),
+        (("step_time",), 1, (2.56,)),
+    ):
+        points = sought_points(sweep.record.model_copy(update={"objective": objective}), sweep.read())
+        found = next(point for point in points if point.name == "lr=0.01")
+        assert (len(found.runs), found.values) == (runs, pytest.approx(values))
+        assert found.middle.trial.trial_id == third.trial_id
+
+
 def test_one_run_of_each_leaves_chance_unknown(sweep: Sweep) -> None:
     first = [each for each in sweep.read() if each.trial.point[SEED] == 1 and not _diverged(each)]
     (best, _) = sought_points(sweep.record, first)
