@@ -63,9 +63,9 @@ def test_a_trial_that_waits_and_is_cancelled_by_name_says_so_and_stays_cancelled
     assert (reading.outcome, reading.cause) == (Outcome.CANCELLED, CANCELLED_BY_NAME)
     conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
     assert (conductor.advance().waiting, bool(conductor.history.finished)) == ((), True)
-    assert not any("run again" in line for line in state_lines(sweep))
+    assert not any("run again" in line for line in state_lines(sweep, [reading]))
     retry(sweep, [reading])
-    assert "Ordered to run again: seed=0." in state_lines(sweep)
+    assert "Ordered to run again: seed=0." in state_lines(sweep, [reading])
     assert conductor.advance().waiting == (trial.trial_id,)
 
 

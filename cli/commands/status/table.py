@@ -144,8 +144,7 @@ def state_lines(sweep: Sweep, trials: Sequence[TrialReading]) -> list[str]:
     elif history.finished and (history.asked or _is_cut_short(history, trials)):
         lines.append(f"Ended: {history.finished}.")
     # Until a further attempt begins, a trial's own line tells of its last end, such as that it was cancelled.
-    trials = sweep.record.trials
-    again = [each for each in trials if history.course_of(each.trial_id).retry_after is not None]
+    again = [each for each in sweep.record.trials if history.course_of(each.trial_id).retry_after is not None]
     if again:
         lines.append(f"Ordered to run again: {listed(list(map(sweep.record.label_of, again)), MOST_NAMED)}.")
     if history.device_seconds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,7 +261,8 @@ def test_what_the_search_learned_is_said_of_its_points_and_not_of_stages_and_rep
     """A stage that trains again, and a repeat, have the point of their trial, and would be taken for its seeds."""
     monkeypatch.setattr(sweep_run, "report_on", lambda *_: None)
     point = next(trial for trial in PROXY_TRIALS if trial.experiment)
-    changes = ({}, {"stage": "longer", "after": point.trial_id}, {"repeat": 1}, {"role": "kept"})
+    longer = {"stage": "longer", "after": point.trial_id}
+    changes: tuple[Mapping[str, object], ...] = ({}, longer, {"repeat": 1}, {"role": "kept"})
     trials = [point.model_copy(update={"trial_id": f"t{n}", **change}) for n, change in enumerate(changes)]
     sweep = write_sweep(trials, {trial.trial_id: HOW[point.trial_id] for trial in trials})
     Journal(sweep.folder.journal).append(Finished(because="every point that can run was tried"))
