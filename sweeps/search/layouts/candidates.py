@@ -16,7 +16,7 @@ from conf.plan.experiment import Experiment, ExperimentParts
 from conf.plan.setup import Setup
 from conf.types.schema import Value
 from sweeps.planner.plans.search import search_space
-from sweeps.planner.plans.space import Space
+from sweeps.planner.plans.space import Placing, Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
 from sweeps.planner.points import KIND_KEYS, PlannedPoint, kinds_of, refused_key
 from sweeps.points.axes import Point
@@ -64,7 +64,10 @@ class PlansOfSpaces:
         self.parts = parts
         self.shared = dict(shared or {})  # values of every point beside its knobs
         self._kinds = [
-            (space, plans) for space in spaces for plans in _plans(space, parts, margin, hopeless) if len(plans)
+            (space, plans)
+            for space in map(_as_configured, spaces)
+            for plans in _plans(space, parts, margin, hopeless)
+            if len(plans)
         ]
         self._starts = np.cumsum([0, *(len(plans) for _, plans in self._kinds)])
 
@@ -140,11 +143,20 @@ def _keys(plans: Plans) -> Iterator[PlanKey]:
     return zip(*(getattr(plans, name).tolist() for name in Plans.__slots__), strict=True)
 
 
+def _as_configured(space: Space) -> Space:
+    """The space with what a surrogate cannot tell apart as it is configured, in its pins and in its setting.
+
+    That is in how many layers something is recomputed, and where states of the optimizer and ranks are placed.
+    """
+    placing = Placing(zero_group_size=None, offload_optimizer=False, pipeline_before_data=False)._asdict()
+    placing |= {name: value for name, value in space.pinned.items() if name in placing}
+    pinned = {"recompute_every": 1, **space.pinned, **placing}
+    return replace(space, pinned=pinned, setting=replace(space.setting, **placing))
+
+
 def _plans(space: Space, parts: ExperimentParts, margin: float, hopeless: float) -> list[Plans]:
     """The plans that fit or nearly do, without those that are hopeless, or ruled out by what else is configured."""
-    # A surrogate does not tell in how many layers something is recomputed, so that stays as it is configured.
-    alike = replace(_with_margin(space, margin), pinned={"recompute_every": 1, **space.pinned})
-    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(alike)]
+    found = [search_space(kind, MOST_OF_A_KIND) for kind in kinds_of(_with_margin(space, margin))]
     longest = hopeless * min((one.fastest_seconds for one in found), default=inf)
     kept = [one.best.plans.rows(one.step_seconds <= longest) for one in found if one.best is not None]
     running = [plans for plans in kept if len(plans) and _key_refused(space, plans, parts) not in KIND_KEYS]
@@ -160,7 +172,8 @@ def _key_refused(space: Space, plans: Plans, parts: ExperimentParts) -> str | No
 
 def _strategy(space: Space, plans: Plans, row: int) -> Strategy:
     layers, across = space.setting.model.num_layers, space.tensor_parallel_across_nodes
-    return strategies_of(plans.rows(slice(row, row + 1)), layers, tensor_parallel_across_nodes=across)[0]
+    one, settings = plans.rows(slice(row, row + 1)), [space.setting]
+    return strategies_of(one, layers, tensor_parallel_across_nodes=across, settings=settings)[0]
 
 
 def _with_margin(space: Space, margin: float) -> Space:
