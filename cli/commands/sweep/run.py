@@ -208,6 +208,8 @@ def _run_here(run: SweepRun) -> None:
     if place.proxy:
         _print_full_size_summary(planned.record, place.composition)
     _print_expected_time(planned, place)
+    if place.composition.overrides.stated_value("slurm.time_limit_minutes") is not None:
+        complaints.print("slurm.time_limit_minutes is of jobs: trials of this machine end with budget.deadline_hours.")
     # A trial at full size has no time limit here; in Slurm it has slurm.time_limit_minutes.
     limit, before = time_limit_here(planned.record), num_attempts(planned)
     progress = progress_on(console, under_way(run))

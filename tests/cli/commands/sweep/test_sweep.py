@@ -43,6 +43,13 @@ def test_an_output_folder_that_is_a_file_is_said_so(tmp_path: Path, trisweep: Co
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.slow
+def test_a_time_limit_of_jobs_is_said_to_hold_for_no_trial_of_this_machine(finished: Path, trisweep: Command) -> None:
+    done = trisweep("sweep", *SMOKE, "--here", "slurm.time_limit_minutes=1", cwd=finished)
+    assert done.returncode == 0, done.stderr
+    assert "slurm.time_limit_minutes is of jobs" in " ".join(done.stderr.split())
+
+
 def test_a_sweep_without_a_proxy_names_the_cluster_to_choose_and_the_replay(tmp_path: Path, trisweep: Command) -> None:
     done = trisweep("sweep", "frontier-study", "--here", "--json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
