@@ -1,4 +1,4 @@
-"""Keys that tell points of a sweep apart and that do not reach their program, which would run the same twice."""
+"""What a person has said and their program is not told: keys of points, which it would run twice, and a Python."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ def untold_keys(record: SweepRecord) -> list[str]:
         if trial.selected and not trial.stage and trial.experiment and not trial.experiment.trainer.is_own:
             groups.setdefault(_start_of(trial.experiment), []).append((trial, trial.experiment))
     return sorted({key for trials in groups.values() for key in _differing_keys(trials)})
+
+
+def starts_without_python(record: SweepRecord) -> bool:
+    """True if trainer.python was given for programs that are started by their own words, none of which asks for it."""
+    trainers = [trial.experiment.trainer for trial in record.trials if trial.selected and trial.experiment]
+    return any(
+        trainer.python is not None
+        and trainer.start != "torchrun"
+        and not any("{python}" in word for word in (*trainer.prefix, *(trainer.command or ())))
+        for trainer in trainers
+    )
 
 
 def _differing_keys(trials: list[tuple[Trial, Experiment]]) -> set[str]:

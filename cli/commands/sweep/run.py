@@ -25,7 +25,7 @@ from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
 from launcher.command_trainer.flag_check import check_record
-from launcher.command_trainer.untold_keys import untold_keys
+from launcher.command_trainer.untold_keys import starts_without_python, untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.control.orders import SweepOrders
 from launcher.provenance import keep_configuration
@@ -59,7 +59,7 @@ def run_sweep(
     require_trackers(place.settings.tracking)
     in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     record, restriction = _record_and_part(place)
-    _warn_of_untold_keys(record)
+    _warn_of_what_is_not_told(record)
     if dry_run:
         part = restriction.record if restriction else record
         left = _left_to_run(place, part, remeasure=remeasure)
@@ -112,7 +112,9 @@ def _can_be_measured_here(sweep: SweepSpec) -> bool:
     return sweep.replay is None or sweep.proxy is not None
 
 
-def _warn_of_untold_keys(record: SweepRecord) -> None:
+def _warn_of_what_is_not_told(record: SweepRecord) -> None:
+    if starts_without_python(record):
+        complaints.print("trainer.python starts nothing: write {python} in trainer.command where it names a Python.")
     if keys := untold_keys(record):
         complaints.print(
             f"Some points run the same program in the same way, as it is not told {' and '.join(keys)}: put"
