@@ -138,8 +138,10 @@ class Conductor:
         found, budget = self.workplace.read_trials(self.sweep), self.rules.budget
         readings = with_figures(found, self.rules.stages.specs)
         ended = [each for each in readings if each.is_in_slurm and has_news_of_an_end(each, self.history)]
-        # Also where nothing is limited: a budget that is given later counts what the journal says of these attempts.
         charged = charged_times(ended)
+        if not budget.is_limited:
+            # A budget that is given later counts what the journal says; nothing waits for a slow accounting.
+            charged = {name: each for name, each in charged.items() if each.is_over}
         self._still_charged = {each.name for each in ended if is_charged_still(each, charged.get(each.name))}
         self._write(*(entry for each in readings for entry in news(each, self.history, budget, charged.get(each.name))))
         return readings

@@ -63,6 +63,12 @@ class Budget:
     slurm: SlurmSpec | None
     limit_seconds: float | None
 
+    @property
+    def is_limited(self) -> bool:
+        """True if the device-seconds of trials are limited; a deadline alone limits none."""
+        limits = self.limits
+        return not (limits.device_hours is limits.dollars is limits.energy_kwh is None)
+
     def num_devices(self, trial: Trial) -> int:
         """Devices that the trial keeps from others."""
         # A site may charge whole nodes; on this machine nobody else is kept from anything.
