@@ -164,11 +164,15 @@ def _means(runs: Sequence[Run]) -> tuple[float, ...]:
 
 
 def _drawn_values(sought: Objective, runs: Sequence[Run]) -> list[float]:
-    """What chance drew of the objective: where a program is told its seed, what is no time is drawn once a seed."""
+    """What chance drew of the objective: where a program is told its seed, a loss is drawn once a seed.
+
+    So is a figure that came out the same; one that did not, as of a server that was timed, varies by itself.
+    """
     if is_of_time(sought) or not all(run.reading.planned.trainer.is_told(SEED) for run in runs):
         return [run.values[0] for run in runs]
-    by_seed = grouped(runs, lambda run: run.reading.planned.training.seed)
-    return [fmean(run.values[0] for run in same) for same in by_seed.values()]
+    by_loss = sought == "loss"
+    draws = grouped(runs, lambda run: (run.reading.planned.training.seed, None if by_loss else run.values[0]))
+    return [fmean(run.values[0] for run in same) for same in draws.values()]
 
 
 def _counted(runs: Sequence[Run], number: int) -> Sequence[Run]:

@@ -197,6 +197,21 @@ def test_of_several_objectives_the_front_comes_first(sweep: Sweep) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("second", "is_known"), [(1.0, False), (1.1, True)], ids=["the same again", "as of a server that was timed"]
+)
+def test_a_figure_of_a_seed_that_ran_twice_says_what_is_chance_where_it_varies_by_itself(
+    sweep: Sweep, second: float, is_known: bool
+) -> None:
+    record = sweep.record.model_copy(update={"objective": ("serve.seconds",)})
+    first = sweep.read()[0]
+    again = first.trial.model_copy(update={"trial_id": "again", "repeat": 1})
+    runs = [replace(first, figures={"serve.seconds": 1.0})]
+    runs.append(replace(first, trial=again, figures={"serve.seconds": second}))
+    (point,) = sought_points(record, runs)
+    assert (len(point.runs), point.half_width is not None) == (2, is_known)
+
+
 def test_a_seed_that_ran_twice_says_nothing_of_chance(sweep: Sweep) -> None:
     first = sweep.record.trials[0]
     again = first.model_copy(update={"trial_id": f"{first.trial_id}-r2", "repeat": 1})
