@@ -163,9 +163,10 @@ class Conductor:
         due = [(each.trial, name) for each in found for name in stages.after(each.trial, best=True)]
         places = {each.name: place for place, each in enumerate(found, start=1)}
         due = [(trial, name) for trial, name in due if places[trial.trial_id] <= (stages.specs[name].best or 0)]
-        # Only what is new counts, or a sweep whose stages were asked for long ago would never end.
+        # Only what is new counts, or a sweep with stages of long ago, or trials of an earlier command, would never end.
         known = {trial.trial_id for trial in record.trials if trial.role == "asked"}
-        return [each for each in self._add_stages(readings, due) if each.name not in known]
+        added = (each for each in self._add_stages(readings, due) if each.trial.role == "asked")
+        return [each for each in added if each.name not in known]
 
     def _is_followed(self, reading: TrialReading) -> bool:
         """True if what comes after the trial may start: it completed, and is what the command asked for."""

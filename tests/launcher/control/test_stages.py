@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -114,6 +115,19 @@ def test_the_best_alone_have_their_stage_once_all_others_have_ended(folder: Swee
     others = [each for stage in ("", "score") for each in readings(folder, stage)]
     assert len(others) == 2 * NUM_SEEDS
     assert all(written.index((each.name, True)) < written.index((second.name, False)) for each in others)
+
+
+@pytest.mark.parametrize("role", ["observed", "kept"])
+def test_a_sweep_whose_best_have_their_stage_ends_beside_what_an_earlier_command_asked_for(
+    sweep: Sweep, role: Literal["observed", "kept"]
+) -> None:
+    carried_out(sweep, rules({}), lambda path, *_: measured(path, 100))
+    first, *others = sweep.record.trials
+    earlier = [each.model_copy(update={"role": role, "selected": False}) for each in others]
+    sweep.folder.write_record(sweep.record.model_copy(update={"trials": (first, *earlier)}))
+    best = {"second": StageSpec(after="train", best=1)}
+    carried_out(Sweep.stored_in(sweep.folder), rules(best), lambda path, *_: measured(path, 100))
+    assert Journal(sweep.folder.journal).read_new()[-1].event == "finished"
 
 
 def test_a_stage_that_was_changed_runs_anew_and_nothing_before_it_does(chained: Sweep, folder: SweepFolder) -> None:
