@@ -20,9 +20,8 @@ from train_core.measurement import SystemUse
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
 from train_core.process.world import World
-from train_core.watch.energy.amd import amd_gpus
+from train_core.watch.energy.counters import amd_gpus, nvml_handle
 from train_core.watch.energy.meter import EnergyMeter, pci_address
-from train_core.watch.energy.nvml import nvml_handle
 
 SAMPLE_SECONDS = 2.0
 """Steps that are shorter than this are sampled together."""

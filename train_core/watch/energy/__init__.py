@@ -1,7 +1,5 @@
 """The energy that the devices of a training take, as counters beside them say.
 
-counter   one counter, and how it is followed when it starts again from zero
-nvml      an NVIDIA GPU
-amd       a GCD of an AMD card, whose counter is the card's
+counters  one counter of an NVIDIA GPU, a GCD of an AMD card or a processor, and how it is followed
 meter     all counters of a rank over the timed steps, and the sum over all ranks
 """

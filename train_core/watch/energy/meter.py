@@ -1,25 +1,25 @@
-"""All counters of a rank, followed over the timed steps, and what they say together.
-
-RAPL, of processors. Source: the Linux kernel's documentation, power/powercap: `energy_uj` counts microjoules up to
-`max_energy_range_uj`. Since 2020 kernels let only root read them (CVE-2020-8694), unless the site has changed that."""
+"""All counters of a rank, followed over the timed steps, and what they say together."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TypedDict
 
 import torch
 
-from conf.units import MICRO, count_of
+from conf.units import count_of
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
-from train_core.watch.energy.amd import amd_counter
-from train_core.watch.energy.counter import CountedPart, EnergyCounter, FollowedCounter
-from train_core.watch.energy.nvml import nvml_counter
+from train_core.watch.energy.counters import (
+    CountedPart,
+    EnergyCounter,
+    FollowedCounter,
+    amd_counter,
+    nvml_counter,
+    rapl_counters,
+)
 
 
 def counters_of(device: torch.device) -> list[EnergyCounter]:
@@ -168,39 +168,3 @@ def _idle(parts: Sequence[PartPower]) -> float | None:
 def _words(parts: Sequence[PartPower]) -> str:
     kinds, machines = " and ".join(dict.fromkeys(part.kind for part in parts)), len({part.machine for part in parts})
     return f"{kinds}, {count_of(len(parts), 'counter')} on {count_of(machines, 'machine')}"
-
-
-POWERCAP = Path("/sys/class/powercap")
-
-
-def rapl_counters(counts: CountedPart, root: Path = POWERCAP) -> list[EnergyCounter]:
-    """A counter for every socket, and one for the memory of each; empty where they cannot be read.
-
-    A socket holds its cores, and the whole platform holds its sockets, so that neither of those is counted as well.
-    """
-    found = []
-    for zone, name in _zones(root):
-        if not name.startswith(("package", "dram")):
-            continue
-        read, wraps_at = partial(_joules, zone / "energy_uj"), _joules(zone / "max_energy_range_uj")
-        if read() is None or wraps_at is None:
-            return []
-        found.append(EnergyCounter(f"{zone.name} {name}", "RAPL", counts, read, wraps_at))
-    return found
-
-
-def _zones(root: Path) -> Iterator[tuple[Path, str]]:
-    """Every zone with its name: a socket is `intel-rapl:0`, a part of it `intel-rapl:0:0`, also on AMD's processors."""
-    # The folder is flat, and the same zones are shown by memory-mapped registers as `intel-rapl-mmio:0` once more.
-    for zone in sorted(root.glob("intel-rapl:*")):
-        try:
-            yield zone, (zone / "name").read_text().strip()
-        except OSError:
-            continue
-
-
-def _joules(path: Path) -> float | None:
-    try:
-        return int(path.read_text()) * MICRO
-    except (OSError, ValueError):  # no permission, or not there
-        return None

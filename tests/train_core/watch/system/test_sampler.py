@@ -15,7 +15,7 @@ from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter
-from train_core.watch.energy.counter import EnergyCounter
+from train_core.watch.energy.counters import EnergyCounter
 from train_core.watch.energy.meter import EnergyMeter
 from train_core.watch.sampler import NOT_DUE, SAMPLE_SECONDS, SystemSampler
 
