@@ -20,8 +20,7 @@ from conf.types.schema import ROTARY_BASE, Dtype
 from train_core.checkpoints.checkpoint_folder import Facts, Unreadable, damage, last_whole, read_facts
 from train_core.checkpoints.huggingface import from_rows, require_layout, router_biases_of, source_of
 from train_core.checkpoints.huggingface_config import DEEPSEEK_V3, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, model_type_of
-from train_core.checkpoints.metadata import read_metadata
-from train_core.checkpoints.reader import Reader, read
+from train_core.checkpoints.reader import Reader, read, read_metadata
 from train_core.model.dtypes import DTYPES
 from train_core.model.transformer import Transformer
 

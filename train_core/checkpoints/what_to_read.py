@@ -24,7 +24,7 @@ from conf.plan.experiment import Experiment
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import DOCUMENTS, ROTARY_BASE, PrecisionPlan, Value
 from train_core.checkpoints.checkpoint_folder import KEY, Facts, checkpoints_in, damage, last_whole, read_facts
-from train_core.checkpoints.metadata import read_metadata, saved_shapes
+from train_core.checkpoints.reader import read_metadata, saved_shapes
 from train_core.model.transformer import Transformer
 
 
