@@ -16,8 +16,8 @@ from launcher.provenance import keep_job_provenance
 from launcher.slurm.own_jobs import own_job_id, requeue
 from launcher.slurm.query import SlurmSilent, query_jobs
 from sweeps.folder.submission import Submission, read_submission, write_submission
+from train_core.process.long_lived import importing_torch
 from train_core.process.stop import Stopped
-from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import Attempt, AttemptOver, JobFolder, TrialFolder
 
 PATIENCE_SECONDS = 60.0

@@ -19,8 +19,8 @@ from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE, GIGA, TERA
 from train_core.job.failures import failure_of
 from train_core.measurement import Fault, Outcome, RankFailure
+from train_core.process.long_lived import importing_torch
 from train_core.process.machine import this_node
-from train_core.process.torch_import import importing_torch
 from train_core.rates.record import RankFacts
 from train_core.trial_folder import TrialFolder
 

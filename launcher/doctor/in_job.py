@@ -10,7 +10,7 @@ import time
 
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
 from launcher.tools import ask
-from train_core.process.torch_import import importing_torch
+from train_core.process.long_lived import importing_torch
 
 TOKEN_SECONDS = 30.0
 """For so long a network file system may hide from a node what another machine has just written."""

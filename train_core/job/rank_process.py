@@ -17,8 +17,8 @@ from pathlib import Path
 
 from train_core.job.failures import ended_by_failure
 from train_core.measurement import Measurement, RankFailure, StepMetrics
+from train_core.process.long_lived import importing_torch
 from train_core.process.stop import StopAsked, Stopped, never
-from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
 
 PR_SET_PDEATHSIG = 1  # from Linux' <sys/prctl.h>, which Python does not pass on

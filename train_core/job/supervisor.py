@@ -26,8 +26,8 @@ from train_core.job.failures import (
 )
 from train_core.job.rank_process import Message, RankStart, rank_process
 from train_core.measurement import Measurement, Outcome, RankFailure, StepMetrics
+from train_core.process.long_lived import importing_torch
 from train_core.process.stop import StopAsked, Stopped, never
-from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import TrialFolder
 
 

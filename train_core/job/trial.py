@@ -17,8 +17,8 @@ from train_core.job.failures import ended_by_failure, failed_measurement, failur
 from train_core.job.supervisor import Job, supervise
 from train_core.measurement import Measurement, StepMetrics
 from train_core.process.lock import hold_lock
+from train_core.process.long_lived import importing_torch
 from train_core.process.stop import StopSwitch, cancelled_by_signals, never, noted_signals, saves_when_stopped
-from train_core.process.torch_import import importing_torch
 from train_core.trial_folder import Attempt, TrialFolder
 
 

@@ -5,8 +5,7 @@ world         `Seat` and `World`: joining through torchrun, srun or alone (impor
 first_rank    what the first rank finds out for all, as a shared file system may show each node something else
 machine       which machine that is
 gpu_settings  environment variables of GPUs: what is set where nothing is, and what a job must set
-long_lived    values at which the garbage collector need not look
-torch_import  importing torch, which makes hundreds of thousands of them
+long_lived    values at which the garbage collector need not look; importing torch, which makes many of them
 stop          signals that make a training save and stop
 lock          one process at a time works in a folder
 git_sha       which commit the running code is, and in which folder

@@ -1,8 +1,9 @@
-"""Values that live as long as the command, and of which there may be a million."""
+"""Values that live as long as the process, and of which there may be a million; importing torch makes many of them."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,3 +21,21 @@ def long_lived() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def importing_torch() -> Iterator[None]:
+    """Import torch, and what needs it, within this. Where torch has been imported already, nothing is different.
+
+    It takes a third less time: an import makes hundreds of thousands of objects that stay, and Python looks through all
+    of them again and again for garbage, also when the process ends, and forks that do so copy the memory which they
+    share. Frozen, they are left out of all later collections.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    try:
+        with long_lived():
+            yield
+    finally:
+        gc.freeze()

@@ -6,11 +6,11 @@ import sys
 
 import torch
 
-from train_core.process.torch_import import importing_torch
+from train_core.process.long_lived import importing_torch
 
 FRESH = """
 import gc
-from train_core.process.torch_import import importing_torch
+from train_core.process.long_lived import importing_torch
 
 with importing_torch():
     assert not gc.isenabled()
