@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import deterministic
 
 from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
+from conf.types.schema import ProfilePlan
 from train_core.data.byte_pairs import keep_tokenizer
 from train_core.measurement import Performance, StepMetrics
 from train_core.optimizer.optimizer import StepResult
+from train_core.parallel.collectives import all_reduce
+from train_core.parallel.schedules import forward_only
 from train_core.process.first_rank import result_of_first
 from train_core.process.stop import StopAsked, Stopped, never
 from train_core.process.world import World
@@ -22,20 +29,9 @@ from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
 from train_core.watch.expert_load import ExpertLoads
 from train_core.watch.nonfinite import origin_of_nonfinite
-from train_core.watch.traces import trace_step
 
 if TYPE_CHECKING:
     from train_core.checkpoints.checkpoint import Checkpoints
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-import torch
-from torch.utils import deterministic
-
-from train_core.parallel.collectives import all_reduce
-from train_core.parallel.schedules import forward_only
 
 OnStep = Callable[[StepMetrics], None]
 
@@ -97,6 +93,20 @@ def train(
         if trial is not None:
             meter.write_timeline(trial)
         return meter.performance()
+
+
+@contextmanager
+def trace_step(trial: TrialFolder | None, rank: int, plan: ProfilePlan, step: int) -> Iterator[None]:
+    """Record the block by torch's profiler if the plan asks for it, and leave a Chrome trace in the trial folder."""
+    if trial is None or step not in plan.trace_steps or rank not in plan.trace_ranks:
+        yield
+        return
+    from torch.profiler import profile  # here: the import takes a tenth of a second, and most ranks trace nothing
+
+    with profile() as recorded:
+        yield
+    with trial.writing_trace(step, rank) as draft:
+        recorded.export_chrome_trace(str(draft))
 
 
 def _history(trial: TrialFolder, done: int) -> list[DoneStep]:

@@ -8,5 +8,4 @@ nonfinite        where the first value that is not finite comes from
 expert_load      how evenly routers share out tokens
 energy           what energy the devices take, by counters
 sampler          how busy the devices are, and what else the training takes, every few seconds
-traces           torch's profiler around chosen steps
 """
