@@ -27,7 +27,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
-from conf.compose.circles import circle_of
 from conf.compose.complaints import dotted_fields, first_complaint
 from conf.compose.plausible import doubts
 from conf.compose.settings import Settings
@@ -35,6 +34,7 @@ from conf.compose.tree import Tree, dotted_keys, value_at
 from conf.compose.wrong_overrides import (
     LOOK_LIKE,
     as_hydra_spells,
+    circle_of,
     cleared_before,
     no_option,
     require_no_hidden_mapping,
