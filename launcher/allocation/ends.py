@@ -10,8 +10,7 @@ from launcher.slurm.query import SlurmJobState
 from launcher.slurm.silent_jobs import outcome_in_words, verdict
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
-from train_core.job.failures import failed_measurement, first_cause, lost_a_peer, without_numbers
-from train_core.job.faults import fault_of_signal
+from train_core.job.failures import failed_measurement, fault_of_signal, first_cause, lost_a_peer, without_numbers
 from train_core.log_files import tail
 from train_core.measurement import Measurement, Outcome
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from conf.types.trainer_spec import LogSpec
 from conf.units import count_of
 from launcher.command_trainer.step_book import StepBook
-from train_core.job.faults import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
+from train_core.job.failures import HARDWARE, OUT_OF_MEMORY, PEER_LOST, fault_of_signal, over_capacity_bytes
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import Fault, Outcome, RankFailure
 from train_core.process.machine import this_node

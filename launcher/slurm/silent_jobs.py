@@ -9,8 +9,13 @@ from launcher.slurm.query import SlurmJobState, age
 from launcher.slurm.texts import node_names, numbers
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
-from train_core.job.failures import failed_measurement, first_cause, lost_a_peer
-from train_core.job.faults import fault_of_signal, over_capacity_bytes
+from train_core.job.failures import (
+    failed_measurement,
+    fault_of_signal,
+    first_cause,
+    lost_a_peer,
+    over_capacity_bytes,
+)
 from train_core.log_files import MOST_LINES, last_lines, tail
 from train_core.measurement import FAULT_OF_OUTCOME, Fault, Measurement, Outcome, RankFailure
 from train_core.trial_folder import JobFolder, last_attempt

@@ -5,6 +5,5 @@ supervisor   starts the ranks of this machine, watches them, ends them
 rank_process the life of a rank's process under the supervisor; no torch before the rank starts
 training_folder which folder a training works in, and when it extends an earlier one; no torch
 rank         one rank, from its seat to its share of the measurement; imports torch
-faults       what ended a rank, from its words or its signal; no torch
-failures     why a rank ended, and which of several is the culprit; no torch
+failures     why a rank ended, from its words or its signal, and which of several is the culprit; no torch
 """

@@ -12,8 +12,7 @@ import torch
 from torch.distributed import DistBackendError
 
 from conf.errors import ConfigError, TrainingError, UsageError
-from train_core.job.failures import failed_measurement, failure_of, first_cause, silent_failure
-from train_core.job.faults import over_capacity_bytes
+from train_core.job.failures import failed_measurement, failure_of, first_cause, over_capacity_bytes, silent_failure
 from train_core.measurement import Fault, Outcome, RankFailure
 
 
