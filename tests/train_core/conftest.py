@@ -20,6 +20,7 @@ from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from tests.composed import compose_tree
 from train_core.process.world import Seat, World, choose_device, file_rendezvous, join, leave
+from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 
 ANSWER_SECONDS = 240
@@ -89,6 +90,7 @@ def _serve(rank: int, size: int, end: Connection) -> None:
 
 Worlds = Callable[[int], ForkedWorld]
 TrialOf = Callable[[Mapping[str, object]], TrialFolder]
+AtStep = Callable[[int, int, Callable[[Trainer], None]], None]
 
 
 class ExperimentOf(Protocol):
@@ -145,3 +147,20 @@ def trial_of(tmp_path: Path, experiment_of: ExperimentOf) -> TrialOf:
         return trial
 
     return build
+
+
+@pytest.fixture
+def at_step(monkeypatch: pytest.MonkeyPatch) -> AtStep:
+    """Have one rank do something before a step; ranks are forked, so they inherit the patch."""
+
+    def arrange(rank: int, step: int, act: Callable[[Trainer], None]) -> None:
+        undisturbed = Trainer.step
+
+        def disturbed(self: Trainer, number: int, *rest: Any) -> Any:
+            if (self.mesh.world.rank, number) == (rank, step):
+                act(self)
+            return undisturbed(self, number, *rest)
+
+        monkeypatch.setattr(Trainer, "step", disturbed)
+
+    return arrange

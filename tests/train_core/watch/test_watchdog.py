@@ -9,13 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from tests.train_core.conftest import TrialOf
+from tests.train_core.conftest import AtStep, TrialOf
 from train_core.job.failures import first_cause
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
@@ -30,29 +29,12 @@ DATA_3 = LONG | {"parallel.world_size": 3, "batch.global_batch_size": 6}
 PIPELINE_4 = LONG | {"parallel.world_size": 4, "parallel.pipeline_parallel_size": 4}
 
 
-@pytest.fixture
-def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, Callable[[Trainer], None]], None]:
-    """Have one rank do something before a step; ranks are forked, so they inherit the patch."""
-
-    def arrange(rank: int, step: int, act: Callable[[Trainer], None]) -> None:
-        undisturbed = Trainer.step
-
-        def disturbed(self: Trainer, number: int, *rest: Any) -> Any:
-            if (self.mesh.world.rank, number) == (rank, step):
-                act(self)
-            return undisturbed(self, number, *rest)
-
-        monkeypatch.setattr(Trainer, "step", disturbed)
-
-    return arrange
-
-
 def sleep_for_ever(trainer: Trainer) -> None:
     time.sleep(600)
 
 
 @pytest.mark.slow
-def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: TrialOf, at_step: Any) -> None:
+def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: TrialOf, at_step: AtStep) -> None:
     at_step(2, 3, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3).path)
     assert measurement.outcome is Outcome.FAILED
@@ -65,7 +47,7 @@ def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_
 
 
 @pytest.mark.slow
-def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: TrialOf, at_step: Any) -> None:
+def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of: TrialOf, at_step: AtStep) -> None:
     at_step(1, 2, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3 | {"parallel.zero_stage": 3}).path)
     assert measurement.failing_rank == 1
@@ -73,7 +55,9 @@ def test_the_rank_that_sleeps_is_found_under_fully_sharded_weights_too(trial_of:
 
 
 @pytest.mark.slow
-def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(trial_of: TrialOf, at_step: Any) -> None:
+def test_a_stopped_stage_is_found_behind_the_stages_that_wait_for_each_other(
+    trial_of: TrialOf, at_step: AtStep
+) -> None:
     at_step(3, 2, lambda _: os.kill(os.getpid(), signal.SIGSTOP))
     measurement = run_trial_here(trial_of(PIPELINE_4).path)
     assert measurement.failing_rank == 3
@@ -118,7 +102,7 @@ def test_a_hang_under_torchrun_ends_the_job_with_the_same_words(trial_of: TrialO
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: TrialOf, at_step: Any) -> None:
+def test_a_rank_that_is_slower_than_the_others_but_comes_is_waited_for(trial_of: TrialOf, at_step: AtStep) -> None:
     at_step(1, 2, lambda _: time.sleep(3))
     patient = DATA_3 | {
         "training.num_steps": 3,
