@@ -4,8 +4,7 @@ checkpoint           `Checkpoints`: saves and restores one rank's share
 checkpoint_folder    which checkpoints a folder holds, and which are whole; no torch
 what_to_read         which of them `checkpoint.load` means; refuses one of another model, or that `checkpoint.resume`
                      cannot go on from
-writer, reader       the files, with their checksums; what lies where in them
-progress             how far a save is, for the clock
+writer, reader       the files, with their checksums; how far a save is, for the clock; what lies where in them
 host_copies          what a rank writes: pieces of its tensors, copied to the host while the training goes on
 first_weights        Hugging Face weights in place of random ones, where `checkpoint.load` names some
 huggingface          Hugging Face's files; `huggingface_config` the config.json beside them

@@ -39,7 +39,6 @@ from train_core.checkpoints.checkpoint_folder import (
 )
 from train_core.checkpoints.host_copies import HostCopies, Wait, nothing_to_wait_for, pieces_of, pieces_of_whole
 from train_core.checkpoints.huggingface_config import is_weights
-from train_core.checkpoints.progress import Progress
 from train_core.checkpoints.reader import Reader, first_failure, read
 from train_core.checkpoints.what_to_read import (
     Refusal,
@@ -52,7 +51,7 @@ from train_core.checkpoints.what_to_read import (
     take_any,
     whole_checkpoint,
 )
-from train_core.checkpoints.writer import Writer
+from train_core.checkpoints.writer import Progress, Writer
 from train_core.costs.counts.parameters import num_parameters
 from train_core.optimizer.optimizer import Optimizer
 from train_core.optimizer.router_bias import RouterBiases

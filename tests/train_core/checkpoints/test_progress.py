@@ -11,8 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.train_core.conftest import TrialOf
-from train_core.checkpoints.progress import TOLD_BYTES, Progress
-from train_core.checkpoints.writer import Summed
+from train_core.checkpoints.writer import TOLD_BYTES, Progress, Summed
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.parallel.clock import Clock, Line, Operation
