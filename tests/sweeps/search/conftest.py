@@ -20,8 +20,9 @@ from tests.composed import composed
 from train_core.costs import estimate
 from train_core.measurement import Measurement
 
-# Without context ranks, which sequences of 2,048 tokens have no use for: the search would first learn that.
-SWEEP = ("sweep=175b", "search=bayes", "parallel.context_parallel_size=1")
+# Without context ranks, which sequences of 2,048 tokens have no use for: the search would first learn that. With more
+# trials than it asks for, so that the search itself says when to end.
+SWEEP = ("sweep=175b", "search=bayes", "parallel.context_parallel_size=1", "sweep.max_trials=40")
 
 
 class Replay:

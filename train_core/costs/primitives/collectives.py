@@ -21,6 +21,10 @@ import numpy as np
 from conf.types.cluster_spec import LinkSpec
 from train_core.costs.setting import Floats, Integers, Setting
 
+SHOWN_BY_PACE = 0.5
+"""Share of what a hidden collective costs that is in proportion to its pace. Half is a guess, between what only holds
+multiprocessors and what only takes memory bandwidth; leaving sources out prefers it to either (docs/cost-model.md)."""
+
 
 class Runs(NamedTuple):
     """Groups whose ranks are not evenly spaced: runs of `length` ranks, the runs `jump` devices apart."""
@@ -183,19 +187,31 @@ def pair_seconds(setting: Setting, num_bytes: Floats, num_devices: Integers) -> 
     return 2.0 * (latency + num_bytes / 2 / bandwidth)
 
 
-def shown_seconds(setting: Setting, comm: Floats, hiding: Floats, overlap: Floats | float = 1.0) -> Floats:
+def shown_seconds(
+    setting: Setting, comm: Floats, hiding: Floats, overlap: Floats | float = 1.0, pace: Floats | float = 1.0
+) -> Floats:
     """Return the seconds of a collective that computation beside it does not hide.
 
     Even the part that computation covers costs `Scale.shown` of itself, since it takes multiprocessors and memory
-    bandwidth from the computation. On a CPU nothing covers it, because the ranks' own cores carry it out.
+    bandwidth from the computation. It holds multiprocessors however slow its link is, but takes memory bandwidth only
+    as fast as bytes arrive, so that `SHOWN_BY_PACE` of this cost is in proportion to its pace. On a CPU nothing covers
+    it, because the ranks' own cores carry it out.
 
     Args:
         hiding: seconds of the computation that can run beside it.
         overlap: share of the collective that the trainer starts early enough for that.
+        pace: as in `pace_of`.
     """
     if setting.cluster.device.kind == "cpu":
         return comm
-    return comm - overlap * (1.0 - setting.own_scale.shown) * np.minimum(comm, hiding)
+    shown = setting.own_scale.shown * (1.0 - SHOWN_BY_PACE * (1.0 - pace))
+    return comm - overlap * (1.0 - shown) * np.minimum(comm, hiding)
+
+
+def pace_of(setting: Setting, ring: PricedRing) -> Floats:
+    """Bandwidth of rings as a share of what a device's fastest link reaches, at most 1."""
+    fastest = setting.cluster.links[0].bandwidth_bytes_per_second * setting.cluster.efficiency.link
+    return np.minimum(1.0, ring.bandwidth / fastest)
 
 
 def transfer_seconds(setting: Setting, num_bytes: Floats, stride: Integers) -> Floats:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train_core.costs.primitives.collectives import PricedRing, Runs, ring_of
+from train_core.costs.primitives.collectives import PricedRing, Runs, pace_of, ring_of
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 
 
@@ -66,6 +66,11 @@ class PricedReplicas:
         members = within_group(setting, expert_replicas(setting, plans))
         sent = np.asarray(experts * bytes_each) / members
         return seconds + self._expert_ring_across_groups.all_reduce_seconds(sent)
+
+    @cached_property
+    def pace(self) -> Floats:
+        """Bandwidth of their collectives as a share of the fastest link's."""
+        return pace_of(self.setting, self._ring)
 
     @cached_property
     def _ring(self) -> PricedRing:

@@ -49,9 +49,10 @@ def sharded_seconds(stage: PricedStage, forward: Floats, backward: Floats) -> tu
     scattered = np.where(plans.zero_stage < 2, 0.0, _scatters(stage, units))
     copies_before, copies_after = shard_copy_seconds(setting, plans, stage.parameters)
     host_before, host_after = _host_seconds(stage, gathers_after_forward)
+    pace = stage.replicas.pace
     return (
-        shown_seconds(setting, gathered, forward, overlap) + copies_before + host_before,
-        shown_seconds(setting, gathers_after_forward * gathered_again + scattered, backward, overlap)
+        shown_seconds(setting, gathered, forward, overlap, pace) + copies_before + host_before,
+        shown_seconds(setting, gathers_after_forward * gathered_again + scattered, backward, overlap, pace)
         + copies_after
         + host_after,
     )

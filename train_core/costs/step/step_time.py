@@ -239,7 +239,8 @@ def reduction_seconds(stage: PricedStage, hiding: Floats) -> Floats:
     # and 3 scatter after every micro-batch, and 3 gathers for every pass, so that `sharded_seconds` has those.
     by_stage = [scattered + scattered, sharded + weights, weights, np.zeros_like(weights)]
     comm = np.choose(plans.zero_stage, by_stage)
-    shown = shown_seconds(setting, comm, hiding * overlapped_micro_batches(plans), setting.implementation.data_overlap)
+    hiding = hiding * overlapped_micro_batches(plans)
+    shown = shown_seconds(setting, comm, hiding, setting.implementation.data_overlap, stage.replicas.pace)
     if not setting.model.tied_embeddings:
         return shown
     copies = stage.work.token_embedding_parameters * float(setting.reduced_bytes)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.train_core.costs.priced import setting_of, unscaled, with_efficiency, with_links
-from train_core.costs.primitives.collectives import pair_seconds, ring_of, shown_seconds, transfer_seconds
+from train_core.costs.primitives.collectives import pace_of, pair_seconds, ring_of, shown_seconds, transfer_seconds
 from train_core.costs.setting import Scale, Setting
 
 GIGA = 1e9
@@ -148,6 +148,22 @@ def test_of_what_is_hidden_a_share_shows_and_of_the_rest_all() -> None:
     computation = np.array([0.0, 3.0, 9.0])
     assert list(shown_seconds(setting, communication, computation)) == pytest.approx([4, 1 + 3 / 4, 1])
     assert list(shown_seconds(setting, communication, computation, overlap=0.0)) == [4, 4, 4]
+
+
+def test_a_hidden_collective_at_a_quarter_of_the_pace_shows_less_by_three_eighths() -> None:
+    """Half of what it takes is memory bandwidth, which it takes only as fast as its bytes arrive."""
+    setting = replace(full_rate("selene"), scale=Scale(shown=0.25, latency=1.0, slowest=0.0, taper=0.0, start=0.0))
+    hidden, half_hidden = shown_seconds(setting, np.array([4.0, 4.0]), np.array([9.0, 2.0]), pace=0.25)
+    assert (hidden, half_hidden) == pytest.approx((4 * 0.25 * 5 / 8, 2 + 2 * 0.25 * 5 / 8))
+
+
+@pytest.mark.parametrize(("num_ranks", "stride", "pace"), [(8, 1, 1), (16, 1, 200 / 300), (4, 8, 25 / 300)])
+@pytest.mark.parametrize("link", [1.0, 0.5])
+def test_the_pace_of_a_ring_is_a_share_of_what_the_fastest_link_reaches(
+    num_ranks: int, stride: int, pace: float, link: float
+) -> None:
+    setting = with_efficiency(full_rate("selene"), link=link)
+    assert of_one(pace_of(setting, ring_of(setting, np.array([num_ranks]), np.array([stride])))) == pytest.approx(pace)
 
 
 @pytest.mark.parametrize("stride", [1, 8])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.train_core.costs.priced import priced, setting_of, with_links, with_trainer
 from train_core.costs.price import Prices
-from train_core.costs.primitives.collectives import ring_of
+from train_core.costs.primitives.collectives import pace_of, ring_of, shown_seconds
 from train_core.costs.setting import Setting
 
 LAYERS, RANKS = 80, 16
@@ -22,13 +22,20 @@ def data_seconds(prices: Prices) -> float:
     return float(prices.step.data_seconds[0])
 
 
+def shown_share(setting: Setting) -> float:
+    """Share of a collective of all ranks that shows although computation covers it."""
+    second, hidden = np.ones(1), np.full(1, np.inf)
+    pace = pace_of(setting, ring_of(setting, np.array([RANKS]), np.array([1])))
+    return float(shown_seconds(setting, second, hidden, pace=pace)[0])
+
+
 def test_what_zero_3_gathers_shows_in_part_beside_computation_and_its_ends_are_collectives_too() -> None:
     """Latency alone: a gather of each layer for each pass, one of the ends for both, and a scatter of all of them."""
     alone = with_links(with_trainer(llama(), sharded_overlap=0.0), bandwidth_bytes_per_second=1e9)
     one = ring_of(alone, np.array([RANKS]), np.array([1])).gather_seconds(np.zeros(1))[0]
     assert data_seconds(priced(alone, **SHARDED)) == pytest.approx((3 * LAYERS + 2) * one, rel=1e-3)
     beside = with_trainer(alone, sharded_overlap=1.0)
-    shown = beside.scale.shown * (3 * LAYERS + 2) * one
+    shown = shown_share(beside) * (3 * LAYERS + 2) * one
     assert data_seconds(priced(beside, **SHARDED)) == pytest.approx(shown, rel=1e-3)
 
 
@@ -50,4 +57,4 @@ def test_layers_above_deepspeeds_limit_are_gathered_beside_nothing_and_once_more
     plan = {"data_parallel_size": RANKS, "zero_stage": 3, "recompute": "full"}
     above, below = (data_seconds(priced(with_trainer(free, live_parameters=n), **plan)) for n in (10**8, 10**9))
     assert above == pytest.approx(4 * 81 * one, rel=1e-2)
-    assert below == pytest.approx(free.scale.shown * 3 * 81 * one, rel=1e-2)
+    assert below == pytest.approx(shown_share(free) * 3 * 81 * one, rel=1e-2)
