@@ -82,6 +82,7 @@ REMARKS = (
     ),
     # torchtitan compiles nothing by itself. Tensor-parallel collectives in pieces need it, and so do those that they
     # are compared with.
+    Remark("compile", "no", r"\b(?:no|without) (?:torch\.)?compile"),
     Remark("compile", "yes", r"compile|async ?-?tp|vanilla tp", ("model", "table")),
     Remark("compile", "yes", r"torch\.compile|async ?-?tp"),
     Remark("compile_loss", "yes", SINCE_APRIL_2025, ("source", "table")),

@@ -56,6 +56,13 @@ def test_exchanges_run_beside_another_micro_batch_since_a_release(release: str, 
     assert (trainer.experts_overlap, trainer.launch_seconds == 0.0) == (overlap, overlap == 1.0)
 
 
+@pytest.mark.parametrize("denied", ["no OOM", "not out of memory", "without any deepep", "w/o deepep"])
+def test_words_that_a_row_denies_say_nothing(denied: str) -> None:
+    cells = {"notes": denied, "num_experts": "8"}
+    assert with_columns(cells) == cells
+    assert with_columns({"notes": f"{denied}; deepep elsewhere"})["dispatcher"] == "deepep"
+
+
 @pytest.mark.parametrize(
     ("cells", "dispatcher"),
     [
