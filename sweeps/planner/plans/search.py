@@ -25,7 +25,7 @@ from train_core.costs.setting import Booleans, Floats, Integers, Plans, Setting
 ALL = slice(None)
 NEVER_FITS = np.iinfo(np.int64).max
 REACH = 2.0  # families further behind are no rivals of the best, however wide the interval of their order is
-MOST_PLANS_AT_ONCE = 80_000  # so that the columns of one part stay in the processor's cache
+MOST_PLANS_AT_ONCE = 160_000  # more at once leave the cache, fewer are outweighed by what every call of numpy costs
 
 
 def search_space(space: Space, top: int, longest_step_seconds: float = inf) -> Found:
@@ -105,11 +105,16 @@ def _rank(block: PlanGrid, memory: Memory, capacity: int, bounds: Bounds, tally:
     tally.count(kept, memory.peak, fits)
     if not fits.any():
         return
-    limits = tally.slowest_of_interest(kept)
-    wanted = fits if np.isinf(limits).all() else fits & (bounds.of_plans(kept) < limits)
-    for part, is_wanted in _blocks_of_kinds(kept, wanted):
-        prices = price_step(part.setting, part.plans, bounds.table.of(part.plans))
-        tally.rank(part, np.where(is_wanted, prices.total_seconds, inf))
+    least = bounds.of_plans(kept)
+    for stages in _kinds_of_stages(kept):
+        # What the kind before has found rules out more of the next.
+        wanted = fits[stages] & (least < tally.slowest_of_interest(kept))
+        if wanted.any():
+            # The part is the smallest grid with all that are wanted; its others are left out by the mask.
+            shards, layouts = _places_of(wanted)
+            part = kept.part(stages, shards, layouts)
+            prices = price_step(part.setting, part.plans, bounds.table.of(part.plans))
+            tally.rank(part, np.where(wanted[:, shards][:, :, layouts], prices.total_seconds, inf))
 
 
 def _places_of(marked: Booleans) -> tuple[Integers, Integers]:
@@ -125,20 +130,15 @@ def _parts(block: PlanGrid) -> list[Integers]:
     return [np.arange(start, min(start + step, num_shards)) for start in range(0, num_shards, step)]
 
 
-def _blocks_of_kinds(block: PlanGrid, wanted: Booleans) -> Iterator[tuple[PlanGrid, Booleans]]:
-    """Smaller blocks of the shards and layouts of which some plan is wanted, each with a mask of the plans that are.
+def _kinds_of_stages(block: PlanGrid) -> Iterator[Integers]:
+    """The places of ZeRO stages that are priced together.
 
     ZeRO 0 and 1 add no collectives to a single micro-batch, while 2 and 3 each add their own. Grouped like this, the
     pipeline, which is the costly part, is computed once for each kind instead of once for each ZeRO stage.
     """
     stages = block.plans.zero_stage.ravel()
     for kind in (stages <= 1, stages == 2, stages == 3):
-        chosen = np.flatnonzero(kind)
-        # The part is the smallest grid with all plans of the kind that are wanted; the mask leaves out its others.
-        of_kind = wanted[chosen]
-        if of_kind.any():
-            shards, layouts = _places_of(of_kind)
-            yield block.part(chosen, shards, layouts), of_kind[:, shards][:, :, layouts]
+        yield np.flatnonzero(kind)
 
 
 @dataclass(frozen=True, slots=True)
