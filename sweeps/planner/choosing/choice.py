@@ -13,6 +13,7 @@ import numpy as np
 
 from conf.errors import InfeasiblePlan
 from conf.plan.knobs import KNOB
+from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
 from conf.units import GIBIBYTE
 from sweeps.confidence import Interval, interval_of
@@ -29,7 +30,7 @@ from sweeps.planner.choosing.promising import Prospects
 from sweeps.planner.plans.search import Found, Ranked, search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy, strategies_of
-from train_core.costs import Estimate, StepTime, estimate
+from train_core.costs import Estimate, StepTime, estimates
 from train_core.costs.counts.flops import model_flops
 from train_core.costs.estimate import TIGHT_SHARE
 from train_core.costs.price import price
@@ -341,15 +342,19 @@ def judge(candidates: Sequence[Candidate], parts: SetupParts) -> list[Judged]:
     Args:
         parts: precision and what else the search was asked for; model and cluster are those of each candidate.
     """
-    return [_judge(candidate, parts) for candidate in candidates]
+    setups = [_setup_of(candidate, parts) for candidate in candidates]
+    trainers = [candidate.space.setting.implementation for candidate in candidates]
+    predicted = estimates(list(zip(setups, trainers, strict=True)))
+    return [
+        Judged(candidate, one, interval_of(setup, trainer.name, one))
+        for candidate, setup, trainer, one in zip(candidates, setups, trainers, predicted, strict=True)
+    ]
 
 
-def _judge(candidate: Candidate, parts: SetupParts) -> Judged:
+def _setup_of(candidate: Candidate, parts: SetupParts) -> Setup:
     setting = candidate.space.setting
     like = parts.model_copy(update={"model": setting.model, "cluster": setting.cluster, "mixed": None})
-    setup = candidate.strategy.setup(like)
-    predicted = estimate(setup, setting.implementation)
-    return Judged(candidate, predicted, interval_of(setup, setting.implementation.name, predicted))
+    return candidate.strategy.setup(like)
 
 
 def num_rivals(choice: Choice, best: Judged) -> int:
