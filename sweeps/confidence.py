@@ -12,9 +12,9 @@ from math import exp
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import Field
 
+from conf.folders import package_content
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import FittedRuns
 from conf.types.schema import Frozen, NonNegative
@@ -217,7 +217,7 @@ class Validated(Frozen):
 
 @cache
 def load_validated(path: Path = VALIDATED) -> Validated:
-    return Validated.model_validate(yaml.safe_load(path.read_text()))
+    return Validated.model_validate(package_content(path))
 
 
 SMALL_LAYER_FLOPS = 2e12

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
 from pydantic import Field, TypeAdapter
 
 from conf.errors import InfeasiblePlan
-from conf.folders import CONF_DIR
+from conf.folders import CONF_DIR, package_content
 from conf.overrides import value_text
 from conf.plan.setup import Setup
 from conf.plan.trainer_call import has_unequal_chunks, has_uneven_groups, layer_split
@@ -176,6 +175,6 @@ def _value_at(setup: Setup, name: str) -> Value:
 
 @cache
 def _declared_limits() -> Mapping[str, tuple[DeclaredLimit, ...]]:
-    tree = yaml.safe_load((CONF_DIR / "trainer_limits.yaml").read_text())
+    tree = package_content(CONF_DIR / "trainer_limits.yaml")
     lists = TypeAdapter(dict[str, Annotated[tuple[DeclaredLimit, ...], Field(strict=False)]])
     return lists.validate_python(tree)
