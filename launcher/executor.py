@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from train_core.trial_folder import JobFolder
+if TYPE_CHECKING:  # every rank of every job waits for this module, and some ranks for nothing else
+    from train_core.trial_folder import JobFolder
 
 
 class FolderWork(NamedTuple):
