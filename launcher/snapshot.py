@@ -8,6 +8,7 @@ import py_compile
 import struct
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -54,6 +55,7 @@ def snapshot_code(destination: Path, packages: Sequence[str] = PACKAGES) -> Path
     return target
 
 
+@cache  # every job array asks for it, and what replaces the code between two of them is not taken for it
 def checksum_of_files(folder: Path) -> str:
     """The SHA-256 over the paths and contents of all files below a folder, as `CHECKSUM_OF_FILES` prints it.
 

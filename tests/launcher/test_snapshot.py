@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher import snapshot
-from launcher.snapshot import snapshot_code
+from launcher.snapshot import checksum_of_files, snapshot_code
 from train_core.process.git_sha import ROOT, git_sha
 
 
@@ -59,6 +59,13 @@ def test_the_same_code_is_copied_once_and_changed_code_beside_it(
     assert second != first
     assert (first / "conf" / "a.py").read_text() == "A = 1"
     assert (second / "conf" / "a.py").read_text() == "A = 2"
+
+
+def test_what_replaces_a_snapshot_is_not_taken_for_it_when_further_jobs_are_submitted(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("A = 1")
+    submitted = checksum_of_files(tmp_path)
+    (tmp_path / "a.py").write_text("A = 2")
+    assert checksum_of_files(tmp_path) == submitted
 
 
 def test_what_python_has_compiled_is_taken_over_unless_the_source_has_changed_since(
