@@ -2,8 +2,7 @@
 
 query        how jobs stand; `answers` keeps what Slurm said a moment ago
 executor     hands a function and its folders to sbatch; `task` is what srun starts
-sbatch       from the configuration to sbatch's parameters
-container    the words before a job's Python where it runs in a container
+sbatch       from the configuration to sbatch's parameters, and to the container in which a job's Python runs
 resources    what a job asks of the cluster, and which trials share a job array
 cluster      which Slurm cluster this is, and what it offers; `texts` parses the forms in which its tools write
 own_jobs     how jobs of ours stand, this process's own among them; `silent_jobs` why one ended without a measurement
