@@ -6,12 +6,10 @@ seat         which of the job's processes this one is, and where they meet
 start        the words and the environment with which a process starts
 program_code  which version of its scripts a program is
 process      the life of the program's processes, to the last of their descendants
-flag_check   flags held against the program's own parser, before anything is submitted
+flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted
 parser_program  what the program's own Python runs for that
-untold_keys  what tells points apart and does not reach the program
-step_book    from lines to steps
+step_book    from lines to steps, and to the figures of a program that does not train
 performance  from steps to a `Performance`
-found_metrics  the figures of a program that does not train
 huggingface  what starts programs with Hugging Face's Trainer, and has them print their steps
 ends         why a program failed, from its log
 """

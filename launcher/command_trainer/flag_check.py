@@ -1,7 +1,8 @@
 """Flags of other programs, held against the programs' own parsers before anything is submitted.
 
 A parser can be asked where the configuration names the program's checkout or its Python, and that Python can import it
-here: Megatron-LM's arguments, their checks and its configuration; torchtitan's `JobConfig`.
+here: Megatron-LM's arguments, their checks and its configuration; torchtitan's `JobConfig`. Of every other program,
+what a person has said and it is not told is known all the same: keys of points, which it would run twice, and a Python.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError
+from conf.grouped import grouped
 from conf.nearest import most_like
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
 from conf.types.trainer_spec import TrainerSpec
 from launcher.command_trainer.start import without_own_code
+from sweeps.labels import dotted_value
 from sweeps.trial import SweepRecord, Trial
 
 PROGRAM = Path(__file__).with_name("parser_program.py")
@@ -67,23 +70,25 @@ def check_record(record: SweepRecord, warn: Callable[[str], None]) -> SweepRecor
     Raises:
         ConfigError: a program has no such flag.
     """
-    groups: dict[tuple[object, ...], list[Trial]] = {}
-    for trial in record.trials:
-        if trial.selected and trial.experiment and names_its_place(trial.experiment.trainer):
-            trainer = trial.experiment.trainer
-            groups.setdefault((trainer.parser, trainer.python, trainer.working_dir, trainer.prefix), []).append(trial)
+    selected = ((trial.trial_id, trial.experiment) for trial in record.trials if trial.selected and trial.experiment)
+    asked = [(trial_id, experiment) for trial_id, experiment in selected if names_its_place(experiment.trainer)]
     refused: dict[str, str] = {}
-    for trials in groups.values():
-        experiments = [trial.experiment for trial in trials if trial.experiment]
+    for alike in grouped(asked, lambda each: _parser_of(each[1].trainer)).values():
+        experiments = [experiment for _, experiment in alike]
         try:
             refusals = refusals_of(experiments)
         except UncheckedError as reason:
             warn(f"The flags of {experiments[0].trainer.name} were not checked by its own parser: {reason}.")
             continue
-        for trial, experiment, refusal in zip(trials, experiments, refusals, strict=True):
+        for (trial_id, experiment), refusal in zip(alike, refusals, strict=True):
             if refusal is not None:
-                refused[trial.trial_id] = _reason_of(experiment.trainer, refusal)
+                refused[trial_id] = _reason_of(experiment.trainer, refusal)
     return record.model_copy(update={"trials": tuple(_judged(trial, refused) for trial in record.trials)})
+
+
+def _parser_of(trainer: TrainerSpec) -> Hashable:
+    """What decides which parser is asked, and how."""
+    return (trainer.parser, trainer.python, trainer.working_dir, trainer.prefix)
 
 
 def _judged(trial: Trial, refused: dict[str, str]) -> Trial:
@@ -158,3 +163,36 @@ def _answer(trainer: TrainerSpec, request: dict[str, Any]) -> Any:
             last = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
             raise UncheckedError(f"it ended with code {ended.returncode} and said {last}")
         return json.loads(answer.read_text())
+
+
+def untold_keys(record: SweepRecord) -> list[str]:
+    """The keys in which points differ that start another program with the same words, files and variables."""
+    started = ((trial, trial.experiment) for trial in record.trials if trial.selected and not trial.stage)
+    others = [(trial, experiment) for trial, experiment in started if experiment and not experiment.trainer.is_own]
+    groups = grouped(others, lambda each: _start_of(each[1]))
+    return sorted({key for trials in groups.values() for key in _differing_keys(trials)})
+
+
+def starts_without_python(record: SweepRecord) -> bool:
+    """True if trainer.python was given for programs that are started by their own words, none of which asks for it."""
+    trainers = [trial.experiment.trainer for trial in record.trials if trial.selected and trial.experiment]
+    return any(
+        trainer.python is not None
+        and trainer.start != "torchrun"
+        and not any("{python}" in word for word in (*trainer.prefix, *(trainer.command or ())))
+        for trainer in trainers
+    )
+
+
+def _differing_keys(trials: list[tuple[Trial, Experiment]]) -> set[str]:
+    keys = {key for trial, _ in trials for key in trial.point}
+    return {key for key in keys if len({dotted_value(experiment, key) for _, experiment in trials}) > 1}
+
+
+def _start_of(experiment: Experiment) -> Hashable:
+    """All that the program finds when it is started, but for its place."""
+    trainer = experiment.trainer
+    call = call_of(trainer, experiment, {**dict.fromkeys(JOB_NAMES, "0"), "trial_folder": "."})
+    how = (trainer.start, trainer.prefix, trainer.python, trainer.working_dir, experiment.cluster.name)
+    shape = (experiment.parallel.world_size, experiment.num_nodes)
+    return (*how, *shape, call.words, *(tuple(sorted(part.items())) for part in (call.files, call.environment)))

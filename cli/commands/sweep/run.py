@@ -24,8 +24,7 @@ from conf.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
-from launcher.command_trainer.flag_check import check_record
-from launcher.command_trainer.untold_keys import starts_without_python, untold_keys
+from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.control.orders import SweepOrders
 from launcher.provenance import keep_configuration
