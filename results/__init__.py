@@ -5,8 +5,7 @@ documents          what commands answer with --json; `machine_text` writes it, a
 comparison         two sweeps beside each other
 published          figures that others have published, for display beside ours
 footprint          energy, money and carbon of a training
-accuracy           errors of predictions; `score`: those of a table, whose measurements `measured` reads and
-                   `impossible` refuses
+accuracy           errors of predictions; `score`: those of a table, whose measurements `measured` reads or refuses
 scaling            efficiency on more devices; `scaling_study`: of one layout on several numbers of them
 table              a table with its cells, for page, Markdown and terminal
 units              numbers as people read them

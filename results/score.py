@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import GIBIBYTE
 from results.accuracy import spearman
-from results.impossible import require_possible
-from results.measured import is_allocated, measured_step_seconds, ran_out_of_memory
+from results.measured import is_allocated, measured_step_seconds, ran_out_of_memory, require_possible
 from sweeps.table.cells import Row, number_of, text_of
 from sweeps.table.prices import PricedRow, RowPrediction
 
