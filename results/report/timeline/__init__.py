@@ -2,7 +2,6 @@
 
 pipeline_spans   what every stage does when, as predicted
 recorded_spans   the same from a trial's recording, with the clocks of its ranks brought together
-recorded_steps   such a step beside the prediction
 stage_shares     which trial is shown, and how much of its step a stage works, communicates and waits
 gantt            either as a picture with named rows
 """
