@@ -1,9 +1,14 @@
-"""The plans that a search found, as a table for a terminal of 100 columns."""
+"""The plans that a search found as a table for a terminal of 100 columns, and one taken apart; both for JSON too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from rich.console import RenderableType
+from rich.text import Text
+
+from conf.units import GIBIBYTE
 from results.search.rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
 from results.terminal.drawing import columns_with_room
@@ -11,6 +16,7 @@ from results.terminal.layout_names import names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
 from sweeps.planner.choosing.choice import Judged
+from sweeps.planner.choosing.explain import Alternative, Explanation
 from sweeps.planner.choosing.objectives import ScalingKind, dollars_per_second
 from sweeps.planner.choosing.scaling import ScalingPoint
 
@@ -24,6 +30,9 @@ TITLES: dict[ScalingKind, str] = {
     "weak": "Predicted weak scaling, not measured: the batch grows with the devices",
     "strong": "Predicted strong scaling, not measured: the batch stays",
 }
+
+SMALLEST_SHARE = 0.001
+"""A smaller part of the step, or of the memory, is not worth a word."""
 
 
 def search_table(
@@ -144,4 +153,98 @@ def scaling_document(points: Sequence[ScalingPoint], kind: ScalingKind) -> dict[
             }
             for point in points
         ],
+    }
+
+
+def explanation_lines(explanation: Explanation) -> Iterator[RenderableType]:
+    """The lines to print, and at the end the table of alternatives."""
+    predicted = explanation.estimate
+    if predicted is None:
+        yield Text.assemble((explanation.label, "bold"), f" cannot exist: {explanation.reason or ''}")
+        return
+    step, capacity = predicted.step_seconds, predicted.memory_capacity_bytes
+    yield Text.assemble((explanation.label, "bold"), f": predicted {seconds(step)} s a step")
+    yield "  time    " + _shares(explanation.terms, step, seconds, " s")
+    yield (
+        f"  memory  stage {predicted.worst_stage} of {len(predicted.stages)} needs most,"
+        f" {gib(predicted.peak_memory_bytes)} of {gib(capacity)} GiB: "
+        + _shares(explanation.memory, predicted.peak_memory_bytes, gib, " GiB")
+    )
+    yield "  " + _binding(explanation)
+    yield _alternatives(explanation)
+
+
+def _shares(parts: dict[str, Any], whole: float, shown: Any, unit: str) -> str:
+    words = [
+        f"{name.removesuffix('_seconds').removesuffix('_bytes')} {shown(value)}{unit} ({100 * value / whole:.0f} %)"
+        for name, value in parts.items()
+        if value > SMALLEST_SHARE * whole
+    ]
+    return ", ".join(words)
+
+
+def _binding(explanation: Explanation) -> str:
+    """One sentence on what limits this plan, which is what to look at first."""
+    if explanation.reason:
+        return f"What binds: memory; it {explanation.reason}."
+    largest = next(iter(explanation.terms)).removesuffix("_seconds")
+    blocked = [
+        alternative
+        for alternative in explanation.alternatives
+        if alternative.estimate is not None and alternative.reason is not None
+    ]
+    free = f"{gib(explanation.headroom_bytes)} GiB are free"
+    if not blocked:
+        return f"What binds: {largest}; {free}, and no neighbour lacks memory."
+    return f"What binds: {largest}; {free}, and {len(blocked)} of its neighbours lack memory."
+
+
+def _alternatives(explanation: Explanation) -> Table:
+    rows = []
+    for alternative in explanation.alternatives:
+        predicted = alternative.estimate
+        row = (
+            alternative.knob,
+            alternative.value,
+            seconds(predicted.step_seconds if predicted else None),
+            "" if alternative.slower is None else f"{100 * alternative.slower:+.1f} %",
+            gib(predicted.peak_memory_bytes if predicted else None),
+            alternative.reason or "",
+        )
+        rows.append(tuple(map(text, row)))
+    columns = ("knob", "value", "step s", "slower", "GiB", "why not")
+    numeric, title = frozenset({"step s", "slower", "GiB"}), "One knob changed, predicted"
+    longest = max((len(alternative.knob) for alternative in explanation.alternatives), default=0)
+    return Table(columns, tuple(rows), numeric, title=title, least_name_width=longest)
+
+
+def explanation_document(explanation: Explanation) -> dict[str, object]:
+    """The explanation for JSON; every number in it is predicted."""
+    predicted = explanation.estimate
+    document: dict[str, object] = {"layout": explanation.label, "infeasible_reason": explanation.reason}
+    if predicted is None:
+        return document
+    return {
+        **document,
+        "predicted_step_seconds": predicted.step_seconds,
+        **{f"predicted_{name}": value for name, value in explanation.terms.items()},
+        "predicted_worst_stage": predicted.worst_stage,
+        "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE,
+        "memory_capacity_gib": predicted.memory_capacity_bytes / GIBIBYTE,
+        "predicted_memory_gib": {
+            name.removesuffix("_bytes"): value / GIBIBYTE for name, value in explanation.memory.items()
+        },
+        "alternatives": [_alternative_document(alternative) for alternative in explanation.alternatives],
+    }
+
+
+def _alternative_document(alternative: Alternative) -> dict[str, object]:
+    predicted = alternative.estimate
+    return {
+        "knob": alternative.knob,
+        "value": alternative.value,
+        "predicted_step_seconds": predicted.step_seconds if predicted else None,
+        "predicted_peak_memory_gib": predicted.peak_memory_bytes / GIBIBYTE if predicted else None,
+        "predicted_slower_percent": None if alternative.slower is None else 100 * alternative.slower,
+        "infeasible_reason": alternative.reason,
     }
