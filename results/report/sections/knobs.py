@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from results.knobs.finding import finding, published_order
 from results.knobs.out_of_memory import KnobShare, memory_counts, memory_shares
-from results.knobs.sensitivity import MOST_POINTS, Sensitivity, sensitivity, why_untold
+from results.knobs.sensitivity import MOST_POINTS, Sensitivity, finding, published_order, sensitivity, why_untold
 from results.knobs.table import (
     KnobColumn,
     KnobTable,

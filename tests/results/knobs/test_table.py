@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.types.schema import Value
-from results.knobs.finding import published_order
+from results.knobs.sensitivity import published_order
 from results.knobs.table import KnobPoint, columns_of, knob_words, measured_table, predicted_table
 from tests.results.conftest import WriteSweep, performance, trial
 from train_core.measurement import Outcome
