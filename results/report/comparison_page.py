@@ -19,8 +19,7 @@ from results.comparison import (
 )
 from results.report.blocks.charts import by_layout, dots, quantity, tooltip
 from results.report.comparison_sought import seeks_otherwise, sought_finding, sought_section, sought_winners
-from results.report.markdown import markdown
-from results.report.page import page
+from results.report.page import markdown, page
 from results.report.section import Block, Head, Heading, NamedTable, Paragraph, Plot, Section
 from results.table import Table, number, text
 from results.units import round_to_digits, seconds, share_of_peak, significant, tflops

@@ -1,10 +1,10 @@
-"""A report as one HTML page that needs nothing but itself: no network, no other file."""
+"""A report as one HTML page that needs nothing but itself: no network, no other file; and as Markdown."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from results.report.section import Block, Head, Plot, Section
+from results.report.section import Block, FactList, Head, Heading, KeyFigures, NamedTable, Paragraph, Plot, Section
 from results.table import LONGEST_CELL, SHOWN_OF_LONG, Table
 
 FEW_COLUMNS = 9
@@ -91,3 +91,36 @@ def _inline_code(sentence: str) -> Markup:
 def _script_json(value: object) -> Markup:
     """A value for a script element, which only "<" could end early; JSON allows it to be spelled as an escape."""
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def markdown(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
+    """The whole report as one text; a plot is its caption, because its data is in a table nearby."""
+    parts = [f"# {head.title}", head.question, head.note]
+    for section in sections:
+        parts += [_heading(section), section.finding, *(text for block in section.blocks for text in _block(block))]
+        if section is sections[0] and legend:
+            parts += ["Layouts: " + "; ".join(f"`{part}` {meaning}" for part, meaning in legend) + "."]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heading(section: Section) -> str:
+    return f"## {section.title}" + (f" ({section.numbers_are})" if section.numbers_are else "")
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Heading(text):
+            yield f"### {text}"
+        case Paragraph(text, is_caution):
+            yield f"**Caution:** {text}" if is_caution else text
+        case FactList(items):
+            yield "\n".join(f"- {name}: {value}" for name, value in items)
+        case KeyFigures(figures):
+            yield "\n".join(
+                f"- {figure.name}: **{figure.value}** ({', '.join(filter(None, (figure.numbers_are, figure.note)))})"
+                for figure in figures
+            )
+        case NamedTable(_, table, folded_as):
+            if folded_as:
+                yield f"**{folded_as}**"
+            yield table.markdown()

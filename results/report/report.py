@@ -15,8 +15,7 @@ import pandas
 from conf.errors import UsageError
 from results.machine_text import csv_cell
 from results.published import PublishedFigure, chosen_figures
-from results.report.markdown import markdown
-from results.report.page import page
+from results.report.page import markdown, page
 from results.report.section import ReportSubject, Section, head_of
 from results.report.sections import (
     accuracy,
