@@ -10,9 +10,17 @@ import typer
 from cli.output.console import console, print_json, print_unwrapped
 from cli.output.next_command import same_command
 from conf.overrides import Overrides
-from results.search.mixed_rows import mixed_document, mixed_row, mixed_table
 from results.search.notes import notes, padded_vocabulary_sentence, tight_sentences
-from results.search.rows import as_csv, families_document, judged_row, search_document, search_row
+from results.search.rows import (
+    as_csv,
+    families_document,
+    judged_row,
+    mixed_document,
+    mixed_row,
+    mixed_table,
+    search_document,
+    search_row,
+)
 from results.search.table import (
     explanation_document,
     explanation_lines,
