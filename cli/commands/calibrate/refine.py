@@ -13,8 +13,7 @@ from rich.text import Text
 from calibrate.calibration import draft, name_to_write, stamp_of
 from calibrate.cluster_file import Change, require_writable
 from calibrate.measured_changes import source_after
-from calibrate.measured_sweep import measured_sweep
-from calibrate.measured_table import measured_table
+from calibrate.measured_runs import measured_sweep, measured_table
 from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
 from cli.commands.calibrate.output import changes_document, figure_text, print_changes, write_file
 from cli.output.console import console
