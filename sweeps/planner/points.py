@@ -16,7 +16,7 @@ from conf.plan.trainer_limits import limits_of_program
 from conf.types.schema import Value
 from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
-from sweeps.planner.choosing.neighbours import neighbours
+from sweeps.planner.choosing.explain import neighbours
 from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
 from sweeps.planner.plans.strategy import Strategy, strategies_of

@@ -2,6 +2,6 @@
 
 promising    many spaces at once: bounds tell which families need not be priced
 choice       among spaces: which cluster, how many devices, which plan; `objectives` are money, energy, device-hours
-neighbours   plans that differ in one knob; `explain` says by them why a plan is as fast as it is
+explain      why a plan is as fast as it is, by the plans that differ from it in one knob
 scaling      the best plan for every number of devices
 """

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import gcd
+from typing import Any, TypeVar
 
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import ExperimentParts
-from conf.plan.knobs import KNOB, layers_in_short
+from conf.plan.knobs import KNOB, KNOBS, KnobValue, layers_in_short
 from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
+from conf.types.schema import ParallelPlan
 from conf.units import GIBIBYTE
-from sweeps.planner.choosing.neighbours import neighbours
-from sweeps.planner.plans.space import padded_for
-from sweeps.planner.plans.strategy import Strategy
+from sweeps.planner.plans.runnable import runs
+from sweeps.planner.plans.space import RECOMPUTE_EVERY, SEARCHED_SCHEDULES, divisors, padded_for
+from sweeps.planner.plans.spreads import chunk_numbers, has_chunks, layer_ends
+from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import Estimate, Implementation, estimate
 from train_core.costs.trainers import TRISWEEP
+
+Value = TypeVar("Value", bound=KnobValue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +155,116 @@ def _value_text(knob: str, strategy: Strategy) -> str:
     if isinstance(value, tuple):
         return layers_in_short(value)
     return "even" if value is None else str(value).lower()
+
+
+def neighbours(strategy: Strategy, parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
+    """Plans with one knob at its next smaller or larger value, or at each of its other values that the trainer runs.
+
+    The data-parallel size follows from the others. Neighbours that cannot exist are yielded as well, since the reason
+    why they cannot is part of the answer.
+    """
+    yield from _other_sizes(strategy, parts, trainer)
+    yield from _other_batches(strategy)
+    yield from _other_values(strategy, trainer)
+    yield from _other_pipelines(strategy, parts.model.num_layers, trainer)
+
+
+def _other_sizes(strategy: Strategy, parts: ExperimentParts, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
+    parallel, d = strategy.parallel, strategy.data_parallel_size
+    t, p, c = parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size
+    for size in _next_to(t, divisors(parallel.world_size // (p * c))):
+        yield "tensor_parallel_size", strategy.with_values(tensor_parallel_size=size)
+    for size in _next_to(p, divisors(parallel.world_size // (t * c))):
+        yield "pipeline_parallel_size", _with_stages(strategy, size, parts.model.num_layers)
+    for size in _next_to(
+        c, _runnable_values(trainer, "context_parallel_size", divisors(parallel.world_size // (t * p)))
+    ):
+        yield "context_parallel_size", strategy.with_values(context_parallel_size=size)
+    num_experts = parts.model.experts.num_experts if parts.model.experts else 1
+    holders = d * c * t // (parallel.expert_tensor_parallel_size or t)
+    shared = divisors(gcd(num_experts, max(1, holders)))
+    for size in _next_to(parallel.expert_parallel_size, _runnable_values(trainer, "expert_parallel_size", shared)):
+        yield "expert_parallel_size", strategy.with_values(expert_parallel_size=size)
+
+
+def _other_batches(strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
+    batch, d = strategy.batch, strategy.data_parallel_size
+    for size in _next_to(batch.micro_batch_size, divisors(max(1, batch.global_batch_size // max(1, d)))):
+        yield "micro_batch_size", strategy.with_values(micro_batch_size=size)
+
+
+def _other_values(strategy: Strategy, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
+    parallel = strategy.parallel
+    if parallel.recompute != "none":
+        for every in _next_to(parallel.recompute_every, list(RECOMPUTE_EVERY)):
+            yield "recompute_every", strategy.with_values(recompute_every=every)
+    # A schedule changes chunks and layers along with it, so `_other_pipelines` makes those neighbours.
+    for knob in KNOBS:
+        if knob.role == "searched" and knob.name != "schedule":
+            for value in _runnable_values(trainer, knob.name, knob.values):
+                if value != strategy.knob_value(knob.name) and _says_something(knob.name, value, strategy.num_replicas):
+                    yield knob.name, _with_value(strategy, knob.name, value)
+
+
+def _runnable_values(trainer: Implementation, knob: str, values: Sequence[Value]) -> list[Value]:
+    return [value for value in values if runs(trainer, knob, value)]
+
+
+def _with_value(strategy: Strategy, knob: str, value: KnobValue) -> Strategy:
+    """The plan with another value; where nothing is recomputed any more, there is no question in which layers."""
+    plain = {"recompute_every": 1} if (knob, value) == ("recompute", "none") else {}
+    return strategy.with_values(**{knob: value}, **plain)
+
+
+def _says_something(knob: str, value: KnobValue, num_replicas: int) -> bool:
+    """True if another value changes anything: a single replica has nothing to share out, so its ZeRO stage is moot."""
+    return knob != "zero_stage" or num_replicas > 1 or value == KNOB[knob].plain
+
+
+def _next_to(size: int, sizes: list[int]) -> list[int]:
+    """The next smaller and the next larger of the sizes, which are ascending, where there is one."""
+    smaller, larger = [other for other in sizes if other < size], [other for other in sizes if other > size]
+    return smaller[-1:] + larger[:1]
+
+
+def _with_stages(strategy: Strategy, num_stages: int, num_layers: int) -> Strategy:
+    """The plan with another number of stages, spread evenly, and with no more chunks than before.
+
+    Where only one chunk is left, nothing can be interleaved, and the schedule becomes 1F1B.
+    """
+    schedule = strategy.parallel.schedule
+    chunks = min(strategy.parallel.virtual_pipeline_size, max(1, num_layers // num_stages))
+    changed = strategy.with_values(pipeline_parallel_size=num_stages, layers_per_stage=None)
+    if num_stages == 1 or (schedule == "interleaved" and chunks == 1):
+        return changed.with_values(schedule="1f1b", virtual_pipeline_size=1)
+    return changed.with_values(virtual_pipeline_size=chunks)
+
+
+def _other_pipelines(strategy: Strategy, num_layers: int, trainer: Implementation) -> Iterator[tuple[str, Strategy]]:
+    """Plans with another schedule, another number of chunks or another spread of the layers."""
+    parallel = strategy.parallel
+    p, schedule = parallel.pipeline_parallel_size, parallel.schedule
+    if p == 1:
+        return
+    layers_of = strategy.layers_per_stage(num_layers)
+    ends = (layers_of[0], layers_of[-1])
+    chunks = [size for size in chunk_numbers(num_layers, p) if has_chunks(num_layers, p, ends, size)]
+    for other in _runnable_values(trainer, "schedule", SEARCHED_SCHEDULES):
+        if other != schedule and (chunks or other != "interleaved"):
+            size = chunks[0] if other == "interleaved" else 1
+            yield "schedule", strategy.with_values(schedule=other, virtual_pipeline_size=size)
+    if schedule == "interleaved":
+        for size in _next_to(parallel.virtual_pipeline_size, chunks):
+            yield "virtual_pipeline_size", strategy.with_values(virtual_pipeline_size=size)
+    for layers in _other_spreads(parallel, num_layers):
+        yield "layers_per_stage", strategy.with_values(layers_per_stage=layers)
+
+
+def _other_spreads(parallel: ParallelPlan, num_layers: int) -> list[tuple[int, ...] | None]:
+    """The even spread, and those whose first or last stage holds one layer more or less."""
+    p, layers = parallel.pipeline_parallel_size, parallel.layers_per_stage
+    even = even_ends(num_layers, p)
+    first, last = even if layers is None else (layers[0], layers[-1])
+    moved = [even, (first - 1, last), (first, last - 1), (first + 1, last), (first, last + 1)]
+    known = [ends for ends in dict.fromkeys(moved) if ends != (first, last) and ends in layer_ends(num_layers, p)]
+    return [None if ends == even else spread_layers(num_layers, p, *ends) for ends in known]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.compose.settings import Settings
-from sweeps.planner.choosing.explain import Explanation, explain
-from sweeps.planner.choosing.neighbours import neighbours
+from sweeps.planner.choosing.explain import Explanation, explain, neighbours
 from sweeps.planner.plans.strategy import Strategy
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, estimate
