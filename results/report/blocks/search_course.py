@@ -23,7 +23,7 @@ from sweeps.folder.history import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SeenPoint, best_points, seen_points
-from sweeps.search.layouts.lessons import lessons
+from sweeps.search.layouts.bayes import lessons
 from sweeps.search.layouts.observed import Observer
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome

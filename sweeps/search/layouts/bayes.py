@@ -16,17 +16,35 @@ import numpy as np
 from conf.types.sweep_spec import Objective
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
-from sweeps.search.layouts.lessons import lessons
 from sweeps.search.layouts.memory_fit import MemoryFit
 from sweeps.search.layouts.observed import Observed, Observer
 from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
 from sweeps.search.layouts.priced import join_plans, seconds_to_cost
+from sweeps.search.layouts.surrogate import Surrogate
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search, num_taken
 from train_core.costs.setting import Floats, Integers
+from train_core.costs.terms import STEP_TERMS
 from train_core.measurement import LIVE, Outcome
 
 SURE_TO_FIT = 0.95  # the probability that is asked of a plan while nothing was measured
 LIKELY_TO_RUN = 0.5  # likewise
+
+TERMS_IN_WORDS = {
+    "compute_seconds": "computation costs",
+    "tensor_seconds": "tensor-parallel collectives cost",
+    "pipeline_seconds": "transfers between stages cost",
+    "bubble_seconds": "the pipeline's bubble costs",
+    "data_seconds": "data-parallel collectives cost",
+    "optimizer_seconds": "the optimizer costs",
+}
+SURPRISE = (
+    "plans are off from what their terms explain by more than was expected, each in its own way: the search trusts the"
+    " prediction less, and tries more of them"
+)
+FEWEST_TRIALS = 2
+SURE_DIFFERENCE = 2.0  # standard deviations from the prediction at which a difference is told
+LEAST_MEMORY_RATIO = 0.05
+NOTABLE_DIFFERENCE = 0.05  # logarithm of the smallest factor that is told
 
 
 @dataclass
@@ -186,3 +204,44 @@ def _judge(observed: Observed, number: int, best_log_seconds: float) -> Pruning 
         return None
     because = f"its {len(steps)} timed steps are {exp(behind) - 1:.0%} slower than the best or more"
     return Pruning(reading.trial.trial_id, because)
+
+
+def lessons(observed: Observed) -> list[str]:
+    """A sentence for the whole step, for each term of which something is sure, and for memory."""
+    numbers = observed.has_rate
+    if len(numbers) < FEWEST_TRIALS:
+        return []
+    surrogate = Surrogate.fit(observed.measured_rates())
+    surprise = [SURPRISE] if surrogate.is_surprised else []
+    return [_of_step(observed), *_of_terms(surrogate, len(numbers)), *surprise, *_of_memory(observed)]
+
+
+def _of_step(observed: Observed) -> str:
+    seen = observed.measured_rates()
+    ratios = np.exp(seen.log_seconds) / seen.priced.step_seconds
+    return (
+        f"measured steps take {np.median(ratios):.2f} x the prediction ({len(ratios)} trials,"
+        f" {ratios.min():.2f} to {ratios.max():.2f})"
+    )
+
+
+def _of_terms(surrogate: Surrogate, num_trials: int) -> Iterator[str]:
+    mean, spread = surrogate.terms()
+    for number, name in enumerate(STEP_TERMS):
+        if name in TERMS_IN_WORDS and abs(mean[number]) > max(NOTABLE_DIFFERENCE, SURE_DIFFERENCE * spread[number]):
+            low, high = (exp(mean[number] + side * spread[number]) for side in (-1, 1))
+            yield (
+                f"{TERMS_IN_WORDS[name]} {exp(mean[number]):.2f} x the prediction"
+                f" (between {low:.2f} and {high:.2f}, from {num_trials} trials)"
+            )
+
+
+def _of_memory(observed: Observed) -> Iterator[str]:
+    seen = observed.memory()
+    if not len(seen.ratios):
+        return
+    mean, _ = MemoryFit.fit(seen).ratio(seen.plans)
+    ratio = exp(float(np.median(mean)))
+    # Less than this is measured only where a process on a CPU needs less than what is set aside for its framework.
+    if ratio >= LEAST_MEMORY_RATIO:
+        yield f"plans need {ratio:.2f} x the predicted memory ({len(seen.ratios)} trials)"

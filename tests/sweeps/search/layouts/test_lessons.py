@@ -8,7 +8,7 @@ from functools import cached_property
 import pytest
 
 from benchmarks.replay.reading import NOWHERE, ReplayedReading
-from sweeps.search.layouts.lessons import SURPRISE
+from sweeps.search.layouts.bayes import SURPRISE
 from tests.sweeps.search.conftest import SWEEP, Replay
 from train_core.measurement import StepMetrics
 
