@@ -31,6 +31,7 @@ from cli.commands import (
     rerun,
     retry,
     show,
+    status,
     train,
     ui,
 )
@@ -38,7 +39,6 @@ from cli.commands import list as list_options
 from cli.commands.calibrate import command as calibrate
 from cli.commands.init import command as init
 from cli.commands.plan import command as plan
-from cli.commands.status import command as status
 from cli.commands.sweep import command as sweep
 from cli.output.console import print_complaint
 from conf.errors import EXIT_FAILED, EXIT_USAGE, FULL_ERRORS, TrisweepError

@@ -76,7 +76,7 @@ def _why_none(sweep: Sweep, others: Sequence[TrialReading]) -> str:
     Args:
         others: those that failed, and that the sweep's last command did not ask for.
     """
-    from cli.output.ends import NAMED, ends_in_words
+    from cli.output.progress import NAMED, ends_in_words
 
     readings = sweep.read()
     otherwise = f": {ends_in_words(sweep, readings)}" if any(each.outcome in NAMED for each in readings) else ""

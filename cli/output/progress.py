@@ -1,4 +1,7 @@
-"""Live progress of a sweep on this machine: a table in a terminal, and elsewhere a plain line for each event."""
+"""Live progress of a sweep on this machine: a table in a terminal, and elsewhere a plain line for each event.
+
+How trials have ended is told in words, with what runs each kind again.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,23 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from cli.output.next_command import next_command
 from cli.output.state_table import duration, state_table
 from conf.types.sweep_spec import Objective
-from conf.units import TERA
+from conf.units import TERA, count_of
 from launcher.control.workplace import ProgressDisplay
 from sweeps.points.objectives import cost, measured_value
 from sweeps.reading import Reading, TrialReading
+from sweeps.sweep import Sweep
 from train_core.measurement import LIVE, Outcome
 
 GOES_ON = "Ctrl-C stops; the same command continues."
 MOST_CAUSES = 5
 MARGIN_LINES = 4
 """Lines of a terminal beside those of trials and causes: the table's head, the two last lines, and the prompt's."""
+
+NAMED = {Outcome.OUT_OF_MEMORY: "out of memory", Outcome.CANCELLED: "cancelled"}
+"""Ends after which a trial runs again only where a person names it: it would need as much, or was ended for good."""
 
 
 @dataclass(frozen=True)
@@ -244,3 +252,27 @@ def _best(states: Sequence[Reading], objective: Objective) -> list[Reading]:
     costs = {state.name: cost(objective, value) for state, value in both if value is not None and isfinite(value)}
     best = min(costs, key=lambda name: costs[name], default=None)
     return [state for state in states if state.name == best]
+
+
+def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
+    """`2 trials measured, 1 failed (--retry-failed runs it again)`."""
+    completed = [each for each in readings if each.outcome is Outcome.COMPLETED]
+    stages = sum(bool(each.trial.stage) for each in completed)
+    failed = num_run_again(readings)
+    ends = [f"{count_of(len(completed) - stages, 'trial')} measured"]
+    ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
+    ends += [f"{failed} failed (--retry-failed runs {_them(failed)} again)"] if failed else []
+    for outcome, words in NAMED.items():
+        if number := sum(each.outcome is outcome for each in readings):
+            again = next_command("retry", sweep, "--trial", "ID")
+            ends.append(f"{number} {words} (only `{again}` runs {_them(number)} again)")
+    return ", ".join(ends)
+
+
+def num_run_again(readings: Sequence[TrialReading]) -> int:
+    """Trials that failed, and that `--retry-failed` runs again: those that the last command asked for."""
+    return sum(each.trial.selected and has_failed(each) and each.outcome not in NAMED for each in readings)
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"

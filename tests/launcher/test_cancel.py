@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cli.commands.cancel import cancel
-from cli.commands.status.table import state_lines
+from cli.output.status_table import state_lines
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep, cancel_trials
 from launcher.control.advance import Conductor

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from cli.commands.retry import retry
-from cli.commands.status.command import job_lines
-from cli.commands.status.table import status_table
+from cli.commands.status import job_lines
 from cli.output.next_command import next_command
+from cli.output.status_table import status_table
 from launcher.control.attempts import RetryRule
 from launcher.folder_lock import lock_folder
 from launcher.slurm.answers import FRESH

@@ -51,7 +51,7 @@ def calibrate(
         _refuse(kind, {"--nodes": nodes is not None, "--here": here}, "measures")
     if propose is not None:
         _refuse("--propose", {"--output": output is not None}, "writes")
-        from cli.commands.calibrate.propose import propose as propose_runs
+        from cli.commands.calibrate.refine import propose as propose_runs
 
         content = propose_runs(composition_of(propose, overrides))
     elif from_results is not None:

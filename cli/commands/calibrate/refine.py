@@ -1,7 +1,11 @@
-"""`trisweep calibrate --from-results SWEEP` and `--from-csv FILE`: measured steps refine the constants of a cluster."""
+"""`trisweep calibrate --from-results SWEEP` and `--from-csv FILE`: measured steps refine the constants of a cluster.
+
+With `--propose SWEEP` nothing is refined: which five points of a sweep would say most of the constants?
+"""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +18,74 @@ from calibrate.calibration import draft, name_to_write, stamp_of
 from calibrate.cluster_file import Change, require_writable
 from calibrate.measured_changes import source_after
 from calibrate.measured_runs import measured_sweep, measured_table
-from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster
+from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster, telling_runs
 from cli.commands.calibrate.output import changes_document, figure_text, print_changes, write_file
-from cli.output.console import console
+from cli.output.console import console, shown_path
 from conf.compose.load import Composition, load_cluster
+from conf.errors import UsageError
+from conf.folders import given_words
+from conf.overrides import for_a_shell
 from conf.types.cluster_spec import ClusterSpec
 from results.table import Table, breakable, text
 from sweeps.confidence import half_width
+from sweeps.points.plan import plan_sweep
+from sweeps.trial import Trial
+from train_core.costs import IMPLEMENTATIONS
+
+
+def propose(composition: Composition) -> dict[str, Any]:
+    """Print the points to measure first, the most telling one first, and return them.
+
+    Raises:
+        UsageError: no point of the sweep can run.
+    """
+    record = plan_sweep(composition, proxy=False, git_sha="")
+    points = [(trial, run) for trial in record.trials if (run := _as_predicted(trial)) is not None]
+    if not points:
+        problem = f"No point of sweep {record.name} can run on its cluster"
+        raise UsageError(problem, f"`trisweep plan {record.name}` says why.")
+    cluster = points[0][1].setup.cluster
+    chosen = [points[index] for index in telling_runs(cluster, [run for _, run in points])]
+    words = shlex.join([record.name, *composition.overrides.without_choice("sweep").texts, *given_words(shown_path)])
+    _print(record.name, words, chosen, len(points))
+    return {
+        "cluster": cluster.name,
+        "proposed": [_as_document(trial, run) for trial, run in chosen],
+    }
+
+
+def _as_predicted(trial: Trial) -> FinishedTrial | None:
+    """The trial as if its prediction had come true; None where it cannot run, or mixes devices."""
+    experiment, predicted = trial.experiment, trial.estimate
+    if experiment is None or predicted is None or trial.infeasible_reason is not None or experiment.mixed is not None:
+        return None
+    implementation = IMPLEMENTATIONS[experiment.trainer.costs_of]
+    return FinishedTrial(experiment.label, experiment, predicted.step_seconds, None, True, implementation)
+
+
+def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]], num_points: int) -> None:
+    """Print what to measure first, and the commands for it.
+
+    Args:
+        sweep: the words by which a command names it, with its overrides.
+    """
+    rows = tuple((breakable(found.label), text(figure_text(found.step_seconds))) for _, found in chosen)
+    columns = ("layout", "predicted s")
+    console.print(Table(columns, rows, frozenset({"predicted s"}), title="Measure these first"))
+    console.print(
+        f"Of {num_points} points of sweep {name}, their steps would say most of the constants of"
+        f" {chosen[0][1].setup.cluster.name}: each is"
+        " the one whose step is least certain once those above it are known."
+    )
+    if (point := next((trial.point for trial, _ in chosen if trial.point), None)) is not None:
+        values = " ".join(for_a_shell(key, value) for key, value in point.items())
+        console.print("Values that a command names measure only those points, such as:")
+        console.print(f"  trisweep sweep {sweep} {values}", soft_wrap=True)
+    console.print(f"Then: trisweep calibrate --from-results {sweep}", soft_wrap=True)
+
+
+def _as_document(trial: Trial, run: FinishedTrial) -> dict[str, Any]:
+    return {"trial_id": trial.trial_id, "point": trial.point, "predicted_step_seconds": run.step_seconds}
 
 
 @dataclass(frozen=True)

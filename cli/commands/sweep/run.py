@@ -8,11 +8,9 @@ from contextlib import contextmanager
 import typer
 
 from cli.commands.plan.command import print_plan, print_question, print_space
-from cli.commands.sweep.allocation import show_allocation, sweep_in_allocation
-from cli.commands.sweep.costs import costs_table, num_too_long, seconds_here
-from cli.commands.sweep.on_slurm import carry_out, hours_at_most
+from cli.commands.sweep.on_slurm import carry_out, hours_at_most, show_allocation, sweep_in_allocation
 from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts, under_way
-from cli.commands.sweep.what_is_measured import print_left_out, print_part
+from cli.commands.sweep.what_is_measured import costs_table, num_too_long, print_left_out, print_part, seconds_here
 from cli.live_import import followed_in_mlflow
 from cli.output.console import complaints, console, print_json, print_verbatim
 from cli.output.next_command import next_command

@@ -9,9 +9,8 @@ import typer
 
 from cli.commands.report import report_on
 from cli.output.console import console, print_complaint, print_unwrapped
-from cli.output.ends import ends_in_words, num_run_again
 from cli.output.next_command import next_command, same_command
-from cli.output.progress import SweepUnderWay, has_failed
+from cli.output.progress import SweepUnderWay, ends_in_words, has_failed, num_run_again
 from conf.errors import EXIT_FAILED, TrisweepError
 from conf.units import count_of
 from launcher.control.orders import SweepOrders

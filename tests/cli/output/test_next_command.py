@@ -15,9 +15,8 @@ import typer
 
 from cli.commands.sweep import sweep_run
 from cli.commands.sweep.sweep_run import SweepRun, end_command
-from cli.output.ends import ends_in_words
 from cli.output.next_command import begun_command, command_by_name, folder_words, next_command, same_command, ui_command
-from cli.output.progress import is_troubled
+from cli.output.progress import ends_in_words, is_troubled
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from launcher.control.budget import Budget

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cli.commands.status.table import status_table
+from cli.output.status_table import status_table
 from conf.errors import UsageError
 from conf.overrides import Overrides
 from launcher.cancel import cancel_training

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cli.commands.status.table import status_table
 from cli.output.state_table import state_table
+from cli.output.status_table import status_table
 from results.knobs.table import measured_table
 from results.report.findings.predictions import by_prediction
 from results.table import Table

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cli.commands.status import table
+from cli.output import status_table
 from sweeps.folder.journal import Begun, Finished, Journal
 from sweeps.search.searcher import ALL_TRIED
 from sweeps.sweep import Sweep
@@ -22,12 +22,12 @@ from train_core.measurement import Outcome
 def test_of_very_many_trials_those_that_only_wait_are_counted(
     build_record: BuildRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, is_listed: bool
 ) -> None:
-    monkeypatch.setattr(table, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(status_table, "MOST_ROWS", most_rows)
     record = build_record([{"training.seed": seed} for seed in range(3)], [])
     trials = tuple(trial.model_copy(update={"selected": True}) for trial in record.trials)
     readings = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
     file = StringIO()
-    Console(width=100, file=file).print(table.status_table(readings, 100))
+    Console(width=100, file=file).print(status_table.status_table(readings, 100))
     assert ("seed=2" in file.getvalue()) is is_listed
     assert ("3 trials that only wait are not listed" in file.getvalue()) is not is_listed
     assert "3 PENDING" in file.getvalue()
@@ -38,7 +38,7 @@ def test_a_cause_that_many_trials_share_is_told_once(build_record: BuildRecord, 
     for number, trial in enumerate(record.trials):
         finish(folder, trial, (Outcome.FAILED, "another cause" if number == 4 else "no such program"))
     file = StringIO()
-    Console(width=200, file=file).print(table.status_table(Sweep(folder, record).read(), 100))
+    Console(width=200, file=file).print(status_table.status_table(Sweep(folder, record).read(), 100))
     said = " ".join(file.getvalue().split())
     assert said.count("cause no such program") == said.count("cause another cause") == 1
     assert "likewise seed=1, seed=2, seed=3, seed=5, seed=6 and 2 more" in said
@@ -55,7 +55,7 @@ def test_trials_that_are_left_out_are_named_with_the_reason(
     trials = tuple(trial.model_copy(update={"selected": False, "role": role}) for trial in record.trials)
     readings = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
     file = StringIO()
-    Console(width=200, file=file).print(table.status_table(readings, 100))
+    Console(width=200, file=file).print(status_table.status_table(readings, 100))
     said = " ".join(file.getvalue().split())
     assert f"7 left out Left out ({why}): seed=0, seed=1, seed=2, seed=3, seed=4 and 2 more." in said
 
@@ -73,4 +73,4 @@ def test_a_limit_that_left_trials_is_said(
     trials = tuple(trial.model_copy(update={"selected": is_left}) for trial in record.trials)
     sweep = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials}))
     Journal(sweep.folder.journal).append(Begun(overrides=(), on_slurm=False), Finished(because=because))
-    assert table.state_lines(sweep, sweep.read()) == ([f"Ended: {because}."] if is_said else [])
+    assert status_table.state_lines(sweep, sweep.read()) == ([f"Ended: {because}."] if is_said else [])

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cli.commands.status.watch import watch
 from cli.output.progress import worth_showing
+from cli.output.status_table import watch
 from sweeps.folder.journal import Cancelled, Journal
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder

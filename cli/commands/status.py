@@ -30,7 +30,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
 
     folder, composition = started_sweep(name, overrides)
     if watch:
-        from cli.commands.status.watch import watch as watch_sweep
+        from cli.output.status_table import watch as watch_sweep
 
         if as_json:
             raise UsageError("--watch goes on, and --json is one document", "Give one of them.")
@@ -60,7 +60,7 @@ def _readings(stored: Sweep, patience: float) -> tuple[list[TrialReading], list[
 
 
 def _print_tables(stored: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> None:
-    from cli.commands.status.table import state_lines, status_table
+    from cli.output.status_table import state_lines, status_table
     from launcher.control.attempts import bad_nodes
 
     console.print(heading(stored.record.name, f" in {shown_path(stored.folder.path)}"))
