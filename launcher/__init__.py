@@ -22,5 +22,5 @@ command_trainer   trials whose trainer is another program
 
 Under all of them lie `executor` (the functions that jobs call, and the folders that they work in), `snapshot` and
 `provenance` (the code as it was, and where numbers come from), `folder_lock`, and `tools` (Slurm's and other people's
-programs, run for their answer).
+programs, run for their answer, and the forms in which they write it).
 """

@@ -21,7 +21,7 @@ from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import requeue
 from launcher.slurm.query import SlurmSilent
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationRoom, AllocationTimes
-from launcher.workplaces.submission import logs_folder
+from launcher.workplaces.queue import logs_folder
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder

@@ -11,7 +11,6 @@ from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
-from launcher.control.carrier import carrying_job
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
 from launcher.control.rules import Rules, SweepStep
@@ -19,12 +18,12 @@ from launcher.control.workplace import ProgressDisplay
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.folder_lock import lock_folder
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, require_sbatch
+from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.query import SlurmSilent
 from launcher.snapshot import snapshot_code
 from launcher.sweep import begin_sweep, order_of_live_job, slurm_rules
 from launcher.workplaces.in_allocation import ORDINARY_TIMES, AllocationTimes
-from launcher.workplaces.queue import Elsewhere
-from launcher.workplaces.submission import JobRequest, logs_folder
+from launcher.workplaces.queue import Elsewhere, JobRequest, logs_folder
 from sweeps.folder.submission import JobShape
 from sweeps.sweep import Sweep
 

@@ -12,7 +12,6 @@ from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
-from launcher.control.carrier import carrying_job
 from launcher.control.composed_rules import rules_for, time_limit_here
 from launcher.control.private_overrides import overrides_at_begin
 from launcher.control.rules import SweepStep
@@ -20,13 +19,13 @@ from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
 from launcher.slurm.executor import SlurmExecutor
+from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.this_machine.capacity import this_machine
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import Elsewhere, SlurmQueue
-from launcher.workplaces.submission import logs_folder, require_scheduler
+from launcher.workplaces.queue import Elsewhere, SlurmQueue, logs_folder, require_scheduler
 from sweeps.folder.history import History
 from sweeps.folder.journal import Begun
 from sweeps.folder.submission import JobShape, read_submission

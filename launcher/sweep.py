@@ -14,7 +14,6 @@ from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
 from launcher.control.budget import Budget
-from launcher.control.carrier import carrying_job
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
 from launcher.control.private_overrides import keep_private_overrides
@@ -25,14 +24,14 @@ from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
 from launcher.provenance import keep_provenance
 from launcher.slurm.executor import SlurmJob
+from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import look_here
 from launcher.this_machine.capacity import this_machine
 from launcher.this_machine.jobs import LocalJobFunction
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SlurmQueue
-from launcher.workplaces.submission import SubmittedArray, require_scheduler
+from launcher.workplaces.queue import SlurmQueue, SubmittedArray, require_scheduler
 from sweeps.folder.history import History
 from sweeps.later_command import union
 from sweeps.reading import TrialReading

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from conf.errors import UsageError
 from launcher.slurm.own_jobs import own_job_id
 from launcher.slurm.query import SlurmSilent
-from launcher.slurm.texts import gpus_in, node_names, numbers, seconds
-from launcher.tools import ask
+from launcher.tools import ask, gpus_in, node_names, numbers, seconds
 
 NODES = re.compile(r"^\s*Nodes=(?P<nodes>\S+) CPU_IDs=(?P<cores>\S+) Mem=(?P<memory>\d+)(?: GRES=(?P<gres>\S*))?", re.M)
 STATE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=(?P<state>\S+)", re.M)

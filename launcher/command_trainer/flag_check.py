@@ -23,7 +23,7 @@ from conf.nearest import most_like
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
 from conf.types.trainer_spec import TrainerSpec
-from launcher.command_trainer.start import without_own_code
+from launcher.command_trainer.process import without_own_code
 from sweeps.labels import dotted_value
 from sweeps.trial import SweepRecord, Trial
 

@@ -6,7 +6,6 @@ workplace  the interfaces of the places where trials run, and of what shows how 
 rules      what a sweep is carried out by, and what a step found and did; `budget` is what one of the rules speaks of
 composed_rules     from the configuration to the rules
 attempts   attempts of trials, which may start, and how often a trial is run again
-carrier    the Slurm job that carries a sweep out, to which orders go
 orders     what people tell a sweep that is under way
 notify     tells a webhook what came of a sweep
 private_overrides  secrets of a command, for whoever goes on with its sweep, and for nobody else

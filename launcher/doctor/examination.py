@@ -1,23 +1,32 @@
-"""One look at a site, part after part: this machine, Slurm, and the nodes."""
+"""One look at a site, part after part: this machine, Slurm, and the nodes.
+
+What the nodes of the doctor's job reported is held against this machine and the cluster's file.
+"""
 
 from __future__ import annotations
 
+import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import TrisweepError
 from conf.folders import options
 from conf.overrides import Overrides
-from launcher.doctor.finding import CheckResult
+from conf.types.cluster_spec import ClusterSpec
+from conf.units import GIBIBYTE, GIGA
+from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.machine import machine_findings
-from launcher.doctor.node_checks import NODES, node_findings
-from launcher.doctor.node_report import DoctorFolder
+from launcher.doctor.node_report import DoctorFolder, NodeReport
 from launcher.doctor.slurm_checks import SLURM, slurm_findings
-from launcher.doctor.tiny_job import Tell, TinyJob
+from launcher.doctor.tiny_job import JobEnd, Tell, TinyJob
 from launcher.folder_lock import lock_folder
 from launcher.where import compose_for_slurm
+
+NODES = Findings("nodes")
+LOW_SHARE = 0.5
+"""A link that reaches less than this share of what the cluster's file says is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +94,105 @@ def _nodes(examination: Examination, results: list[CheckResult], tell: Tell) -> 
             yield NODES.problem("job", str(error), "Solve that first.")
             return
         yield from node_findings(end, examination.job.cluster)
+
+
+def node_findings(end: JobEnd, cluster: ClusterSpec) -> Iterator[CheckResult]:
+    """Judge what came of the job."""
+    if end.trouble:
+        status = NODES.problem if end.reports or end.seconds_in_queue is not None else NODES.warning
+        yield status("job", f"job {end.job_id}: {end.trouble}", end.remedy)
+    else:
+        waited = "" if end.seconds_in_queue is None else f", started after {end.seconds_in_queue:.0f} s"
+        yield NODES.ok("job", f"job {end.job_id} on {_names(end.reports)}{waited}")
+    if not end.reports:
+        return
+    yield _shared_folder(end)
+    yield _python(end.reports)
+    yield _torch(end.reports)
+    imported = [report for report in end.reports if report.torch_version]
+    if imported:
+        yield from _devices(imported, cluster)
+        yield from _link(imported, cluster)
+
+
+def _names(reports: Sequence[NodeReport]) -> str:
+    return ", ".join(sorted({report.hostname for report in reports}))
+
+
+def _shared_folder(end: JobEnd) -> CheckResult:
+    blind = [report for report in end.reports if report.token != end.token]
+    if blind:
+        remedy = "Choose a folder that login and compute nodes share: output_dir=PATH"
+        return NODES.problem("shared folder", f"{_names(blind)} did not see what was written here", remedy)
+    return NODES.ok("shared folder", "the nodes read what was written here, and this machine what they wrote")
+
+
+def _python(reports: Sequence[NodeReport]) -> CheckResult:
+    versions = sorted({report.python_version for report in reports})
+    if versions == [platform.python_version()]:
+        return NODES.ok("Python", f"{versions[0]}, as here")
+    remedy = "It works as long as all have the packages; set slurm.python to choose one."
+    return NODES.warning("Python", f"{', '.join(versions)}, and {platform.python_version()} here", remedy)
+
+
+def _torch(reports: Sequence[NodeReport]) -> CheckResult:
+    failed = [report for report in reports if report.torch_error]
+    if failed:
+        remedy = "Set slurm.setup (modules), slurm.python, or install it where the nodes see it: make setup"
+        return NODES.problem("torch", f"not on {_names(failed)}: {failed[0].torch_error}", remedy)
+    versions = sorted({report.torch_version for report in reports if report.torch_version})
+    if len(versions) != 1:
+        return NODES.problem("torch", f"versions differ: {', '.join(versions) or 'none told'}", "Set slurm.python.")
+    slowest = max(report.torch_seconds or 0.0 for report in reports)
+    return NODES.ok("torch", f"{versions[0]}, imported in {slowest:.0f} s")
+
+
+def _devices(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[CheckResult]:
+    report = reports[0]
+    if cluster.device.kind == "cpu":
+        yield NODES.ok("devices", f"cores ({report.device}); collectives by {report.backend}")
+        return
+    if blind := _blind(reports, cluster):
+        remedy = "Check slurm.gpu_request and slurm.srun_args, and that torch was built for these devices."
+        yield NODES.problem("devices", f"torch sees none on {_names(blind)}, though one was asked for", remedy)
+        return
+    memory = report.device_memory_bytes / GIBIBYTE
+    yield NODES.ok(
+        "devices", f"{report.device}, {memory:.0f} GiB, driver {report.driver or 'unknown'}; {report.backend}"
+    )
+    stated = cluster.device.memory_bytes
+    # A driver keeps some of the memory to itself, and makers count in powers of ten or of two.
+    if abs(report.device_memory_bytes - stated) > 0.1 * stated:
+        says = f"{memory:.0f} GiB, and {stated / GIBIBYTE:.0f} GiB by the file of {cluster.name}"
+        yield NODES.warning("device memory", says, "Choose the cluster's right device, or correct its memory_bytes.")
+
+
+def _blind(reports: Sequence[NodeReport], cluster: ClusterSpec) -> list[NodeReport]:
+    """The reports of nodes on which torch sees no device, where a rank computes on one."""
+    return [each for each in reports if cluster.device.kind != "cpu" and not each.num_devices]
+
+
+def _link(reports: Sequence[NodeReport], cluster: ClusterSpec) -> Iterator[CheckResult]:
+    failed = [report for report in reports if report.link_error]
+    if failed:
+        remedy = "Often the network interface: set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME in slurm.environment."
+        if _blind(reports, cluster):
+            remedy = "It needs the devices that torch does not see: mend that first."
+        yield NODES.problem("all-reduce", f"{failed[0].hostname}: {failed[0].link_error}", remedy)
+        return
+    first = reports[0]
+    if first.link_bandwidth_bytes_per_second is None or first.link_latency_seconds is None:
+        return
+    rate, micros = first.link_bandwidth_bytes_per_second / GIGA, 1e6 * first.link_latency_seconds
+    says = f"measured {rate:.3g} GB/s, {micros:.3g} microseconds with one device a node"
+    link = cluster.link_between_nodes
+    if link is None:
+        yield NODES.ok("all-reduce", f"works; {says}. The file of {cluster.name} has no link between nodes")
+        return
+    stated = link.bandwidth_bytes_per_second * cluster.efficiency.link / GIGA
+    says += f"; the file of {cluster.name} says {stated:.3g} GB/s a device when all communicate ({link.name})"
+    if rate < LOW_SHARE * stated:
+        remedy = f"Look for a wrong interface or a missing plugin; else `trisweep calibrate cluster={cluster.name}`."
+        yield NODES.warning("all-reduce", says, remedy)
+    else:
+        yield NODES.ok("all-reduce", says)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from launcher.slurm.texts import pairs_of_lines, pairs_of_words
-from launcher.tools import ask
+from launcher.tools import ask, pairs_of_lines, pairs_of_words
 from train_core.process.machine import this_user
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol")

@@ -16,8 +16,7 @@ from launcher.doctor.site import TOOLS, SlurmSite, read_site
 from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import best_of, node_kinds, this_cluster
 from launcher.slurm.resources import qos_of_jobs
-from launcher.slurm.texts import gpus_in, minutes
-from launcher.tools import ask
+from launcher.tools import ask, gpus_in, minutes
 
 SLURM = Findings("Slurm")
 LEAST_JOB_AGE_SECONDS = 300

@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launcher.slurm.texts import gpus_in, minutes, pairs_of_lines
-from launcher.tools import ask
+from launcher.tools import ask, gpus_in, minutes, pairs_of_lines
 
 _KEPT_SECONDS = 60.0
 _known: dict[tuple[str, str], tuple[float, SlurmCluster]] = {}

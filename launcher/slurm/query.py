@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 
 from launcher.slurm.answers import FRESH, CommandAnswer, answer_of
 from launcher.slurm.cluster import this_cluster
-from launcher.slurm.texts import numbers
-from launcher.tools import in_calls
+from launcher.tools import in_calls, numbers
 
 ENDED_STATES = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),

@@ -6,7 +6,7 @@ import re
 import time
 
 from launcher.slurm.query import SlurmJobState, age
-from launcher.slurm.texts import node_names, numbers
+from launcher.tools import node_names, numbers
 from sweeps.folder.submission import Submission
 from sweeps.reading import Reading
 from train_core.job.failures import (

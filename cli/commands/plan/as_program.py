@@ -20,7 +20,7 @@ from conf.overrides import Override
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
-from launcher.command_trainer.start import HUGGINGFACE_STARTER
+from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
 from sweeps.planner import choose

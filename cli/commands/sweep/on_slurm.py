@@ -24,8 +24,8 @@ from conf.overrides import Overrides
 from conf.units import count_of
 from launcher.allocation.nodes import is_inside
 from launcher.allocation_sweep import request, require_time, run_inside, submit_allocation
-from launcher.control.carrier import carrying_job
 from launcher.control.composed_rules import goes_on_by_steps
+from launcher.slurm.own_jobs import carrying_job
 from launcher.state import reconcile
 from launcher.sweep import carry_out_on_slurm, hand_over, submit
 from launcher.where import SweepPlace

@@ -29,7 +29,7 @@ from launcher.provenance import keep_configuration
 from launcher.sweep import prepare_tokens, run_here
 from launcher.this_machine.capacity import this_machine
 from launcher.where import SweepPlace, choose_place
-from launcher.workplaces.submission import requests as requests_of
+from launcher.workplaces.queue import requests as requests_of
 from results.tensorboard import require_trackers
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction, restriction_of

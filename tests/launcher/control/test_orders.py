@@ -14,8 +14,8 @@ from cli.commands.advance import advance
 from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher import controller
-from launcher.control import carrier
 from launcher.control.orders import pause, remeasure_finished, resume, retry
+from launcher.slurm import own_jobs
 from launcher.slurm.own_jobs import LiveJob
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.history import History
@@ -98,7 +98,7 @@ def test_a_controller_that_another_command_has_submitted_meanwhile_is_taken(
     Journal(sweep.folder.journal).append(begun)
     other = LiveJob(slurm_submission("5", job_name="ours"), SlurmJobState("PENDING"))
     answers = iter([None, None, other])
-    monkeypatch.setattr(carrier, "live_job", lambda folder: next(answers))
+    monkeypatch.setattr(own_jobs, "live_job", lambda folder: next(answers))
     assert controller.resume_controller(sweep) == "5"
 
 

@@ -15,8 +15,8 @@ from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_av
 from launcher.control.budget import Budget
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Rules
-from launcher.slurm.texts import node_names
 from launcher.this_machine.capacity import MachineCapacity, Share
+from launcher.tools import node_names
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.history import History
@@ -204,7 +204,7 @@ def test_trials_whose_end_is_known_are_not_read_again_for_the_nodes_that_failed_
 ) -> None:
     """There may be ten thousand of them, and trials start at every step."""
     tools(sbatch="exit 1", srun="true", squeue="true", scontrol="true")
-    monkeypatch.setattr("launcher.workplaces.submission.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
+    monkeypatch.setattr("launcher.workplaces.queue.snapshot_code", lambda *_: sweep.folder.code / "0a1b")
     ended, queue = attempted(0, Fault.PREFLIGHT, nodes=("n1",)), SlurmQueue(slurm_of())
     first, *others = queue.read_trials(sweep)
     read, read_trial = list[str](), Sweep.read_trial

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.doctor.node_checks import node_findings
+from launcher.doctor.examination import node_findings
 from launcher.doctor.node_report import NodeReport
 from launcher.doctor.tiny_job import JobEnd
 from tests.composed import load_cluster

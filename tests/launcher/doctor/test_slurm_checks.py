@@ -11,7 +11,7 @@ import pytest
 from launcher.doctor.node_report import DoctorFolder
 from launcher.doctor.slurm_checks import slurm_findings
 from launcher.doctor.tiny_job import TinyJob
-from launcher.slurm.texts import minutes, pairs_of_lines, pairs_of_words
+from launcher.tools import minutes, pairs_of_lines, pairs_of_words
 from tests.composed import load
 
 CONFIG = {

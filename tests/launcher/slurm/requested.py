@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.types.sites import SlurmSpec
-from launcher.workplaces.submission import JobRequest, requests
+from launcher.workplaces.queue import JobRequest, requests
 from sweeps.sweep import Sweep
 
 
