@@ -41,8 +41,7 @@ def estimate(
     """
     from results.terminal.priced_table import priced_table
     from sweeps.planner.request import implementation_called
-    from sweeps.table.file import read_table, write_table
-    from sweeps.table.headers import unread_sentence
+    from sweeps.table.file import read_table, unread_sentence, write_table
     from sweeps.table.prices import price
 
     if implementation is not None:

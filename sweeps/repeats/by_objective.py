@@ -2,7 +2,7 @@
 
 Trials that differ in their seed alone, and repeats, are runs of one point, whose mean counts; those that another
 version of the trainer measured are another point. The interval of a time, or of what follows from one, has the spread
-between runs pooled over all points, as a machine disturbs each of them by a factor (`sweeps.repeats.interval`). A loss,
+between runs pooled over all points, as a machine disturbs each of them by a factor (`sweeps.repeats.points`). A loss,
 or a figure of a later stage, has it pooled over the points of like value alone, as a share of each point's mean: of two
 seeds by themselves nobody learns much, but how a training spreads that has converged says nothing of one that has not.
 Where no point of like value was measured twice, a single run takes the share of all others. Points that diverged say
@@ -24,8 +24,7 @@ from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective, is_of_time
 from sweeps.points.objectives import cost, finite_ends, front, is_better_when_larger, measured_value
 from sweeps.reading import TrialReading
-from sweeps.repeats.interval import RepeatSpread, t_quantile
-from sweeps.repeats.points import places_by_bounds
+from sweeps.repeats.points import RepeatSpread, places_by_bounds, t_quantile
 from sweeps.repeats.ranking import counted_runs, disturbances, has_measured_point, middle_of, ranking_of
 from sweeps.repeats.trained_length import trained_otherwise
 from sweeps.search.axes.seen_points import SEED

@@ -1,16 +1,23 @@
-"""Tables of configurations on disk: read as CSV, checked for their columns, written again with what was predicted."""
+"""Tables of configurations on disk: read as CSV, checked for their columns, written again with what was predicted.
+
+Without a word, a column that is spelled in another way would mean the default in every row.
+"""
 
 from __future__ import annotations
 
 import csv
+import difflib
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
-from sweeps.table.cells import Row
-from sweeps.table.configuration import DEVICE_COLUMNS, REQUIRED_COLUMNS
+from conf.nearest import listed
+from sweeps.table.cells import REMARK_COLUMNS, Row
+from sweeps.table.configuration import DEVICE_COLUMNS, MEASURED_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from sweeps.table.unread import NAMED_OTHERWISE, UNREAD_COLUMNS
 from train_core.whole_files import write_atomically
 
 FIRST_LINE = 2
@@ -30,6 +37,29 @@ PREDICTED_COLUMNS = (
     "pred_outside",
     "reason",
 )
+
+OWN_WORDS = {
+    "framework": "implementation",
+    "step_s": "iter_time_s",
+    "step_seconds": "iter_time_s",
+    "step_time_s": "iter_time_s",
+    "trainer": "implementation",
+}
+"""What other pages of this package, and other people, call what a column of published tables says."""
+REMARKS_ALONE = ("arxiv", "assumed", "confirmed", "schedule")
+"""Columns beside those of free text that a remark or a score reads."""
+MAY_BE_MEANT = (*OPTIONAL_COLUMNS, *MEASURED_COLUMNS)
+READ = {
+    *REQUIRED_COLUMNS,
+    *DEVICE_COLUMNS,
+    *MAY_BE_MEANT,
+    *REMARK_COLUMNS,
+    *REMARKS_ALONE,
+    *UNREAD_COLUMNS,
+    *PREDICTED_COLUMNS,
+}
+MOST_NAMED = 6
+CUTOFF = 0.7
 
 
 @dataclass(frozen=True)
@@ -143,3 +173,23 @@ def _record(columns: tuple[str, ...], kept: Sequence[int], num_columns: int, lin
     """The record of one row. Cells that the row leaves out at its end are empty, as spreadsheets mean them."""
     cells = tuple(found[index] if index < len(found) else "" for index in kept)
     return Record(columns, cells, num_surplus=sum(bool(cell.strip()) for cell in found[num_columns:]), line=line)
+
+
+def unread_sentence(columns: Sequence[str]) -> str | None:
+    """A sentence that names the columns that nothing reads, those first that may mean another; None without any."""
+    meant = {name: _meant(name, columns) for name in columns if name and name not in READ}
+    named = [f"{name} (did you mean {other}?)" for name, other in meant.items() if other]
+    named += [name for name, other in meant.items() if not other]
+    return f"Columns that were not read: {listed(named, MOST_NAMED)}." if named else None
+
+
+def _meant(name: str, columns: Sequence[str]) -> str | None:
+    """The column, of those that the table lacks, that is meant by another word for it or by a misspelt one."""
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    if plain in READ:
+        return plain if plain not in columns else None
+    other = OWN_WORDS.get(plain) or NAMED_OTHERWISE.get(plain)
+    if other is not None:
+        return other if other not in columns else None
+    lacking = [each for each in MAY_BE_MEANT if each not in columns]
+    return next(iter(difflib.get_close_matches(plain, lacking, n=1, cutoff=CUTOFF)), None)

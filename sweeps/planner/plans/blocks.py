@@ -22,7 +22,7 @@ import numpy as np
 
 from conf.plan.knobs import KNOB, SEARCHED_KNOBS, Listed
 from conf.plan.trainer_limits import UNEQUAL_CHUNKS, UNEVEN_GROUPS
-from sweeps.planner.plans.runnable import runs
+from sweeps.planner.plans.runnable import StageLayout, runs
 from sweeps.planner.plans.space import (
     RECOMPUTE_EVERY,
     Family,
@@ -40,7 +40,6 @@ from sweeps.planner.plans.space import (
     tensor_parallel_sizes,
     zero_stages,
 )
-from sweeps.planner.plans.spreads import StageLayout
 from train_core.costs.setting import Booleans, Integers, Plans, Setting, plain_columns
 from train_core.costs.step.schedule import INTERLEAVED
 

@@ -17,8 +17,7 @@ from conf.plan.trainer_limits import LAYER_SPLIT, Beside
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
-from sweeps.planner.plans.runnable import runs
-from sweeps.planner.plans.spreads import StageLayout, all_layouts
+from sweeps.planner.plans.runnable import StageLayout, all_layouts, runs
 from sweeps.planner.plans.strategy import even_ends
 from train_core.costs.counts.computable import largest_micro_batch_size
 from train_core.costs.counts.parameters import num_parameters

@@ -12,8 +12,7 @@ import pytest
 from conf.types.sweep_spec import Objective
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
-from sweeps.repeats.interval import RepeatInterval, with_own_steps
-from sweeps.repeats.points import measured_points, places, rivals_of
+from sweeps.repeats.points import RepeatInterval, measured_points, places, rivals_of, with_own_steps
 from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances, ranking_of
 from sweeps.repeats.rounds import far_from_prediction
 from sweeps.search.searcher import Answer

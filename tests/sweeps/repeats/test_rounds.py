@@ -9,8 +9,7 @@ from math import exp
 import pytest
 
 from sweeps.reading import TrialReading
-from sweeps.repeats.interval import of_one_run, of_runs, pooled_spread
-from sweeps.repeats.points import machine_noise, measured_points, rivals_of
+from sweeps.repeats.points import machine_noise, measured_points, of_one_run, of_runs, pooled_spread, rivals_of
 from sweeps.repeats.ranking import ranking_of
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.searcher import Answer

@@ -17,9 +17,9 @@ from conf.plan.knobs import KNOBS, RECOMPUTES, KnobValue
 from conf.plan.setup import Setup
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import blocks
+from sweeps.planner.plans.runnable import chunk_numbers
 from sweeps.planner.plans.search import Found, search_space
 from sweeps.planner.plans.space import FEWEST_TOKENS_PER_RANK, RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
-from sweeps.planner.plans.spreads import chunk_numbers
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers, strategies_of
 from sweeps.planner.request import request
 from tests.composed import composed, load

@@ -11,6 +11,7 @@ from conf.errors import InfeasiblePlan
 from conf.plan.knobs import RECOMPUTES, SCHEDULES
 from sweeps.planner.choosing.explain import priceable
 from sweeps.planner.plans.blocks import PlanGrid, all_sizes, blocks
+from sweeps.planner.plans.runnable import MOST_LAYERS_LIGHTER, chunk_numbers, layer_ends
 from sweeps.planner.plans.space import (
     SEARCHED_SCHEDULES,
     Sizes,
@@ -22,7 +23,6 @@ from sweeps.planner.plans.space import (
     tensor_parallel_sizes,
 )
 from sweeps.planner.plans.space import recomputations as recomputations_of
-from sweeps.planner.plans.spreads import MOST_LAYERS_LIGHTER, chunk_numbers, layer_ends
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
 from sweeps.planner.request import request
 from tests.composed import composed
