@@ -9,8 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from results.terminal.drawing import columns_with_room
-from results.terminal.layout_names import LayoutCell
+from results.terminal.drawing import LayoutCell, columns_with_room
 from results.terminal.tables import DISTURBED, outcome_style
 from results.units import tflops
 from sweeps.glance import age_seconds

@@ -9,7 +9,7 @@ from results.mlflow.run_content import SWEEP, RunContent, at, milliseconds, tag
 from results.mlflow.trial_content import Related, common_tags, run_title, trial_run
 from results.report.findings.verdict import verdict
 from results.scaling import Scaling, scalings
-from results.terminal.layout_names import legend_text
+from results.terminal.drawing import legend_text
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_middle, best_reading
 from sweeps.repeats.ranking import disturbances

@@ -11,8 +11,7 @@ from rich.text import Text
 from conf.units import GIBIBYTE
 from results.search.rows import layout, layout_knobs, training_costs
 from results.table import Table, breakable, text
-from results.terminal.drawing import columns_with_room
-from results.terminal.layout_names import names_in_short
+from results.terminal.drawing import columns_with_room, names_in_short
 from results.units import count, gib, percent, seconds, significant, tflops
 from sweeps.planner import Candidate, Training
 from sweeps.planner.choosing.choice import Judged

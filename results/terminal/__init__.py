@@ -3,6 +3,5 @@
 tables           the ranking of trials, what a search asked for, and the plan of a sweep
 score_table      predictions held against a table of measurements; `priced_table` predicts such a table
 rehearsal_table  what a rehearsal counted beside what was predicted
-drawing          any table as rich draws it
-layout_names     names of layouts that break between their parts, and their legend
+drawing          any table as rich draws it, with names of layouts that break between their parts, and their legend
 """

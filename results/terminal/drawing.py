@@ -1,16 +1,125 @@
-"""A table as rich draws it in a terminal: the one place that knows how every table looks there."""
+"""A table as rich draws it in a terminal: the one place that knows how every table looks there.
+
+A long name of a layout breaks between its parts, and a legend says what each part means.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table as Drawing
 from rich.text import Text
 
+from conf.plan.knobs import IN_ORDER_OF_LABELS, Knob, KnobValue, labelled_values
+from conf.plan.setup import Setup
 from results.table import Cell, Table
-from results.terminal.layout_names import LayoutCell, OutcomeCell
+
+NARROW = 100
+"""Columns of a terminal below which only a table's first column may take more than it needs."""
+
+
+FEWEST_CHARACTERS = 9
+"""An outcome has so many on one line at least, such as `137.7 GiB`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCell:
+    """Words that make room for a layout in a narrow terminal by standing on several lines."""
+
+    words: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in break_lines(self.words, options.max_width, after=" "):
+            yield Text(line.rstrip(), style=self.style, no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        narrow = min(len(self.words), max(FEWEST_CHARACTERS, *map(len, self.words.split())))
+        return Measurement(narrow, narrow if options.max_width < NARROW else len(self.words))
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutCell:
+    """A name such as `tp4-pp8-dp32-mb1-zero1`; a plain text would break within `zero1` or lose its end.
+
+    Attributes:
+        after: the characters after which it may break.
+    """
+
+    name: str
+    after: str = "-"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in break_lines(self.name, options.max_width, self.after):
+            yield Text(line, no_wrap=True, overflow="ellipsis")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        longest = max(map(len, _parts(self.name, self.after)))
+        return Measurement(min(longest, options.max_width), min(len(self.name), options.max_width))
+
+
+def break_lines(name: str, width: int, after: str = "-") -> list[str]:
+    """The name in lines of at most that many characters, as far as its parts allow."""
+    lines = [""]
+    for part in _parts(name, after):
+        if lines[-1] and len((lines[-1] + part).rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return lines
+
+
+def _parts(name: str, after: str) -> list[str]:
+    return re.split(rf"(?<=[{re.escape(after)}])(?<!\de-)", name)  # not within 3.4e-3
+
+
+def legend(setups: Iterable[Setup]) -> tuple[tuple[str, str], ...]:
+    """Each part that occurs in the names of these layouts, with its meaning, in the order of the names.
+
+    A part that differs in its number alone is explained once, by its largest number.
+    """
+    return _explain_parts(labelled_values(each.parallel, each.batch, each.layers_per_stage) for each in setups)
+
+
+def _explain_parts(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> tuple[tuple[str, str], ...]:
+    values: dict[str, dict[str, KnobValue]] = {}
+    for name in names:
+        for knob, value in name:
+            seen = values.setdefault(knob.name, {})
+            explained = str(value) if knob.value_meanings else ""
+            seen[explained] = _larger(value, seen.get(explained))
+    return tuple(
+        (knob.label_of(value), knob.meaning_of(value))
+        for knob in IN_ORDER_OF_LABELS
+        for value in values.get(knob.name, {}).values()
+    )
+
+
+def legend_text(setups: Iterable[Setup]) -> str:
+    """The same on one line, for terminals and plain text; empty where there is nothing to explain."""
+    return "; ".join(f"{part} = {meaning}" for part, meaning in legend(setups))
+
+
+def legend_in_short(setups: Iterable[Setup]) -> str:
+    """The same without what stands behind the colon of a meaning, for the caption of a table in a terminal."""
+    return _short_text(legend(setups))
+
+
+def names_in_short(names: Iterable[Sequence[tuple[Knob, KnobValue]]]) -> str:
+    """The same for names of plans that are no setups, by the knobs that each mentions and their values."""
+    return _short_text(_explain_parts(names))
+
+
+def _short_text(legend: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{part}: {meaning.partition(':')[0]}" for part, meaning in legend)
+
+
+def _larger(value: KnobValue, other: KnobValue) -> KnobValue:
+    return max(value, other) if isinstance(value, int) and isinstance(other, int) else value
 
 
 def drawing_of(table: Table) -> Drawing:

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from conf.plan.setup import Setup
-from results.report.findings.predictions import by_prediction, predicted_cells
-from results.report.findings.ranking import measured_cells, relations_of_points, sought_cells
+from results.report.findings.ranking import (
+    by_prediction,
+    measured_cells,
+    predicted_cells,
+    relations_of_points,
+    sought_cells,
+)
 from results.report.findings.sought import words_of
 from results.scaling import Scaling
 from results.table import Cell, Table, breakable, text
-from results.terminal.layout_names import legend_in_short
+from results.terminal.drawing import legend_in_short
 from results.units import ABSENT, gib
 from sweeps.labels import Labels
 from sweeps.reading import TrialReading

@@ -47,7 +47,7 @@ def _numbers(reason: str) -> list[int]:
 
 def print_best(composition: Composition, record: SweepRecord) -> None:
     """The best point once more with its overrides, what a search would find, and the commands that go on from here."""
-    from results.report.findings.predictions import by_prediction
+    from results.report.findings.ranking import by_prediction
 
     ranked = [trial for trial in by_prediction(record.plan) if trial.estimate]
     if unpredicted := [objective for objective in record.objective if not is_of_time(objective)]:

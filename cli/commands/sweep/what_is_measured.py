@@ -14,7 +14,7 @@ from cli.output.console import console
 from conf.nearest import listed
 from conf.units import count_of
 from launcher.control.budget import Budget, Cost, predicted_seconds
-from results.terminal.layout_names import LayoutCell
+from results.terminal.drawing import LayoutCell
 
 if TYPE_CHECKING:
     from launcher.this_machine.capacity import MachineCapacity

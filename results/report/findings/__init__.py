@@ -3,5 +3,5 @@
 verdict       which layout is fastest, in words; `sought`: of a sweep that seeks something else
 best_plan     the plan that answers the question
 comparable    parts of a prediction that may be held against parts of a measurement
-ranking       the figures of a measured point as cells; `predictions`: of a predicted one, and the order of such points
+ranking       the figures of a measured point as cells, those of a predicted one, and the order of such points
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from results.report.findings.predictions import by_prediction
+from results.report.findings.ranking import by_prediction
 from results.report.section import ReportSubject
 from sweeps.reading import TrialReading
 from sweeps.repeats.ranking import ranking_of

@@ -1,4 +1,4 @@
-"""The figures of a point that was measured, as cells that are the same in the report and in a terminal."""
+"""The figures of a point, measured or predicted, as cells that are the same in the report and in a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from results.units import ABSENT, count, gib, percent, seconds, share_of_peak, s
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint
 from sweeps.repeats.points import MeasuredPoint
-from sweeps.trial import SweepRecord
+from sweeps.trial import SweepRecord, Trial
 
 MOST_SHOWN = 10.0
 """A half interval of a larger share says only that nothing is known, in however many digits."""
@@ -60,3 +60,34 @@ def sought_cells(record: SweepRecord, point: SoughtPoint) -> list[Cell]:
         number(str(runs), runs),
         number(seconds(step), step),
     ]
+
+
+def by_prediction(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials in the order of their predictions.
+
+    First those that fit, fastest first; then those that do not, by what they lack; then those that cannot exist.
+    """
+    return sorted(trials, key=_prediction_order)
+
+
+def _prediction_order(trial: Trial) -> tuple[int, float]:
+    if trial.estimate is None:
+        return (2, 0.0)
+    if trial.infeasible_reason is not None:
+        return (1, float(trial.estimate.shortfall_bytes))
+    return (0, -trial.estimate.model_flops_per_second_per_device)
+
+
+def predicted_cells(trial: Trial) -> dict[str, Cell]:
+    """The predicted figures of a point by their names, without any where it cannot exist."""
+    estimate, size = trial.estimate, trial.experiment.parallel.world_size if trial.experiment else None
+    rate = estimate.model_flops_per_second_per_device if estimate else None
+    utilization = estimate.model_flops_utilization if estimate else None
+    step, memory = (estimate.step_seconds, estimate.peak_memory_bytes) if estimate else (None, None)
+    return {
+        "devices": number(count(size), size),
+        "model TFLOPS": number(tflops(rate), rate),
+        "MFU %": number(percent(utilization), utilization),
+        "step s": number(seconds(step), step),
+        "peak GiB": number(gib(memory), memory),
+    }

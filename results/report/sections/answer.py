@@ -15,7 +15,7 @@ from results.report.section import Block, Heading, KeyFigure, KeyFigures, Number
 from results.report.sections.provenance import folder_words
 from results.scaling import Scaling
 from results.scaling_study import ScalingStudy, measured_study, predicted_study
-from results.terminal.layout_names import legend
+from results.terminal.drawing import legend
 from results.units import in_three_digits, percent, seconds, share_of_peak, significant, tflops
 from sweeps.confidence import Interval, interval_of
 from sweeps.reading import TrialReading

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from conf.units import GIBIBYTE, TERA
 from results.report.blocks.charts import MOST_BARS, Spec, bars, category
-from results.report.findings.predictions import by_prediction, predicted_cells
+from results.report.findings.ranking import by_prediction, predicted_cells
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import count, gib, percent, significant, tflops

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from results.terminal.layout_names import LayoutCell, break_lines
+from results.terminal.drawing import LayoutCell, break_lines
 
 NAME = "tp2-pp64-dp8-mb1-zb-layers1.2x32.1x31-sp-zero1-pointwise-every2"
 

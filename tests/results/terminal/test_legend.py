@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from results.terminal.layout_names import legend, legend_text
+from results.terminal.drawing import legend, legend_text
 from tests.results.conftest import experiment
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from cli.output.state_table import state_table
 from cli.output.status_table import status_table
 from results.knobs.table import measured_table
-from results.report.findings.predictions import by_prediction
+from results.report.findings.ranking import by_prediction
 from results.table import Table
 from results.terminal.tables import plan_table, ranked_table, sought_table
 from results.trial_rows import repeat_columns
