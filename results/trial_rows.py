@@ -9,7 +9,7 @@ Published figures are no columns of this table at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas
@@ -60,6 +60,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
     """A trial of a sweep, with its scaling against the baseline."""
     # What a trial has not, or not yet, is None, so that the columns do not depend on what has ended so far.
     trial, measurement = result.trial, result.measurement
+    environment = measurement.environment if measurement else None
     return (
         _identity(trial)
         | {"label": result.label, "asked_by": trial.asked_by, "role": trial.role}
@@ -79,7 +80,7 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
             "speed_up": relation.speed_up,
             "scaling_note": relation.note,
         }
-        | _environment(measurement.environment if measurement else None)
+        | {name: getattr(environment, name, None) for name in Environment.model_fields}
         | {"quarantined": " ".join(path.name for path in result.damaged_files)}
     )
 
@@ -219,10 +220,6 @@ def _rates_by_type(blocks: Sequence[BlockRates]) -> str | None:
     )
 
 
-def _environment(environment: Environment | None) -> Row:
-    return {name: getattr(environment, name) if environment else None for name in Environment.model_fields}
-
-
 def repeat_columns(record: SweepRecord, results: Sequence[TrialReading]) -> list[dict[str, Any]]:
     """Return a row for every result: `is_middle_run` marks the trial whose seconds of a step are its point's.
 
@@ -278,7 +275,9 @@ def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.Data
     aligned = zip(results, scalings(results), repeat_columns(record, results), strict=True)
     metrics = chain_metrics(results)
     rows = [
-        trial_row(result, relation) | repeats | _figures(metrics.get(result.name, {}))
+        trial_row(result, relation)
+        | repeats
+        | {f"measured_{name}": value for name, value in metrics.get(result.name, {}).items()}
         for result, relation, repeats in aligned
     ]
     return pandas.DataFrame(_with_whole_points(rows, [result.trial for result in results]))
@@ -296,11 +295,6 @@ def _with_whole_points(rows: Sequence[Row], trials: Sequence[Trial]) -> list[Row
         for trial in trials
     ]
     return [row | values for row, values in zip(rows, kept, strict=True)]
-
-
-def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The figures that later stages measured of a trial, as columns of its row."""
-    return {f"measured_{name}": value for name, value in metrics.items()}
 
 
 def plan_frame(record: SweepRecord) -> pandas.DataFrame:

@@ -57,12 +57,12 @@ def state_table(
         disturbed = disturbances(state for state in states if isinstance(state, TrialReading))
     left_out, first = ("predicted", "loss") if by_loss and width < WIDE_COLUMNS else ("", "")
     columns = [each for each in COLUMNS if each.name != left_out and (each.least_width <= width or each.name == first)]
-    outcomes = [_shown_outcome(state, disturbed) for state in states]
+    outcomes = [DISTURBED if each.name in disturbed else (each.outcome or Outcome.PENDING).value for each in states]
     cells = {column.name: [column.cell(state, now) for state in states] for column in columns}
     names = min(NAME_COLUMNS, max((len(state.title) for state in states), default=0))
     shown = columns_with_room(cells, GIVE_WAY, width - names - max(map(len, outcomes), default=0) - 1)
     has_room = width >= WIDE_COLUMNS
-    logs = [_log(state, disturbed) if has_room else "" for state in states]
+    logs = [each.cause or disturbed.get(each.name, "") or each.last_log_line if has_room else "" for each in states]
     # Without a word of a log, nothing would stand beside the names in all the room that they were given.
     wide = any(logs)
     expand = wide or not has_room
@@ -80,15 +80,6 @@ def state_table(
         texts += [Text(log)] if wide else []
         table.add_row(LayoutCell(state.title, after="- "), *texts)
     return table
-
-
-def _log(state: Reading, disturbed: Mapping[str, str]) -> str:
-    """The cause of its end, or the last line of its log."""
-    return state.cause or disturbed.get(state.name, "") or state.last_log_line
-
-
-def _shown_outcome(state: Reading, disturbed: Mapping[str, str]) -> str:
-    return DISTURBED if state.name in disturbed else (state.outcome or Outcome.PENDING).value
 
 
 def trial_seconds_left(state: Reading) -> float | None:
@@ -121,22 +112,6 @@ def _age(state: Reading, now: float) -> str:
     return "" if seconds is None else duration(seconds)
 
 
-def _nodes(state: Reading, now: float) -> str:
-    return str(state.experiment.num_nodes) if state.experiment else ""
-
-
-def _step(state: Reading, now: float) -> str:
-    return f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""
-
-
-def _rate(state: Reading, now: float) -> str:
-    return _tera(state.model_flops_per_second_per_device)
-
-
-def _predicted_rate(state: Reading, now: float) -> str:
-    return _tera(predicted_flops(state))
-
-
 def _loss(state: Reading, now: float) -> str:
     # Of a trial that has ended, the one that the report shows; else that of its last step.
     loss = measured_value("loss", state)
@@ -155,10 +130,10 @@ def _tera(flops_per_second: float | None) -> str:
 
 COLUMNS = (
     Column("age", 0, _age),
-    Column("nodes", 0, _nodes),
-    Column("step", 0, _step),
-    Column("TFLOPS", 0, _rate),
-    Column("predicted", 0, _predicted_rate),
+    Column("nodes", 0, lambda state, now: str(state.experiment.num_nodes) if state.experiment else ""),
+    Column("step", 0, lambda state, now: f"{state.num_steps_done}/{state.num_steps}" if state.num_steps_done else ""),
+    Column("TFLOPS", 0, lambda state, now: _tera(state.model_flops_per_second_per_device)),
+    Column("predicted", 0, lambda state, now: _tera(predicted_flops(state))),
     Column("loss", 100, _loss),
     Column("left", 100, _time_left),
 )

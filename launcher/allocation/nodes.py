@@ -84,7 +84,9 @@ def own_allocation(environment: Mapping[str, str] = os.environ) -> SlurmAllocati
     """
     if not is_inside(environment):
         raise UsageError("This process does not run in a Slurm allocation", "Start it with sbatch or salloc.")
-    allocation = _parse_job(_job_text(environment["SLURM_JOB_ID"]), own_job_id(environment))
+    allocation = _parse_job(
+        _answer("scontrol", "show", "job", "--detail", environment["SLURM_JOB_ID"]), own_job_id(environment)
+    )
     draining, lost = _unfit_nodes(allocation.nodes)
     return replace(
         allocation,
@@ -104,10 +106,6 @@ def running_steps(job_id: str) -> dict[str, tuple[str, ...]]:
     lines = _answer("squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%j|%N").splitlines()
     # Apart at the last mark: a step's name may hold one, and those of nodes do not.
     return {name: node_names(nodes) for name, _, nodes in (line.strip().rpartition("|") for line in lines)}
-
-
-def _job_text(job_id: str) -> str:
-    return _answer("scontrol", "show", "job", "--detail", job_id)
 
 
 def _unfit_nodes(nodes: Sequence[AllocatedNode]) -> tuple[frozenset[str], frozenset[str]]:

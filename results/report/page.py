@@ -24,6 +24,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, str]]) -> str:
     """The page as text; the libraries that draw its plots are in it once."""
+    has_plot = any(isinstance(block, Plot) for section in sections for block in section.blocks)
     return (
         _environment()
         .get_template("report.html")
@@ -31,13 +32,9 @@ def page(head: Head, sections: Sequence[Section], legend: Sequence[tuple[str, st
             head=head,
             sections=sections,
             legend=legend,
-            library=plot_library() if any(_has_plot(section) for section in sections) else "",
+            library=plot_library() if has_plot else "",
         )
     )
-
-
-def _has_plot(section: Section) -> bool:
-    return any(isinstance(block, Plot) for block in section.blocks)
 
 
 @cache
@@ -58,14 +55,10 @@ def _environment() -> Environment:
     )
     environment.filters["inline_code"] = _inline_code
     environment.filters["script_json"] = _script_json
-    environment.filters["kind"] = _kind
+    environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["column_classes"] = _column_classes
     environment.globals |= {"longest_cell": LONGEST_CELL, "shown_of_long": SHOWN_OF_LONG}
     return environment
-
-
-def _kind(block: Block) -> str:
-    return type(block).__name__
 
 
 def _column_classes(table: Table) -> list[Markup]:

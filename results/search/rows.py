@@ -31,6 +31,9 @@ from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.request import Request
 from train_core.costs import model_flops
 
+IN_OTHER_PLACES = ("global_batch_size", "layers_per_stage")
+"""The parts of a mixed job's layout that all plans share, or that have a column of their own."""
+
 Cell: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Cell]
 
@@ -250,7 +253,7 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
         per_million = mixed_row(plan, spaces, training)["predicted_dollars_per_million_tokens"]
         row = (
             text(position),
-            breakable(_mixed_layout(plan, spaces[0].setting.model.num_layers)),
+            breakable(plan.strategy.label(spaces[0].setting.model.num_layers, IN_OTHER_PLACES)),
             text("\n".join(_mixed_block_text(block) for block in plan.blocks)),
             text(seconds(plan.step_seconds)),
             text(tflops(_flops_per_device(plan, spaces))),
@@ -259,11 +262,3 @@ def mixed_table(best: Sequence[MixedStrategy], spaces: Sequence[Space], training
         rows.append(row)
     title = "One job over all of them. Predicted, not measured: ranked by time of a step"
     return Table(columns, tuple(rows), frozenset(columns) - {"layout", "pipeline"}, title=title)
-
-
-def _mixed_layout(plan: MixedStrategy, num_layers: int) -> str:
-    """The layout in short, as other tables name it.
-
-    It leaves out the batch, which all plans share, and the layers, which have a column of their own.
-    """
-    return plan.strategy.label(num_layers, leave_out=["global_batch_size", "layers_per_stage"])

@@ -139,7 +139,7 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
     """
     require_few_types([space.setting.cluster.name for space in spaces])
     start = time.perf_counter()
-    tables = [_table(spaces, space) for space in spaces]
+    tables = [price_shards(space.setting, _tensor_sizes(spaces) or [1], priced_batch_sizes(space)) for space in spaces]
     # The most promising sizes come first: good plans found early let the bounds rule out most of what follows.
     all_sizes = sorted(_all_sizes(spaces, tables), key=lambda sizes: float(sizes.bounds.min()))
     num_strategies = sum(sizes.bounds.size * len(sizes.zero_stages) for sizes in all_sizes) * len(_orders(spaces))
@@ -155,10 +155,6 @@ def choose_mixed(spaces: Sequence[Space], top: int) -> MixedChoice:
 def _orders(spaces: Sequence[Space]) -> list[tuple[int, ...]]:
     """Every order of the types along the pipeline."""
     return list(permutations(range(len(spaces))))
-
-
-def _table(spaces: Sequence[Space], space: Space) -> ShardWork:
-    return price_shards(space.setting, _tensor_sizes(spaces) or [1], priced_batch_sizes(space))
 
 
 def _tensor_sizes(spaces: Sequence[Space]) -> list[int]:
@@ -262,7 +258,12 @@ def _rank(
         part = part[bounds[part] < ranking.limit]  # the limit falls as better plans are found
         if len(part) == 0:
             return
-        rows = _rows(spaces[0], sizes, order, np.array(sizes.zero_stages)[stage[part]], shard[part], share[part])
+        rows = MixedRows(
+            _plans(spaces[0], sizes, (np.array(sizes.zero_stages)[stage[part]]), shard[part]),
+            order,
+            sizes.counts,
+            sizes.layers[share[part]],
+        )
         ranking.add(*_best(spaces, tables, rows, ranking))
 
 
@@ -291,13 +292,6 @@ def _shortfalls(
         worst = np.maximum(worst, np.broadcast_to(table, shape)[:, shard, sizes.layers[share, index] - counts[index]])
         start += counts[index]
     return worst
-
-
-def _rows(
-    space: Space, sizes: _Sizes, order: tuple[int, ...], zero_stage: Integers, shard: Integers, share: Integers
-) -> MixedRows:
-    """The assignments with these ZeRO stages, shards and shares of the layers, the last two by their numbers."""
-    return MixedRows(_plans(space, sizes, zero_stage, shard), order, sizes.counts, sizes.layers[share])
 
 
 def _plans(space: Space, sizes: _Sizes, zero_stage: Integers, shard: Integers) -> Plans:

@@ -50,10 +50,6 @@ class MixedRows:
         return replace(self, plans=self.plans.rows(selection), layers=self.layers[selection])
 
 
-def types_of(spaces: Sequence[Space]) -> list[TypeOfDevices]:
-    return [TypeOfDevices(space.setting, space.world_size) for space in spaces]
-
-
 def stage_counts(spaces: Sequence[Space], tensor_parallel_size: int, data_parallel_size: int) -> list[int]:
     """The number of stages of each type's block, which uses all devices of that type."""
     return [space.world_size // (tensor_parallel_size * data_parallel_size) for space in spaces]
@@ -62,7 +58,9 @@ def stage_counts(spaces: Sequence[Space], tensor_parallel_size: int, data_parall
 def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows) -> StepColumns:
     """Seconds of a step of every assignment, by term."""
     works = [table.of(rows.plans) for table in tables]
-    return mixed_step(types_of(spaces), rows.plans, works, _stages(rows))
+    return mixed_step(
+        [TypeOfDevices(space.setting, space.world_size) for space in spaces], rows.plans, works, _stages(rows)
+    )
 
 
 def mixed_plans(space: Space, t: int, d: int, num_stages: int, shards: MixedShards, zero_stage: Integers) -> Plans:

@@ -299,7 +299,7 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
         ConfigError: the text is something else.
         InfeasiblePlan: the cluster has no such number of devices, or it does not fill whole nodes.
     """
-    whole = _whole_nodes(cluster)
+    whole = [nodes * cluster.devices_per_node for nodes in range(1, cluster.num_nodes + 1)]
     if devices == "all":
         return whole
     counts: list[int] = []
@@ -316,10 +316,6 @@ def device_counts(cluster: ClusterSpec, devices: str) -> list[int]:
         remedy = f"Choose between {whole[0]} and {whole[-1]}."
         raise InfeasiblePlan("devices", devices, f"holds no number of whole nodes of cluster {cluster.name}", remedy)
     return sorted(set(counts))
-
-
-def _whole_nodes(cluster: ClusterSpec) -> list[int]:
-    return [nodes * cluster.devices_per_node for nodes in range(1, cluster.num_nodes + 1)]
 
 
 def _legal_count(cluster: ClusterSpec, count: int) -> int:

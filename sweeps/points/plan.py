@@ -307,10 +307,8 @@ def _select(trials: Sequence[Trial], max_trials: int | None) -> tuple[Trial, ...
     """The trials, in order, with the baseline and the best predicted model FLOP/s per device selected."""
     runnable = [trial for trial in trials if trial.infeasible_reason is None and trial.estimate is not None]
     # The baseline comes before all others, as nothing can be compared if max_trials leaves it out.
-    ranked = sorted(runnable, key=lambda trial: (not trial.is_baseline, -_predicted_rate(trial)))
+    ranked = sorted(
+        runnable, key=lambda trial: (not trial.is_baseline, -trial.predicted.model_flops_per_second_per_device)
+    )
     chosen = {trial.identity for trial in ranked[:max_trials]}
     return tuple(trial.model_copy(update={"selected": trial.identity in chosen}) for trial in trials)
-
-
-def _predicted_rate(trial: Trial) -> float:
-    return trial.predicted.model_flops_per_second_per_device

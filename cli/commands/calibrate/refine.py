@@ -50,7 +50,10 @@ def propose(composition: Composition) -> dict[str, Any]:
     _print(record.name, words, chosen, len(points))
     return {
         "cluster": cluster.name,
-        "proposed": [_as_document(trial, run) for trial, run in chosen],
+        "proposed": [
+            {"trial_id": trial.trial_id, "point": trial.point, "predicted_step_seconds": run.step_seconds}
+            for trial, run in chosen
+        ],
     }
 
 
@@ -82,10 +85,6 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
         console.print("Values that a command names measure only those points, such as:")
         console.print(f"  trisweep sweep {sweep} {values}", soft_wrap=True)
     console.print(f"Then: trisweep calibrate --from-results {sweep}", soft_wrap=True)
-
-
-def _as_document(trial: Trial, run: FinishedTrial) -> dict[str, Any]:
-    return {"trial_id": trial.trial_id, "point": trial.point, "predicted_step_seconds": run.step_seconds}
 
 
 @dataclass(frozen=True)

@@ -99,12 +99,10 @@ def _day(time_seconds: float) -> str:
 
 def incomparable(best_first: Sequence[TrialReading], relations: dict[str, Scaling]) -> tuple[str, ...]:
     """One line for each reason, with how many measured trials it concerns."""
-    reasons = Counter(relations[result.trial.trial_id].note for result in best_first if _no_kind(result, relations))
+    reasons = Counter(
+        relations[result.trial.trial_id].note for result in best_first if relations[result.trial.trial_id].kind is None
+    )
     return tuple(f"{count_of(number_of, 'measured trial')}: {reason}" for reason, number_of in reasons.most_common())
-
-
-def _no_kind(result: TrialReading, relations: dict[str, Scaling]) -> bool:
-    return relations[result.trial.trial_id].kind is None
 
 
 def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFolder) -> tuple[str, ...]:

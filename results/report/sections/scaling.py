@@ -137,7 +137,9 @@ def _point(values: dict[str, Value]) -> str:
 def _tables(studies: dict[str, ScalingStudy]) -> Iterator[Block]:
     for name, study in studies.items():
         yield Paragraph(f"{name.capitalize()}. {_law(study)}")
-        yield NamedTable(f"scaling-{name.replace(' ', '-')}", _table(study))
+        yield NamedTable(
+            f"scaling-{name.replace(' ', '-')}", Table(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
+        )
 
 
 def _law(study: ScalingStudy) -> str:
@@ -151,10 +153,6 @@ def _law(study: ScalingStudy) -> str:
         f"{fit.law}'s law, fitted to {points}: {percent(fit.serial_share)} % of the baseline's step is what more"
         f" devices do not speed up{ends}."
     )
-
-
-def _table(study: ScalingStudy) -> Table:
-    return Table(COLUMNS, tuple(map(_row, study.points)), NUMERIC, frozenset({0}))
 
 
 def _row(point: StudyPoint) -> tuple[Cell, ...]:

@@ -16,7 +16,7 @@ from results.report.blocks.charts import Spec, category, dots, quantity, tooltip
 from results.report.findings.ranking import sought_cells
 from results.report.findings.sought import aside_sentence, value_text, words_of
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
-from results.table import Cell, Table, number, text
+from results.table import Table, number, text
 from results.units import percent
 from sweeps.labels import dotted_value
 from sweeps.points.objectives import is_better_when_larger
@@ -68,13 +68,12 @@ def _table(record: SweepRecord, points: Sequence[SoughtPoint]) -> Table:
     names = [words_of(objective) for objective in record.objective]
     columns = ("#", "point", *names, HALF, "runs", "step s")
     placed = enumerate(zip(sought_places(record, points), points, strict=True), start=1)
-    rows = tuple(_row(record, place, position, point) for position, (place, point) in placed)
+    rows = tuple(
+        (number(place, -position if place else None), text(point.name), *sought_cells(record, point))
+        for position, (place, point) in placed
+    )
     marked = frozenset(position for position, point in enumerate(points) if point.on_front)
     return Table(columns, rows, frozenset(columns) - {"point"}, marked).without_empty_columns()
-
-
-def _row(record: SweepRecord, place: str, position: int, point: SoughtPoint) -> tuple[Cell, ...]:
-    return (number(place, -position if place else None), text(point.name), *sought_cells(record, point))
 
 
 def _is_axis(points: Sequence[SoughtPoint], key: str) -> bool:

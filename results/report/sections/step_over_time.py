@@ -74,7 +74,7 @@ def _finding(plan: PredictedPlan) -> str:
 
 def _blocks(plan: PredictedPlan) -> Iterator[Block]:
     yield Paragraph(_origin_sentence(plan))
-    if _shares_cores(plan.experiment):
+    if any(ranks_per_core(block.num_devices, block.cluster) > 1 for block in plan.experiment.blocks):
         yield Paragraph(
             "Ranks share cores here, which the picture leaves out: it gives each a device of its own, so that the step"
             " as predicted for this machine takes longer.",
@@ -102,11 +102,6 @@ def _formula_sentence(laid_out: float, closed: float) -> str:
         f"So laid out the step takes {seconds(laid_out)} s; the formula by which plans are ranked, which approximates"
         f" uneven stages, says {seconds(closed)} s, so that the picture is {error_percent(laid_out, closed)} % off it."
     )
-
-
-def _shares_cores(experiment: Experiment) -> bool:
-    """True if ranks take turns on a core of any type of devices."""
-    return any(ranks_per_core(block.num_devices, block.cluster) > 1 for block in experiment.blocks)
 
 
 def _seconds(plan: PredictedPlan) -> Iterator[Block]:

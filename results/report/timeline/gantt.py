@@ -70,7 +70,7 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
     """
     of = drawn[0].step.num_stages
     which = f" The first and the last {OF_EACH_END} of {of} stages." if of > MOST_STAGES else ""
-    if _can_be_drawn_whole(drawn):
+    if all(each.step.unlisted is None for each in drawn) and sum(len(each.spans) for each in drawn) <= MOST_SPANS:
         window = Window(0.0, max(each.step.total_seconds for each in drawn))
         yield _gantt(name, f"One step, {what}.{which}", drawn, [window] * len(drawn), "since the step began")
         return
@@ -83,10 +83,6 @@ def gantt_plots(name: str, what: str, drawn: Sequence[DrawnStep]) -> Iterator[Pl
     totals = " and ".join(f"{seconds(each.step.total_seconds)} s" for each in drawn)
     caption = f"How the pipeline drains, {what}, and what follows it; the step takes {totals}.{which}"
     yield _gantt(f"{name}-drain", caption, drawn, drain, "since the last backward pass ended")
-
-
-def _can_be_drawn_whole(drawn: Sequence[DrawnStep]) -> bool:
-    return all(each.step.unlisted is None for each in drawn) and sum(len(each.spans) for each in drawn) <= MOST_SPANS
 
 
 def _most(each: DrawnStep, num_drawn: int) -> float:
@@ -112,7 +108,11 @@ def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequenc
     low, high = (edge - windows[0].origin for edge in windows[0][:2])
     unit, scale = ("s", 1.0) if high - low >= 1.0 else ("ms", MILLI)
     # A row without a name keeps the steps apart.
-    rows = [row for number, each in enumerate(drawn) for row in ([" " * number] * (number > 0) + _rows(each))]
+    rows = [
+        row
+        for number, each in enumerate(drawn)
+        for row in ([" " * number] * (number > 0) + [each.labels[stage] for stage in each.stages])
+    ]
     kinds = [kind for kind in KINDS if any(span.kind == kind for each in drawn for span in each.spans)]
     x = {
         "type": "quantitative",
@@ -147,10 +147,6 @@ def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequenc
             "height": ROW_HEIGHT * len(rows),
         },
     )
-
-
-def _rows(each: DrawnStep) -> list[str]:
-    return [each.labels[stage] for stage in each.stages]
 
 
 def _values(each: DrawnStep, window: Window, scale: float) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,9 @@ def recorded_step(stages: Sequence[StageTimeline]) -> PipelineStep:
     listed = zip(stages, late, strict=True)
     first_gradient = next((each.end for each in stages[0].passes if each.kind == "backward"), stages[0].ended)
     return PipelineStep(
-        spans=tuple(tuple(_lasting_spans(_spans_of(stage, offset, total))) for stage, offset in listed),
+        spans=tuple(
+            tuple(span for span in _spans_of(stage, offset, total) if span.end > span.start) for stage, offset in listed
+        ),
         sums=tuple(_sums(stage, total) for stage in stages),
         filled_seconds=late[0] + first_gradient,
         pipeline_seconds=max(offset + stage.passes[-1].end for stage, offset in zip(stages, late, strict=True)),
@@ -79,10 +81,6 @@ def _spans_after_passes(stage: StageTimeline, offset: float) -> Iterator[StageSp
         yield StageSpan(stage.stage, "bubble" if line == WORLD else "communication", offset + start, offset + end)
         at = end
     yield StageSpan(stage.stage, "optimizer", offset + at, offset + stage.ended)
-
-
-def _lasting_spans(spans: Iterator[StageSpan]) -> Iterator[StageSpan]:
-    return (span for span in spans if span.end > span.start)
 
 
 def _unlisted_range(stages: Sequence[StageTimeline], late: Sequence[float]) -> tuple[float, float] | None:
