@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conf.grouped import grouped
 from conf.units import GIBIBYTE
 from results.accuracy import spearman
 from results.measured import is_allocated, measured_step_seconds, ran_out_of_memory, require_possible
@@ -140,11 +141,10 @@ def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
 
 
 def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:
-    groups: dict[str, list[RowComparison]] = {}
-    for each in comparisons:
-        parts = [text_of(each.row, column) for column in columns]
-        groups.setdefault(", ".join(filter(None, parts)) or "rows", []).append(each)
-    return groups
+    def name_of(each: RowComparison) -> str:
+        return ", ".join(filter(None, (text_of(each.row, column) for column in columns))) or "rows"
+
+    return grouped(comparisons, name_of)
 
 
 def score(comparisons: Sequence[RowComparison]) -> Score:

@@ -12,6 +12,7 @@ from rich.progress import track
 from cli.command_line.arguments import TRAINERS, AsJson
 from cli.output.console import complaints, console, print_json
 from conf.errors import EXIT_FAILED, ConfigError
+from conf.grouped import grouped
 from conf.units import count_of
 
 if TYPE_CHECKING:
@@ -104,10 +105,8 @@ def _summary(rows: Sequence[PricedRow], out: Path | None) -> str:
 
 def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:
     """Say why rows were not priced, those with one reason together. An editor's line 1 is the header."""
-    lines: dict[str, list[int]] = {}
-    for line, reason in _unpriced_lines(rows):
-        lines.setdefault(reason, []).append(line)
-    for reason, (first, *others) in list(lines.items())[:most]:
+    lines = grouped(_unpriced_lines(rows), lambda unpriced: unpriced[1])
+    for reason, ((first, _), *others) in list(lines.items())[:most]:
         console.print(f"  line {first}{f' and {len(others)} more' if others else ''}: {reason}")
     if num_others := sum(len(numbers) for numbers in list(lines.values())[most:]):
         console.print(f"  ... and {count_of(num_others, 'row')} for other reasons.")

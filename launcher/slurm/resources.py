@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import MINUTES_PER_HOUR
@@ -28,9 +29,7 @@ QOS_LIMITS = "MaxSubmitPU,MaxSubmitPA,GrpSubmit"
 
 def by_shape(trials: Iterable[Trial]) -> dict[JobShape, list[Trial]]:
     """Trials grouped by shape, the smallest jobs first. Within a group they keep their order."""
-    groups: dict[JobShape, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(shape_of(trial.planned), []).append(trial)
+    groups = grouped(trials, lambda trial: shape_of(trial.planned))
     return dict(sorted(groups.items(), key=lambda group: (group[0].num_nodes, group[0].devices_per_node)))
 
 
@@ -88,11 +87,8 @@ def job_arrays(slurm: SlurmSpec, trials: Sequence[Trial], avoided: Mapping[str, 
 def _arrays_of_shape(
     shape: JobShape, trials: Iterable[Trial], avoided: Mapping[str, tuple[str, ...]]
 ) -> list[JobArray]:
-    groups: dict[tuple[tuple[str, ...], bool], list[Trial]] = {}
-    for trial in trials:
-        # Both are options of a whole array, so that trials which differ in one of them are arrays apart.
-        kind = avoided.get(trial.trial_id, ()), saves_when_stopped(trial.planned)
-        groups.setdefault(kind, []).append(trial)
+    # Both are options of a whole array, so that trials which differ in one of them are arrays apart.
+    groups = grouped(trials, lambda trial: (avoided.get(trial.trial_id, ()), saves_when_stopped(trial.planned)))
     return [JobArray(shape, *kind, few) for kind, few in groups.items()]
 
 

@@ -10,6 +10,7 @@ from cli.output.console import console, print_unwrapped
 from cli.output.next_command import same_command
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError
+from conf.grouped import grouped
 from conf.overrides import for_a_shell
 from conf.types.sweep_spec import is_of_time
 from conf.units import count_of
@@ -27,10 +28,8 @@ LEAST_GAIN = 0.005
 
 def print_impossible(record: SweepRecord) -> None:
     """The points that cannot exist, together where they share their cause, with the reason of a single point each."""
-    causes: dict[str, list[Trial]] = {}
-    for trial in record.plan:
-        if trial.experiment is None:
-            causes.setdefault(re.sub(r"\d+", "#", trial.infeasible_reason or ""), []).append(trial)
+    impossible = [trial for trial in record.plan if trial.experiment is None]
+    causes = grouped(impossible, lambda trial: re.sub(r"\d+", "#", trial.infeasible_reason or ""))
     in_order = sorted(causes.values(), key=len, reverse=True)
     for alike in in_order[:MOST_REASONS]:
         # Numbers in reasons grow with what is lacking, so the last in their order asks for most.

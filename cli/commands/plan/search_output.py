@@ -9,6 +9,7 @@ import typer
 
 from cli.output.console import console, print_json, print_unwrapped
 from cli.output.next_command import same_command
+from conf.grouped import grouped
 from conf.overrides import Overrides
 from results.search.notes import notes, padded_vocabulary_sentence, tight_sentences
 from results.search.rows import (
@@ -29,7 +30,7 @@ from results.search.table import (
     scaling_table,
     search_table,
 )
-from sweeps.planner import Candidate, Choice, PlanObjective, Training
+from sweeps.planner import Candidate, Choice, PlanObjective, Space, Training
 from sweeps.planner.choosing.choice import Judged
 from sweeps.planner.choosing.explain import Explanation
 from sweeps.planner.choosing.objectives import ScalingKind
@@ -187,15 +188,14 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
 
 def _question(request: Request) -> str:
     settings = request.settings
-    places: dict[str, list[int]] = {}
-    for space in request.spaces:
-        places.setdefault(space.setting.cluster.name, []).append(space.world_size)
-    devices = ", ".join(f"{_counts(counts)} devices of {name}" for name, counts in places.items())
+    places = grouped(request.spaces, lambda space: space.setting.cluster.name)
+    devices = ", ".join(f"{_counts(spaces)} devices of {name}" for name, spaces in places.items())
     return (
         f"{settings.model.name} in {settings.precision.in_words} on {devices}; a step is"
         f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
     )
 
 
-def _counts(counts: Sequence[int]) -> str:
+def _counts(spaces: Sequence[Space]) -> str:
+    counts = [space.world_size for space in spaces]
     return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers)"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import geometric_mean
 from typing import Any
 
+from conf.grouped import grouped
 from conf.units import TERA
 from results.knobs.sensitivity import Interaction, Sensitivity
-from results.knobs.table import KnobColumn, KnobTable, Set, setting_text
+from results.knobs.table import KnobColumn, KnobTable, setting_text
 from results.report.blocks.charts import category, quantity
 from results.report.section import Plot
 from results.units import percent
@@ -99,17 +100,15 @@ def dependence_plot(sensitivity: Sensitivity) -> Plot:
 
 def pair_plot(table: KnobTable, pair: Interaction) -> Plot:
     """The geometric mean of the rates for every pair of values that was tried, of the two knobs that interact most."""
-    rates: dict[tuple[Set, Set], list[float]] = {}
-    for point in table.rated_points:
-        key = (point.settings[pair.first.name], point.settings[pair.second.name])
-        rates.setdefault(key, []).append(point.rate or 0.0)
+    names = pair.first.name, pair.second.name
+    points = grouped(table.rated_points, lambda point: tuple(point.settings[name] for name in names))
     values = [
         {
             "a": setting_text(a),
             "b": setting_text(b),
-            "rate": round(geometric_mean(of_pair) / TERA, 4),
+            "rate": round(geometric_mean([point.rate or 0.0 for point in of_pair]) / TERA, 4),
         }
-        for (a, b), of_pair in rates.items()
+        for (a, b), of_pair in points.items()
     ]
     encoding = {"x": _axis("a", pair.first), "y": _axis("b", pair.second)}
     color = quantity("rate", "TFLOPS", scale={"scheme": "viridis"})

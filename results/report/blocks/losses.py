@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from conf.grouped import grouped
 from conf.plan.experiment import Experiment
 from results.report.blocks.charts import Spec, category, quantity
 from results.report.section import Block, Heading, Paragraph, Plot
@@ -43,10 +44,9 @@ def loss_blocks(best_first: Sequence[TrialReading]) -> tuple[Block, ...]:
 
 def _group_by_data(best_first: Sequence[TrialReading]) -> dict[str, list[TrialReading]]:
     """Trials by what decides about the loss, so that those of a group differ in their layout alone."""
-    groups: dict[tuple[Any, ...], list[TrialReading]] = defaultdict(list)
-    for result in best_first:
-        if result.performance and result.experiment:
-            groups[_data(result.experiment)].append(result)
+    groups = grouped(
+        (each for each in best_first if each.performance and each.experiment), lambda each: _data(each.planned)
+    )
     names = [f"global batch {batch}" for batch, *_ in groups]
     labels = Counter(members[0].label for members in groups.values() if len(members) == 1)
     distinct: dict[str, list[TrialReading]] = {}
