@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.mlflow.artifacts import report_digest
-from results.mlflow.run_content import FORMAT, SWEEP, RunContent
+from results.mlflow.run_content import FORMAT, SWEEP, RunContent, report_digest
 from results.mlflow.stored_runs import LEFT, StoredRun, stored_runs
 from sweeps.glance import glance_at, is_settled
 from sweeps.reading import TrialReading

@@ -34,7 +34,7 @@ from results.report.sections import (
     step_over_time,
     trials,
 )
-from results.report.timeline.stage_shares import shares_rows
+from results.report.timeline.recorded_spans import shares_rows
 from results.trial_rows import collect, plan_frame
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from conf.units import TERA, TRILLION, count_of
 from results.footprint import Footprint, declared_footprint
-from results.report.findings.best_plan import best_on_paper, num_devices
-from results.report.findings.ranking import relations_of_points
+from results.report.findings.ranking import best_on_paper, num_devices, relations_of_points
 from results.report.findings.sought import value_text, words_of
 from results.report.findings.verdict import SweepVerdict, predicted_study_sentence, verdict, words_of_sweep
 from results.report.section import Block, Heading, KeyFigure, KeyFigures, NumbersAre, Paragraph, ReportSubject, Section

@@ -11,7 +11,7 @@ from conf.plan.experiment import Experiment
 from conf.units import TRILLION, count_of
 from results.footprint import Footprint, counted_footprint, declared_footprint
 from results.report.blocks.charts import category, dots, quantity, tooltip
-from results.report.findings.best_plan import best_on_paper
+from results.report.findings.ranking import best_on_paper
 from results.report.section import Block, NamedTable, NumbersAre, Paragraph, Plot, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import in_three_digits, round_to_digits

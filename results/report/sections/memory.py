@@ -7,7 +7,7 @@ from typing import Any
 
 from conf.units import GIBIBYTE
 from results.report.blocks.charts import category, dots, tooltip
-from results.report.findings.best_plan import BestPlan, best_plan, nearest_plan
+from results.report.findings.ranking import BestPlan, best_plan, nearest_plan
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number
 from results.units import gib, percent, round_to_digits

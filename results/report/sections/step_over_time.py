@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conf.plan.experiment import Experiment
-from results.report.findings.best_plan import BestPlan, best_plan
+from results.report.findings.ranking import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
 from results.report.timeline.pipeline_spans import KINDS, WAITS, PipelineStep, predicted_step
-from results.report.timeline.recorded_spans import uncertainty
-from results.report.timeline.stage_shares import RecordedTrial, compared_step, shares_table
+from results.report.timeline.recorded_spans import RecordedTrial, compared_step, shares_table, uncertainty
 from results.table import Table, number, text
 from results.units import error_percent, percent, seconds
 from train_core.costs import IMPLEMENTATIONS

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from conf.credentials import HIDDEN
-from results.mlflow.artifacts import EXPORTED
+from results.mlflow.run_content import EXPORTED
 
 
 @pytest.mark.parametrize("value", ["plain", "two words", "it's", 'a "b" $c', "two\nlines"])

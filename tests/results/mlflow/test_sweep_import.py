@@ -16,7 +16,7 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
-from results.mlflow import artifacts, sweep_import
+from results.mlflow import run_content, sweep_import
 from results.mlflow.store import QUIET_SETTINGS, connect, database_path
 from results.mlflow.sweep_import import ImportSummary, import_sweep, import_training
 from sweeps.reading import Reading
@@ -264,7 +264,7 @@ def test_a_trial_that_starts_over_gets_a_new_run_and_the_old_one_is_deleted(stor
 def test_an_import_that_was_interrupted_is_completed_by_the_next_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = artifacts.log_trial_files
+    real = run_content.log_trial_files
 
     def interrupted(repository: Any, reading: Reading) -> None:
         if reading.name == "dead":

@@ -12,7 +12,7 @@ from conf.plan.setup_parts import StageBlock
 from results.report.report import csv_text
 from results.report.sections.step_over_time import section
 from results.report.timeline.pipeline_spans import predicted_step
-from results.report.timeline.stage_shares import shares_rows
+from results.report.timeline.recorded_spans import shares_rows
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, cluster, experiment, performance, trial
