@@ -13,7 +13,7 @@ from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
 from launcher.control.composed_rules import rules_for, time_limit_here
-from launcher.control.private_overrides import overrides_at_begin
+from launcher.control.orders import overrides_at_begin
 from launcher.control.rules import SweepStep
 from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork

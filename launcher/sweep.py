@@ -13,11 +13,15 @@ from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.control.advance import Conductor
-from launcher.control.budget import Budget
 from launcher.control.loop import go_on
-from launcher.control.orders import ORDINARY, SweepOrders, remeasure_finished, retry_failed_trials
-from launcher.control.private_overrides import keep_private_overrides
-from launcher.control.rules import Rules, SweepStep
+from launcher.control.orders import (
+    ORDINARY,
+    SweepOrders,
+    keep_private_overrides,
+    remeasure_finished,
+    retry_failed_trials,
+)
+from launcher.control.rules import Budget, Rules, SweepStep
 from launcher.control.workplace import ProgressDisplay, Workplace
 from launcher.controller import submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE

@@ -16,8 +16,15 @@ from typing import Protocol
 from conf.plan.experiment import Experiment
 from conf.plan.knobs import label_of_point
 from conf.private_files import unreadable
-from sweeps.folder.attempts import EndedAttempt, ended_attempt, read_attempts
-from sweeps.folder.submission import Submission, last_line, log_of, read_submission
+from sweeps.folder.submission import (
+    EndedAttempt,
+    Submission,
+    ended_attempt,
+    last_line,
+    log_of,
+    read_attempts,
+    read_submission,
+)
 from sweeps.trial import Trial, change_time
 from train_core.job.failures import first_cause
 from train_core.measurement import Measurement, Outcome, Performance, RankFailure, StepMetrics

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sweeps.chains import with_figures
-from sweeps.folder.attempts import keep_attempt
 from sweeps.folder.history import History
+from sweeps.folder.submission import keep_attempt
 from sweeps.reading import TrialReading
 from sweeps.trial import SweepFolder, SweepRecord, Trial
 from train_core.process.long_lived import long_lived

@@ -66,7 +66,7 @@ def rerun(
 def _slurm(sweep: Sweep, composition: Composition, *, print_only: bool) -> SlurmSpec | None:
     """The settings with which the sweep was begun, changed as was asked now; None where no Slurm answers."""
     from conf.overrides import Overrides
-    from launcher.control.private_overrides import overrides_at_begin
+    from launcher.control.orders import overrides_at_begin
     from launcher.where import compose_for_slurm, slurm_answers
     from sweeps.folder.history import History
 

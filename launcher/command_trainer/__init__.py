@@ -3,12 +3,11 @@
 job          `run_here` and `run_as_task`: a trial folder, on this machine or as a task of a Slurm job
 run          the life of such a trial: started, its log read line by line, and followed to its end
 seat         which of the job's processes this one is, and where they meet
-program_code  which version of its scripts a program is
 process      the words and the environment with which a process of the program starts, and the life of all of them
 flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted
 parser_program  what the program's own Python runs for that
 step_book    from lines to steps, and to the figures of a program that does not train
-performance  from steps to a `Performance`
+performance  from steps to a `Performance`, and which version of its scripts a program is
 huggingface  what starts programs with Hugging Face's Trainer, and has them print their steps
 ends         why a program failed, from its log
 """

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from conf.plan.experiment import Experiment
 from launcher.command_trainer.ends import error_line, failure_from_log, rank_failure, unmeasured_failure
-from launcher.command_trainer.performance import environment_of, performance_of
+from launcher.command_trainer.performance import environment_of, performance_of, program_code
 from launcher.command_trainer.process import CannotStart, Programs, start_of
-from launcher.command_trainer.program_code import program_code
 from launcher.command_trainer.seat import ProgramSeat, ranks_to_read
 from launcher.command_trainer.step_book import FoundMetrics, NoMetrics, StepBook
 from train_core.job.failures import oom_kill_count

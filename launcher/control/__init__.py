@@ -3,12 +3,11 @@
 advance    one step: see how trials stand, write down what is new, end what is not worth it, start more
 loop       step after step, until the sweep has ended or a signal comes
 workplace  the interfaces of the places where trials run, and of what shows how they stand
-rules      what a sweep is carried out by, and what a step found and did; `budget` is what one of the rules speaks of
+rules      what a sweep is carried out by, its budget among it, and what a step found and did
 composed_rules     from the configuration to the rules
 attempts   attempts of trials, which may start, and how often a trial is run again
-orders     what people tell a sweep that is under way
+orders     what people tell a sweep that is under way; secrets of a command, for whoever goes on with its sweep
 notify     tells a webhook what came of a sweep
-private_overrides  secrets of a command, for whoever goes on with its sweep, and for nobody else
 
 What happened is in the journal (`sweeps.folder.journal`), of which `sweeps.folder.history` makes the course of every
 trial: read these first. Outside of this room: `launcher.controller` takes a sweep up in a job of its own,

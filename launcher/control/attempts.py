@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from launcher.control.budget import Budget
+from launcher.control.rules import Budget
 from launcher.slurm.job_records import ChargedTime
-from sweeps.folder.attempts import EndedAttempt
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended, Entry, Started, Submitted
+from sweeps.folder.submission import EndedAttempt
 from sweeps.reading import Reading, TrialReading
 from sweeps.trial import Trial
 from train_core.measurement import Fault, Outcome

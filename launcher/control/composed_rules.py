@@ -9,9 +9,8 @@ from conf.compose.settings import Settings
 from conf.compose.tree import Tree
 from conf.types.sweep_spec import SearchPlan, is_of_time
 from conf.units import SECONDS_PER_MINUTE
-from launcher.control.budget import Budget
 from launcher.control.notify import Notifier
-from launcher.control.rules import Rules
+from launcher.control.rules import Budget, Rules
 from sweeps.later_command import restriction_of
 from sweeps.points.following import Stages
 from sweeps.points.plan import part_of, trial_of

@@ -1,11 +1,23 @@
-"""The rules by which a sweep is carried out, and what one of its steps found and did."""
+"""The rules by which a sweep is carried out, its budget among them, and what one of its steps found and did.
+
+Limits of money and energy are turned into device-seconds, at the price and the power of the cluster's devices, so that
+one sum is compared with one limit. A trial in flight counts as if it ran into its time limit. A limit ends no trial: no
+further one starts. A deadline ends what runs, too, if somebody goes on with the sweep then.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from launcher.control.budget import Budget
+from conf.compose.settings import BudgetSpec
+from conf.errors import ConfigError
+from conf.plan.experiment import Experiment
+from conf.types.sites import SlurmSpec
+from conf.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from launcher.slurm.resources import devices_charged
 from sweeps.folder.journal import Entry
 from sweeps.points.following import Stages
 from sweeps.reading import TrialReading
@@ -14,7 +26,136 @@ from sweeps.search.searcher import Listed, Proposal, Search
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 
+WATTS_PER_KILOWATT = 1000
+
 PAUSED = "it is paused"
+
+
+class Cost(NamedTuple):
+    """The cost of trials in devices, money, energy and time.
+
+    Attributes:
+        dollars: None where the cluster's file names no price.
+    """
+
+    device_hours: float
+    dollars: float | None
+    energy_kwh: float
+    hours: float
+
+    @classmethod
+    def of(cls, experiment: Experiment, num_devices: int, seconds: float) -> Cost:
+        device_hours = num_devices * seconds / SECONDS_PER_HOUR
+        dollars = None if experiment.price_per_hour is None else device_hours * experiment.price_per_hour
+        energy_kwh = device_hours * experiment.watts / WATTS_PER_KILOWATT
+        return cls(device_hours, dollars, energy_kwh, seconds / SECONDS_PER_HOUR)
+
+
+class BudgetLimit(NamedTuple):
+    """The tightest limit of a budget: how many device-seconds it comes to, and its words for people."""
+
+    device_seconds: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of what a sweep may spend, and what its trials are charged.
+
+    Attributes:
+        slurm: how the site hands out nodes; None where trials run on this machine.
+        limit_seconds: after which a trial is ended; None where it has no limit, and counts as long as predicted.
+    """
+
+    limits: BudgetSpec
+    slurm: SlurmSpec | None
+    limit_seconds: float | None
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the device-seconds of trials are limited; a deadline alone limits none."""
+        limits = self.limits
+        return not (limits.device_hours is limits.dollars is limits.energy_kwh is None)
+
+    def num_devices(self, trial: Trial) -> int:
+        """Devices that the trial keeps from others."""
+        # A site may charge whole nodes; on this machine nobody else is kept from anything.
+        return devices_charged(trial.planned, self.slurm) if self.slurm else trial.planned.parallel.world_size
+
+    def most_seconds(self, trial: Trial) -> float:
+        return predicted_seconds(trial) if self.limit_seconds is None else self.limit_seconds
+
+    def most_device_seconds(self, trial: Trial) -> float:
+        """Device-seconds of the trial if it runs into its time limit."""
+        return self.num_devices(trial) * self.most_seconds(trial)
+
+    def device_seconds(self, trial: Trial, seconds: float, num_runs: int = 1) -> float:
+        """Device-seconds of a trial that ended; what it waited in the queue may be in `seconds`, and is not charged.
+
+        Args:
+            num_runs: how often its job was started; each of these runs may take as long as the time limit allows.
+        """
+        most = math.inf if self.limit_seconds is None else num_runs * self.limit_seconds
+        # Two machines' clocks may differ, so that a duration can come out below zero.
+        return self.num_devices(trial) * min(max(0.0, seconds), most)
+
+    def why_not(self, trial: Trial, spent: float) -> str:
+        """Return why the budget forbids the trial, `spent` device-seconds being used or in flight; empty if not."""
+        limit = self.limit_on(trial)
+        if limit is None or spent + self.most_device_seconds(trial) <= limit.device_seconds:
+            return ""
+        remaining_hours = max(0.0, limit.device_seconds - spent) / SECONDS_PER_HOUR
+        could = self.most_device_seconds(trial) / SECONDS_PER_HOUR
+        return f"{limit.words} leaves {remaining_hours:.3g} device-hours, and the next trial could take {could:.3g}"
+
+    def why_too_late(self, begun: float, now: float, seconds: float) -> str:
+        """Return why it is too late to start anything that may take so many seconds; empty if it is not."""
+        hours = self.limits.deadline_hours
+        # Nobody knows when a trial ends, so that all the time which it may take has to lie before the deadline.
+        if hours is None or now + seconds <= begun + hours * SECONDS_PER_HOUR:
+            return ""
+        remaining = max(0.0, begun + hours * SECONDS_PER_HOUR - now) / SECONDS_PER_MINUTE
+        return f"budget.deadline_hours = {hours:g} leaves {remaining:.3g} minutes, and the next trial could take longer"
+
+    def is_past_deadline(self, begun: float, now: float) -> bool:
+        hours = self.limits.deadline_hours
+        return hours is not None and now > begun + hours * SECONDS_PER_HOUR
+
+    def limit_on(self, trial: Trial) -> BudgetLimit | None:
+        """The tightest of the limits; None where there is none.
+
+        Raises:
+            ConfigError: money is limited, and the cluster's devices have no price.
+        """
+        experiment, limits = trial.planned, self.limits
+        bounds: list[BudgetLimit] = []
+        if limits.device_hours is not None:
+            bounds.append(_limit("device_hours", limits.device_hours, 1.0))
+        if limits.energy_kwh is not None:
+            bounds.append(_limit("energy_kwh", limits.energy_kwh, experiment.watts / WATTS_PER_KILOWATT))
+        if limits.dollars is not None:
+            if (price := experiment.price_per_hour) is None:
+                lacking = next(b.cluster for b in experiment.blocks if b.cluster.device.price_per_hour is None)
+                problem = f"cannot be held: {lacking.name} names no price of its {lacking.device.name}"
+                remedy = "Set cluster.device.price_per_hour=DOLLARS, or limit budget.device_hours."
+                raise ConfigError("budget.dollars", limits.dollars, problem, remedy)
+            bounds.append(_limit("dollars", limits.dollars, price))
+        return min(bounds, default=None)
+
+
+def predicted_seconds(trial: Trial) -> float:
+    """Return the predicted seconds of the trial's steps, without its start.
+
+    A program that makes no steps is charged once it ends.
+    """
+    if trial.estimate is None:
+        return 0.0
+    return trial.planned.training.num_steps * trial.estimate.step_seconds
+
+
+def _limit(key: str, value: float, per_device_hour: float) -> BudgetLimit:
+    # All limits in device-seconds, of which the least is the tightest.
+    return BudgetLimit(value / per_device_hour * SECONDS_PER_HOUR, f"budget.{key} = {value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,8 @@ from conf.folders import shown_file
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
 from launcher.doctor.finding import CheckResult, Findings
-from launcher.doctor.site import TOOLS, SlurmSite, read_site
 from launcher.doctor.tiny_job import TinyJob
-from launcher.slurm.cluster import best_of, node_kinds, this_cluster
+from launcher.slurm.cluster import TOOLS, SlurmSite, best_of, node_kinds, read_site, this_cluster
 from launcher.slurm.resources import qos_of_jobs
 from launcher.tools import ask, gpus_in, minutes
 

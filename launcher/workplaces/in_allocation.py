@@ -13,8 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from conf.errors import UsageError
 from conf.units import SECONDS_PER_MINUTE
-from launcher.allocation.ends import allocation_end, step_end, why_not_created
-from launcher.allocation.nodes import SlurmAllocation, own_allocation, running_steps
+from launcher.allocation.nodes import (
+    SlurmAllocation,
+    allocation_end,
+    own_allocation,
+    running_steps,
+    step_end,
+    why_not_created,
+)
 from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
 from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_steps
 from launcher.cancel import cancel_jobs

@@ -1,6 +1,5 @@
 """The contents of a sweep's folder beside its record and the files of its trials.
 
 journal     what was done with a sweep since it was planned; `history` is what its entries come to
-submission  which job works in a folder
-attempts    how the attempts before the last one ended
+submission  which job works in a folder, and how the attempts before the last one ended
 """

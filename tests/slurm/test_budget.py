@@ -10,8 +10,7 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.types.sites import SlurmSpec
 from launcher.control.advance import Conductor
-from launcher.control.budget import Budget
-from launcher.control.rules import Rules
+from launcher.control.rules import Budget, Rules
 from launcher.slurm.executor import SlurmJob
 from launcher.workplaces.queue import SlurmQueue
 from sweeps.folder.history import History

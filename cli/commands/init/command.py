@@ -34,7 +34,7 @@ def init(
     from cli.commands.init.files import FOLDER, texts
     from cli.commands.init.machine import machine, partitions
     from conf.compose.load import load_cluster, require_name_of_file
-    from launcher.doctor.site import read_site
+    from launcher.slurm.cluster import read_site
 
     require_name_of_file("--name", name)
     folder = at_home(folder, "folder")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cli.commands.init.machine import DescribedMachine, option_taken
 from conf.units import count_of
-from launcher.doctor.site import SlurmSite
+from launcher.slurm.cluster import SlurmSite
 
 MODEL, SWEEP = "my-model", "my-sweep"
 FOLDER = "config"

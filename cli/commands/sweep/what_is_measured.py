@@ -13,7 +13,7 @@ from rich.table import Table
 from cli.output.console import console
 from conf.nearest import listed
 from conf.units import count_of
-from launcher.control.budget import Budget, Cost, predicted_seconds
+from launcher.control.rules import Budget, Cost, predicted_seconds
 from results.terminal.drawing import LayoutCell
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from cli.output.next_command import begun_command, command_by_name, folder_words
 from cli.output.progress import ends_in_words, is_troubled
 from conf.compose.load import compose
 from conf.overrides import Overrides
-from launcher.control.budget import Budget
 from launcher.control.orders import SweepOrders
-from launcher.control.rules import Rules
+from launcher.control.rules import Budget, Rules
 from launcher.where import SweepPlace
 from sweeps.folder.journal import Begun, Finished, Journal
 from sweeps.folder.submission import Submission, shape_of, write_submission

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.allocation.ends import allocation_end, step_end
+from launcher.allocation.nodes import allocation_end, step_end
 from launcher.slurm.query import SlurmJobState
 from sweeps.folder.submission import Submission, SurroundingJob
 from sweeps.reading import TrialReading

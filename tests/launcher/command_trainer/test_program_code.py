@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.command_trainer.job import run_here
-from launcher.command_trainer.program_code import program_code
+from launcher.command_trainer.performance import program_code
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 
 FILES = {

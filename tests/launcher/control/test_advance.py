@@ -20,10 +20,9 @@ from conf.errors import UsageError
 from conf.types.schema import Value
 from launcher.control import loop
 from launcher.control.advance import Conductor
-from launcher.control.budget import Budget
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
-from launcher.control.rules import Rules, SweepStep
+from launcher.control.rules import Budget, Rules, SweepStep
 from launcher.folder_lock import lock_folder
 from launcher.snapshot import snapshot_code
 from launcher.this_machine.capacity import MachineCapacity

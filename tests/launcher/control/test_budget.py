@@ -11,7 +11,7 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import ConfigError
 from launcher.control.attempts import Admission, news
-from launcher.control.budget import Budget, predicted_seconds
+from launcher.control.rules import Budget, predicted_seconds
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended
 from sweeps.folder.submission import Submission, write_submission

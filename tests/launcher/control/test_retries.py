@@ -12,9 +12,8 @@ from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
 from launcher.control.advance import Conductor
 from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_avoid
-from launcher.control.budget import Budget
 from launcher.control.orders import retry, retry_failed_trials
-from launcher.control.rules import Rules
+from launcher.control.rules import Budget, Rules
 from launcher.this_machine.capacity import MachineCapacity, Share
 from launcher.tools import node_names
 from launcher.workplaces.here import ThisMachine

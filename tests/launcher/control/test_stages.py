@@ -13,8 +13,7 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.types.stage_spec import StageSpec
 from conf.types.trainer_spec import MetricsSpec
-from launcher.control.budget import Budget
-from launcher.control.rules import Rules
+from launcher.control.rules import Budget, Rules
 from launcher.sweep import union_for
 from sweeps.chains import in_chains
 from sweeps.folder.journal import Ended, Journal, Submitted

@@ -11,8 +11,7 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET
 from launcher.control.advance import Conductor
 from launcher.control.attempts import is_charged_still, news
-from launcher.control.budget import Budget
-from launcher.control.rules import Rules
+from launcher.control.rules import Budget, Rules
 from launcher.slurm.job_records import COLUMNS, ChargedTime, charged_times, keep_job_records
 from sweeps.folder.history import History
 from sweeps.folder.journal import Ended

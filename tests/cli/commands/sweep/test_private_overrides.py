@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from launcher.control.private_overrides import overrides_at_begin
+from launcher.control.orders import overrides_at_begin
 from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
 from sweeps.trial import SweepFolder
