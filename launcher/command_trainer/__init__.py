@@ -1,7 +1,7 @@
 """Trials whose trainer is another program: it is started, its log is read, and its end is told like one of our own.
 
-job          `run_here` and `run_as_task`: a trial folder, on this machine or as a task of a Slurm job
-run          the life of such a trial: started, its log read line by line, and followed to its end
+job          `run_here` and `run_as_task`: a trial folder, on this machine or as a task of a Slurm job; the life of such
+             a trial: started, its log read line by line, and followed to its end
 seat         which of the job's processes this one is, and where they meet
 process      the words and the environment with which a process of the program starts, and the life of all of them
 flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted

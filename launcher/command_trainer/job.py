@@ -1,21 +1,41 @@
-"""Runs a trial folder whose trainer is another program: on this machine, or as one task of a Slurm job."""
+"""Runs a trial folder whose trainer is another program: on this machine, or as one task of a Slurm job.
+
+The life of such a trial: the program is started, its log read, and followed to its end.
+"""
 
 from __future__ import annotations
 
+import re
+import resource
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from conf.errors import EXIT_FAILED
-from launcher.command_trainer.run import ProgramRun
-from launcher.command_trainer.seat import seat_in_slurm, seats_here
-from train_core.job.failures import failed_measurement
-from train_core.measurement import Measurement, Outcome
+from conf.plan.experiment import Experiment
+from launcher.command_trainer.ends import error_line, failure_from_log, rank_failure, unmeasured_failure
+from launcher.command_trainer.performance import environment_of, performance_of, program_code
+from launcher.command_trainer.process import CannotStart, Programs, start_of
+from launcher.command_trainer.seat import ProgramSeat, ranks_to_read, seat_in_slurm, seats_here
+from launcher.command_trainer.step_book import FoundMetrics, NoMetrics, StepBook
+from train_core.job.failures import failed_measurement, oom_kill_count
+from train_core.log_files import GrowingFile, last_lines, without_controls
+from train_core.measurement import Fault, Measurement, Outcome, Performance, RankFailure, StepMetrics
 from train_core.process.lock import hold_lock
 from train_core.process.stop import cancelled_by_signals
 from train_core.trial_folder import Attempt, TrialFolder
 
 WAIT_SECONDS = 2.0
+
+POLL_SECONDS = 0.1
+DONE_SECONDS = 30.0
+"""So long a program may take to end once its log has said that it is done."""
+
+LAST_LINES_SECONDS = 15.0
+"""So long the last lines of another node may take to appear on a network file system."""
+
+LINE_END = re.compile(r"\r\n|\n|\r")  # progress bars rewrite their line after a carriage return
 
 
 def run_here(folder: Path, devices: tuple[int, ...] = (), time_limit_seconds: float | None = None) -> Measurement:
@@ -89,3 +109,198 @@ def _wait_for_the_first(trial: TrialFolder, before: Measurement | None) -> None:
             return  # the first task was faster than this one
         trial.require_current()
         time.sleep(WAIT_SECONDS)
+
+
+@dataclass
+class ProgramRun:
+    """One attempt at a trial, of the processes of these seats.
+
+    Attributes:
+        devices: GPUs of all ranks together, as numbers among the visible ones.
+        lock: the descriptor of the folder's lock, which the program inherits.
+    """
+
+    trial: TrialFolder
+    experiment: Experiment
+    seats: list[ProgramSeat]
+    devices: tuple[int, ...] = ()
+    time_limit_seconds: float | None = None
+    lock: int | None = None
+    book: StepBook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.book = StepBook(self.experiment)
+        self.metrics = FoundMetrics(self.experiment.trainer.metrics)
+        # Every task but the first only waits for its program: what there is to read is read once.
+        self._reads = self.seats[0].is_first
+        self.logs = [self.trial.rank_log(rank) for rank in ranks_to_read(self.experiment, self.seats)]
+        self._tails = [LogTail(log) for log in self.logs]
+        self._heard = time.monotonic()
+        self._done_since: float | None = None
+        self._code = ""
+        # A program may have saved, nobody knows where; what an earlier attempt told of stays until this one tells.
+        self._told_before = self.trial.read_metrics()
+
+    def complete(self, started: float) -> Measurement:
+        trains = self.experiment.trainer.trains
+        performance = self._performance() if trains else None
+        assert trains == (performance is not None)
+        return Measurement(
+            fingerprint=self.experiment.fingerprint,
+            outcome=Outcome.COMPLETED,
+            cause="",
+            performance=performance,
+            environment=environment_of(self.experiment, self._code),
+            started=started,
+            ended=time.time(),
+            metrics=self.metrics.in_folder(self.trial.path),
+        )
+
+    def failure(self) -> RankFailure | None:
+        """Start the program and follow it to its end; None where it ended well and has told of its steps."""
+        # Counted before the start, as the kernel's counter goes on since the machine was booted.
+        oom_kills, programs = oom_kill_count(), self._programs()
+        try:
+            programs.start()
+            return self._follow(programs, oom_kills)
+        except CannotStart as refusal:
+            return rank_failure(Fault.INPUT, str(refusal), "", self.seats[0].first_rank)
+        finally:
+            programs.end()
+            self._read()  # what it printed meanwhile, which the next attempt may not print again
+
+    def _programs(self) -> Programs:
+        share = len(self.devices) // len(self.seats)
+        starts = [
+            start_of(self.trial, self.experiment, seat, self.devices[index * share : (index + 1) * share])
+            for index, seat in enumerate(self.seats)
+        ]
+        # Before the start: what somebody edits while the program runs is not what it ran.
+        if self._reads:
+            self._code = program_code(starts[0].words, Path(starts[0].working_dir or "").absolute())
+        ends_its_workers = self.experiment.trainer.start == "torchrun"
+        return Programs(starts, ends_its_workers=ends_its_workers, inherited=() if self.lock is None else (self.lock,))
+
+    def _follow(self, programs: Programs, oom_kills: int) -> RankFailure | None:
+        """Read on until the program has ended, failed, hangs or has taken too long."""
+        deadline = time.monotonic() + (self.time_limit_seconds or float("inf"))
+        while True:
+            codes = programs.exit_codes()
+            self._read()
+            if self.book.error:
+                return error_line(self.book.error, self.logs[0])
+            failed = [index for index, code in enumerate(codes) if code]
+            # A program that has said that it is done may leave with any code, as some do while they end their workers.
+            if failed and not self.book.is_done:
+                self._read_to_the_end()
+                seat = self.seats[failed[0]]
+                log, code = self.trial.rank_log(seat.first_rank), codes[failed[0]]
+                assert code is not None
+                return failure_from_log(log, seat.first_rank, code, oom_kill_count() - oom_kills)
+            if all(code is not None for code in codes) or self._is_done_long_enough():
+                return self._log_failure()
+            if (end := self._deadline_failure(deadline)) is not None:
+                return end
+            time.sleep(POLL_SECONDS)
+
+    def _read(self) -> None:
+        lines = [line for log in self._tails for line in log.lines()]
+        if lines:
+            self._heard = time.monotonic()
+            self._hear(lines)
+
+    def _hear(self, lines: list[str]) -> None:
+        if not self._reads:
+            return
+        for line in lines:
+            self.metrics.hear(line)
+            for metrics in self.book.hear(line):
+                self._record(metrics)
+
+    def _record(self, metrics: StepMetrics) -> None:
+        """Add a step; the first of this attempt takes the place of what earlier ones told of from there on."""
+        if metrics is self.book.steps[0]:
+            self._told_before = self.trial.rewind_metrics(metrics.step - 1)
+        self.trial.append_metrics(metrics)
+
+    def _steps(self) -> list[StepMetrics]:
+        """Those of earlier attempts up to where this one went on, and its own."""
+        return list({step.step: step for step in (*self._told_before, *self.book.steps)}.values())
+
+    def _read_to_the_end(self) -> None:
+        """Read the lines that were written last, also on another node."""
+        deadline = time.monotonic() + (LAST_LINES_SECONDS if self.seats[0].num_nodes > 1 and self._reads else 0.0)
+        while True:
+            self._read()
+            steps = self.experiment.training.num_steps if self.experiment.trainer.trains else 0
+            told_all = len(self._steps()) >= steps
+            if told_all or time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        # Now a line without an end is whole, because nobody will go on with it.
+        self._hear([line for log in self._tails for line in log.last_words()])
+        for metrics in self.book.close():
+            if self._reads:
+                self._record(metrics)
+
+    def _is_done_long_enough(self) -> bool:
+        if self.book.is_done and self._done_since is None:
+            self._done_since = time.monotonic()
+        return self._done_since is not None and time.monotonic() - self._done_since > DONE_SECONDS
+
+    def _log_failure(self) -> RankFailure | None:
+        """Return the failure that the log tells of; None if it has told what there is to measure."""
+        if not self._reads:
+            return None
+        self._read_to_the_end()
+        if self.book.error:
+            return error_line(self.book.error, self.logs[0])
+        log = self.experiment.trainer.log
+        if log.done is not None and not self.book.is_done:
+            cause = f"the program exited with code 0, and no line of its log matches trainer.log.done = {log.done!r}"
+            return rank_failure(Fault.INPUT, cause, last_lines(*self.logs), 0, blamed=False)
+        if self.experiment.trainer.trains and self._performance() is None:
+            return unmeasured_failure(self.book, log, self.logs)
+        return self._lack_of_metrics()
+
+    def _lack_of_metrics(self) -> RankFailure | None:
+        """None where the program has left the figures that it was to leave."""
+        try:
+            self.metrics.in_folder(self.trial.path)
+        except NoMetrics as lack:
+            return rank_failure(Fault.INPUT, str(lack), last_lines(*self.logs), 0, blamed=False)
+        return None
+
+    def _performance(self) -> Performance | None:
+        book = self.book
+        memory = book.memory_bytes
+        if memory is None and self.experiment.cluster.device.kind == "cpu":
+            memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process, in KiB
+        return performance_of(self.experiment, self._steps(), book.tflops, memory)
+
+    def _deadline_failure(self, deadline: float) -> RankFailure | None:
+        if time.monotonic() > deadline:
+            cause = f"the trial ran longer than its limit of {self.time_limit_seconds:g} s"
+            return rank_failure(Fault.TIME, cause, last_lines(*self.logs), 0, blamed=False)
+        silence, most = time.monotonic() - self._heard, self.experiment.watch.hang_seconds
+        if self._reads and silence > most:
+            cause = f"hangs: no line in its log for {silence:.0f} s (watch.hang_seconds = {most:g})"
+            return rank_failure(Fault.HANG, cause, last_lines(*self.logs), 0, blamed=False)
+        return None
+
+
+class LogTail:
+    """The lines of a log, read on from where it stopped. A line without an end waits until it has one."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._rest = GrowingFile(path), ""
+
+    def lines(self) -> list[str]:
+        """The lines that were completed since the last call, without colours."""
+        *whole, self._rest = LINE_END.split(self._rest + "".join(self._file.news()))
+        return [without_controls(line) for line in whole]
+
+    def last_words(self) -> list[str]:
+        """Return what follows the last line's end: to be asked for when nobody writes any more."""
+        rest, self._rest = self._rest, ""
+        return [without_controls(rest)] if rest else []

@@ -19,7 +19,7 @@ from conf.compose.model_from import expand_model_from
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import JOB_NAMES, call_of
-from launcher.command_trainer.run import LogTail
+from launcher.command_trainer.job import LogTail
 from launcher.command_trainer.step_book import StepBook
 from tests.composed import load
 

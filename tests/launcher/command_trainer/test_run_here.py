@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.command_trainer import run
+from launcher.command_trainer import job
 from launcher.command_trainer.job import run_here
 from tests.launcher.command_trainer.conftest import STEPS, MakeTrial
 from train_core.measurement import Measurement, Outcome
@@ -188,7 +188,7 @@ def test_each_rank_sees_its_own_gpu_of_those_that_the_job_was_given(
 def test_a_program_that_is_done_and_does_not_end_is_ended(
     make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "DONE_SECONDS", 0.1)
+    monkeypatch.setattr(job, "DONE_SECONDS", 0.1)
     trial = make_trial(
         STEPS + "print('after training is done')\nimport time; time.sleep(600)", {"trainer.log.done": "is done$"}
     )
