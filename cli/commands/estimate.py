@@ -40,7 +40,7 @@ def estimate(
 
     Exit code 1: no row could be priced.
     """
-    from results.terminal.priced_table import priced_table
+    from results.terminal.estimate_tables import priced_table
     from sweeps.planner.request import implementation_called
     from sweeps.table.file import read_table, unread_sentence, write_table
     from sweeps.table.prices import price
@@ -118,7 +118,7 @@ def _unpriced_lines(rows: Sequence[PricedRow]) -> list[tuple[int, str]]:
 
 def _print_scores(rows: Sequence[PricedRow]) -> list[RowComparison]:
     """Print the scores, and return the rows that they are about."""
-    from results.terminal.score_table import score_in_all, score_table, series_table
+    from results.terminal.estimate_tables import score_in_all, score_table, series_table
 
     # A figure that somebody only remembers is no test of a prediction.
     confirmed = [row for row in rows if row.record.row.get("confirmed", "").strip().lower() != "no"]

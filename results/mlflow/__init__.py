@@ -1,10 +1,11 @@
 """MLflow: what a run contains, the one writer, the store and its UI.
 
-sweep_import    puts a sweep into MLflow; `last_import` remembers the last one, so that nothing new costs little
+sweep_import    puts a sweep into MLflow
 run_content     what a run holds, as plain values, and its few files
 trial_content   makes that of a trial, `sweep_content` that of a sweep; `metric_keys` names it
 writer          brings what the store holds to what it should hold
-store           where the store is, and a client; `stored_runs` asks SQLite itself, `reachable` whether it opens
+store           where the store is, and a client; `reachable` whether it opens
+stored_runs     asks SQLite itself, and remembers the last import of a sweep, so that nothing new costs little
 follow          imports again and again while a sweep runs; `unfinished`: all sweeps of a folder that have not ended
 ui              serves MLflow's page; `views` are its ready-made views, `server_guard` ends the server
 """

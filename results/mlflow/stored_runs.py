@@ -1,17 +1,31 @@
 """The runs that the SQLite store holds. SQLite itself is asked, because MLflow takes three seconds to start.
 
-Nothing is written here. Where the tables are not as expected, nothing is known, and the import asks MLflow.
+Nothing is written there. Where the tables are not as expected, nothing is known, and the import asks MLflow.
+
+The last import of a sweep is remembered, so that a sweep of thousands need not be read. It is kept beside the sweep in
+`imported.json`: what a glance at the sweep's files saw, and which runs the store held afterwards. It serves only where
+both are as they were, and the code is the same; where it is damaged, lost, or of another store, the sweep is read as if
+nothing were remembered.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.mlflow.run_content import RunContent
+from results.mlflow.run_content import FORMAT, SWEEP, RunContent, report_digest
+from sweeps.glance import glance_at, is_settled
+from sweeps.reading import TrialReading
+from sweeps.sweep import Sweep
+from train_core.process.git_sha import ROOT
+from train_core.whole_files import write_atomically
 
 SWEEP_ID, KEY, DIGEST = "trisweep.sweep_id", "trisweep.key", "trisweep.digest"
 """Tags of a run: which sweep or training it is of, which part of it, and what it holds."""
@@ -29,6 +43,9 @@ LEFT JOIN tags AS digest ON digest.run_uuid = runs.run_uuid AND digest.key = ?
 LEFT JOIN tags AS parent ON parent.run_uuid = runs.run_uuid AND parent.key = ?
 WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active' AND experiments.name = ?
 """
+
+PACKAGES = ("conf", "train_core", "sweeps", "results")
+"""Those that make the content of a run."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +86,84 @@ def stored_runs(database: Path, experiment: str, sweep_id: str) -> dict[str, Sto
             return {key: StoredRun(run, str(place), digest, parent) for key, run, place, digest, parent in rows}
     except sqlite3.Error:
         return None
+
+
+@dataclass(frozen=True)
+class LastImport:
+    """The facts that are known before a sweep is read.
+
+    Attributes:
+        memory: the file in which it is kept.
+        files: of the sweep, and the code that reads them, as they were before.
+        is_sharp: every later change of these files can be told from the way they were.
+        database, experiment, sweep_id: where the store has the sweep's runs.
+    """
+
+    memory: Path
+    files: str
+    is_sharp: bool
+    database: Path
+    experiment: str
+    sweep_id: str
+
+    @classmethod
+    def of(cls, sweep: Sweep, database: Path, experiment: str, sweep_id: str) -> LastImport:
+        memory = sweep.folder.imported
+        taken_ns, glance = _file_system_time(memory), glance_at(sweep)
+        whole = repr((FORMAT, experiment, glance.summary, report_digest(sweep.folder), list(_code())))
+        files = hashlib.sha256(whole.encode()).hexdigest()
+        return cls(memory, files, glance.is_sharp(taken_ns), database, experiment, sweep_id)
+
+    def parent_if_all_stored(self) -> StoredRun | None:
+        """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
+        record = self._read_memory()
+        if record.get("files") != self.files:
+            return None
+        stored = self._read_stored_runs()
+        return stored.get(SWEEP) if record.get("runs") == _digest_of(stored) else None
+
+    def remember(self, readings: Sequence[TrialReading], contents: Sequence[RunContent]) -> None:
+        """Keep what was seen, after the store got all of it; nothing while a job may still change a trial."""
+        stored = self._read_stored_runs()
+        is_whole = stored.keys() == {content.key for content in contents}
+        if self.is_sharp and is_whole and all(map(is_settled, readings)):
+            record = {"files": self.files, "runs": _digest_of(stored)}
+            with contextlib.suppress(OSError):  # the next import reads the sweep, as this one did
+                write_atomically(self.memory, json.dumps(record, indent=1) + "\n", durable=False)
+
+    def _read_stored_runs(self) -> Mapping[str, StoredRun]:
+        runs = stored_runs(self.database, self.experiment, self.sweep_id) or {}
+        return {key: run for key, run in runs.items() if run.digest != LEFT}
+
+    def _read_memory(self) -> Mapping[str, object]:
+        try:
+            record = json.loads(self.memory.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return record if isinstance(record, dict) else {}
+
+
+def _digest_of(stored: Mapping[str, StoredRun]) -> str:
+    """Equal only for the same runs of one store with the same content, as the ids of runs are random."""
+    whole = repr(sorted((key, *vars(run).values()) for key, run in stored.items()))
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _file_system_time(path: Path) -> int:
+    """Now, by the clock of the file system, which writes it to the file; 0 where the folder is not ours to write."""
+    try:
+        path.touch(mode=0o600)
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _code() -> Iterator[tuple[str, int, int]]:
+    """Yield a mark of every source file, as other code may make other contents of the same readings."""
+    for package in PACKAGES:
+        for folder, inner, names in os.walk(ROOT / package):
+            inner.sort()
+            for name in sorted(names):
+                if name.endswith((".py", ".yaml")):
+                    seen = Path(folder, name).stat()
+                    yield name, seen.st_size, seen.st_mtime_ns

@@ -17,7 +17,7 @@ from results.score import (
     mean_of_series,
     score,
 )
-from results.terminal.score_table import score_in_all, score_table, series_table
+from results.terminal.estimate_tables import score_in_all, score_table, series_table
 from tests.results.test_measured import predicted, priced
 
 
