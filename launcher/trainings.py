@@ -22,12 +22,11 @@ from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import LiveJob, live_job
 from launcher.slurm.sbatch import require_time_to_save
 from launcher.snapshot import snapshot_code
-from sweeps.chains import points_of
 from sweeps.folder.submission import shape_of
 from sweeps.points.objectives import cost, predicted_value
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.by_objective import best_reading
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, points_of
 from sweeps.trial import SweepFolder, Trial
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.job.training_folder import NUM_STEPS

@@ -22,7 +22,6 @@ from conf.units import MILLION
 from results.footprint import GRAMS_PER_TONNE, Footprint, best_known_footprint, declared_footprint
 from results.scaling import Scaling, scalings
 from results.units import gib, percent, tflops
-from sweeps.chains import chain_metrics
 from sweeps.confidence import interval_of
 from sweeps.labels import dotted_value
 from sweeps.points.objectives import measured_value
@@ -30,6 +29,7 @@ from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import sought_places, sought_points
 from sweeps.repeats.points import MeasuredPoint, measured_points, places
 from sweeps.repeats.ranking import disturbances
+from sweeps.sweep import chain_metrics
 from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms

@@ -9,8 +9,7 @@ table          tables of configurations to price
 search         which point to try next, from what the trials have shown
 points         from a composition to the points of a sweep, each of them a trial: `plan_sweep`
 planner        the search for the best plan on paper
-sweep          `Sweep`: folder and record together
-chains         trials and the stages that follow them
+sweep          `Sweep`: folder and record together; trials and the stages that follow them
 reading        how a trial stands, read once from its folder
 confidence     how far a prediction can be off
 folder         what a sweep's folder holds beside its record: journal, submissions, earlier attempts, logs

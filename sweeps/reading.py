@@ -385,7 +385,7 @@ class TrialReading(Reading):
     """The state of one trial of a sweep.
 
     Attributes:
-        figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.chains.with_figures`.
+        figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.sweep.with_figures`.
         awaits_figures: a later stage is still to tell some.
         label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
     """

@@ -160,8 +160,8 @@ def _report_into(out: Path | None, sweep: Sweep, readings: Sequence[TrialReading
     from results.report.findings.verdict import verdict
     from results.report.report import write_report
     from results.terminal.tables import ranked_table, sought_table
-    from sweeps.chains import points_of
     from sweeps.repeats.ranking import ranking_of
+    from sweeps.sweep import points_of
 
     paths = write_report(sweep, readings, out)
     if sweep.record.seeks_rate:

@@ -25,13 +25,12 @@ from launcher.slurm.answers import WATCHING
 from launcher.state import reconcile
 from launcher.trainings import trainings_of
 from results.terminal.tables import outcome_style
-from sweeps.chains import in_chains
 from sweeps.folder.history import History
 from sweeps.folder.journal import Journal
 from sweeps.reading import Reading, TrialReading
 from sweeps.repeats.ranking import disturbances
 from sweeps.search.searcher import ALL_TRIED
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, in_chains
 from sweeps.trial import SweepFolder
 from train_core.measurement import LIVE, Outcome
 

@@ -12,9 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from conf.overrides import Overrides
 from results.table import Table
-from sweeps.chains import points_of
 from sweeps.reading import TrialReading
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, points_of
 
 NumbersAre = Literal["measured", "predicted", "published", "measured and predicted"]
 """The kind of number that a section holds. A section of two kinds says of every column and mark which of them it is."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sweeps.chains import by_predecessor, chain_of
 from sweeps.reading import TrialReading
+from sweeps.sweep import by_predecessor, chain_of
 from sweeps.trial import Trial
 from train_core.trial_folder import TrialFolder
 

@@ -16,11 +16,10 @@ from conf.units import count_of
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Rules
 from launcher.where import SweepPlace, slurm_answers
-from sweeps.chains import first_runs
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction
 from sweeps.reading import TrialReading
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, first_runs
 from train_core.measurement import LIVE, Outcome
 
 MEASURED_AGAIN = "--remeasure measures every point again."

@@ -18,13 +18,13 @@ from results.report.findings.comparable import display_name
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
 from results.table import Table, number, text
 from results.units import ABSENT, round_to_digits
-from sweeps.chains import first_runs
 from sweeps.folder.history import History
 from sweeps.points.objectives import cost, front, is_better_when_larger, measured_value, unit_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import SeenPoint, best_points, seen_points
 from sweeps.search.layouts.bayes import lessons
 from sweeps.search.layouts.observed import Observer
+from sweeps.sweep import first_runs
 from sweeps.trial import SweepFolder
 from train_core.measurement import Outcome
 

@@ -9,8 +9,8 @@ from conf.types.stage_spec import TRAIN, StageSpec
 from results.report.section import NamedTable, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT, significant
-from sweeps.chains import by_predecessor, chain_metrics, chain_of
 from sweeps.reading import TrialReading
+from sweeps.sweep import by_predecessor, chain_metrics, chain_of
 from train_core.measurement import Outcome
 
 FIGURES = (

@@ -15,14 +15,13 @@ from conf.types.stage_spec import StageSpec
 from conf.types.trainer_spec import MetricsSpec
 from launcher.control.rules import Budget, Rules
 from launcher.sweep import union_for
-from sweeps.chains import in_chains
 from sweeps.folder.journal import Ended, Journal, Submitted
 from sweeps.points.following import Stages
 from sweeps.points.plan import trial_of
 from sweeps.reading import TrialReading
 from sweeps.search.axes.seen_points import seen_points
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search
-from sweeps.sweep import Sweep
+from sweeps.sweep import Sweep, in_chains
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
 from tests.conftest import RecordOf
