@@ -19,9 +19,9 @@ from conf.overrides import Overrides
 from conf.plan.knobs import KNOBS, KnobValue
 from conf.units import GIBIBYTE, TERA
 from sweeps.confidence import Interval, interval_of
-from sweeps.planner import Training, choose
+from sweeps.planner import Training, choose_plans
 from sweeps.planner.plans.strategy import Strategy
-from sweeps.planner.request import Request, request
+from sweeps.planner.request import Request, search_request
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 from train_core.whole_files import write_atomically
 
@@ -190,12 +190,12 @@ def main() -> list[Target]:
 
 
 def _section(question: Question) -> Iterator[str]:
-    wanted = request(
+    wanted = search_request(
         compose(Overrides.parse(question.overrides.split())),
         devices=str(question.devices),
         implementation=question.trainer,
     )
-    best = choose(wanted.spaces, "time", Training(), 1).best[0]
+    best = choose_plans(wanted.spaces, "time", Training(), 1).best[0]
     batch = wanted.settings.batch.global_batch_size
     run = Strategy.of({**PLAIN, **question.practice, "world_size": question.devices, "global_batch_size": batch})
     ours, theirs = (PricedPlan.of(each, wanted, question.trainer) for each in (best.strategy, run))

@@ -23,13 +23,13 @@ from conf.compose.load import compose, load, load_cluster
 from conf.compose.settings import Settings
 from conf.overrides import Overrides
 from conf.units import MEBIBYTE
-from sweeps.planner import Training, choose
+from sweeps.planner import Training, choose_plans
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.blocks import blocks
 from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import strategies_of
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from train_core.costs import IMPLEMENTATIONS, estimate
 from train_core.costs.price import price
 from train_core.costs.setting import Setting
@@ -105,7 +105,7 @@ def _timing_of(function: Callable[[], Result]) -> tuple[Result, float]:
 def _every_number() -> float:
     """Seconds of `--devices all` on 1,280 nodes."""
     asked = compose(Overrides.parse([*GPT_3, "cluster=dgx-h100", "cluster.num_nodes=1280"]))
-    return choose(request(asked, devices="all").spaces, "time", Training(), 10).search_seconds
+    return choose_plans(search_request(asked, devices="all").spaces, "time", Training(), 10).search_seconds
 
 
 def _seconds_of_mixed(offers: Sequence[tuple[str, int]]) -> float:

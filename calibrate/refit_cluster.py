@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose, refit, slopes
+from calibrate.robust_fit import Constant, Floats, LogRatios, Values, choose_constants, refit, slopes
 from conf.errors import UsageError
 from conf.plan.experiment import Experiment
 from conf.plan.setup import Setup
@@ -152,7 +152,7 @@ def refit_cluster(cluster: ClusterSpec, trials: Sequence[FinishedTrial]) -> Refi
         raise UsageError(f"No trial has a step time to fit to{sharing}", "Run points of the sweep first.")
     runs, present = priced_runs(cluster, trials), present_values(cluster.efficiency)
     ratios = _ratios_of(runs, counts)
-    chosen = choose(ratios, CONSTANTS, present)
+    chosen = choose_constants(ratios, CONSTANTS, present)
     values = refit(ratios, chosen.fitted, present)
     before, after = (runs.step_seconds(constants_by(each)).tolist() for each in (present, values))
     left_out = _left_out_seconds(runs, counts, chosen.fitted, present, values)

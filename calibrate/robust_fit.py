@@ -75,7 +75,7 @@ class FittedConstants:
     left_alone: dict[str, str]
 
 
-def choose(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> FittedConstants:
+def choose_constants(ratios: LogRatios, constants: Sequence[Constant], present: Values) -> FittedConstants:
     """Choose the constants to fit: those that move these predictions.
 
     Constants that move them alike are fitted together, and their springs decide which of them moves more.

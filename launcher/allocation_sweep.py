@@ -45,7 +45,7 @@ class SubmittedAllocation:
     step: SweepStep | None
 
 
-def request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> JobRequest:
+def allocation_request(sweep: Sweep, slurm: SlurmSpec, launcher: LauncherSpec, cluster: ClusterSpec) -> JobRequest:
     """Return what `submit_allocation` would submit. Writes nothing and needs no Slurm.
 
     Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from results.scaling import Scaling, scalings
 from results.score import RowComparison, Score, group_by_series, group_by_table, mean_of_series, score
-from results.trial_rows import POINT, Row, plan_row, repeat_columns, trial_row
+from results.trial_rows import POINT, TrialRow, plan_row, repeat_columns, trial_row
 from sweeps.folder.history import History
 from sweeps.glance import age_seconds
 from sweeps.reading import Reading, TrialReading
@@ -27,7 +27,7 @@ def status_document(
     trainings: Sequence[Reading],
     history: History,
     excluded_nodes: Mapping[str, str],
-) -> Row:
+) -> TrialRow:
     """Return the state of every trial of a sweep, and of every training that was begun from it.
 
     Args:
@@ -52,7 +52,7 @@ def status_document(
     }
 
 
-def plan_document(record: SweepRecord) -> Row:
+def plan_document(record: SweepRecord) -> TrialRow:
     """The points of a sweep as predicted, in the order of its record."""
     rows = [plan_row(trial, record.plan_label_of(trial)) for trial in record.plan]
     points = [
@@ -61,7 +61,7 @@ def plan_document(record: SweepRecord) -> Row:
     return {"sweep": record.name, "question": record.spec.question, "points": points}
 
 
-def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> Row:
+def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping[str, Path]) -> TrialRow:
     """Return the rows of a report's table: every trial that was measured, or was to be."""
     aligned = zip(trials, scalings(trials), repeat_columns(sweep.record, trials), strict=True)
     metrics = chain_metrics(trials)
@@ -73,7 +73,7 @@ def report_document(sweep: Sweep, trials: Sequence[TrialReading], files: Mapping
     return _about(sweep) | {"counts": _counts(trials), "trials": rows, "files": paths}
 
 
-def score_document(comparisons: Sequence[RowComparison]) -> Row:
+def score_document(comparisons: Sequence[RowComparison]) -> TrialRow:
     """Errors of predictions against the measurements of a table: by source and table, by series, and in all."""
     tables = [{"table": name} | _score(score(members)) for name, members in group_by_table(comparisons).items()]
     series = [{"series": name} | _score(score(members)) for name, members in group_by_series(comparisons).items()]
@@ -86,7 +86,7 @@ def score_document(comparisons: Sequence[RowComparison]) -> Row:
     }
 
 
-def _about(sweep: Sweep) -> Row:
+def _about(sweep: Sweep) -> TrialRow:
     record = sweep.record
     return {"sweep": record.name, "mode": record.mode, "folder": str(sweep.folder.path), "git_sha": record.git_sha}
 
@@ -95,11 +95,11 @@ def _counts(trials: Sequence[TrialReading]) -> dict[str, int]:
     return dict(Counter(trial.outcome.value if trial.outcome else "LEFT_OUT" for trial in trials))
 
 
-def _status_row(trial: TrialReading, relation: Scaling, now: float) -> Row:
+def _status_row(trial: TrialReading, relation: Scaling, now: float) -> TrialRow:
     return _row(trial_row(trial, relation)) | _status_of(trial, now) | {"chosen_because": trial.trial.chosen_because}
 
 
-def _status_of(reading: Reading, now: float) -> Row:
+def _status_of(reading: Reading, now: float) -> TrialRow:
     """The values of a status, of a trial or a training, that no row of a report has."""
     submission = reading.submission
     return {
@@ -120,7 +120,7 @@ def _status_of(reading: Reading, now: float) -> Row:
     }
 
 
-def _row(row: Row) -> Row:
+def _row(row: TrialRow) -> TrialRow:
     """A row of a report with the point as values of its own, and with units in the names of times.
 
     Damaged files are a text of the table alone; a status lists them.
@@ -131,7 +131,7 @@ def _row(row: Row) -> Row:
     return {"trial_id": rest.pop("trial_id"), "point": point, **rest}
 
 
-def _score(score: Score) -> Row:
+def _score(score: Score) -> TrialRow:
     return {
         "num_steps": score.num_steps,
         "mean_absolute_step_error": score.step_error,

@@ -34,7 +34,7 @@ from sweeps.trial import SweepRecord, Trial
 from train_core.costs import STEP_TERMS, Estimate
 from train_core.measurement import BlockRates, Environment, Outcome, Performance, StepTerms
 
-Row = dict[str, Any]
+TrialRow = dict[str, Any]
 
 POINT = "point."
 CO2 = "grams_co2_per_million_tokens"
@@ -56,7 +56,7 @@ POINT_COLUMNS = (
 """How often a point was measured, and how sure its time is: the same for all trials of the point."""
 
 
-def trial_row(result: TrialReading, relation: Scaling) -> Row:
+def trial_row(result: TrialReading, relation: Scaling) -> TrialRow:
     """A trial of a sweep, with its scaling against the baseline."""
     # What a trial has not, or not yet, is None, so that the columns do not depend on what has ended so far.
     trial, measurement = result.trial, result.measurement
@@ -85,12 +85,12 @@ def trial_row(result: TrialReading, relation: Scaling) -> Row:
     )
 
 
-def plan_row(trial: Trial, label: str) -> Row:
+def plan_row(trial: Trial, label: str) -> TrialRow:
     """A point that is predicted only, with the same identity and `predicted_*` names."""
     return _identity(trial) | {"label": label} | _layout(trial) | _predicted_cells(trial) | _per_token(trial)
 
 
-def _identity(trial: Trial) -> Row:
+def _identity(trial: Trial) -> TrialRow:
     return {
         "trial_id": trial.trial_id,
         "fingerprint": trial.experiment.fingerprint if trial.experiment else None,
@@ -100,14 +100,14 @@ def _identity(trial: Trial) -> Row:
     } | {f"{POINT}{key}": value for key, value in trial.point.items()}
 
 
-def _layout(trial: Trial) -> Row:
+def _layout(trial: Trial) -> TrialRow:
     """Sizes of the experiment. A point that cannot exist has only those that it names itself."""
     if trial.experiment is None:
         return dict.fromkeys(_sizes_of_nothing()) | _sizes_of_point(trial.point)
     return _sizes(trial.experiment)
 
 
-def _sizes(experiment: Experiment) -> Row:
+def _sizes(experiment: Experiment) -> TrialRow:
     return {
         "model": experiment.model.name,
         "cluster": experiment.place,
@@ -125,12 +125,12 @@ def _sizes_of_nothing() -> tuple[str, ...]:
     return ("model", "cluster", "num_nodes", *PARALLEL_FIELDS, "data_parallel_size", *batch)
 
 
-def _sizes_of_point(point: dict[str, Value]) -> Row:
+def _sizes_of_point(point: dict[str, Value]) -> TrialRow:
     named = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
     return {name: named[name] for name in _sizes_of_nothing() if name in named}
 
 
-def _progress(result: TrialReading) -> Row:
+def _progress(result: TrialReading) -> TrialRow:
     """The progress of an unfinished trial; of a finished one only the counts remain."""
     # Once a trial has ended, its last step must not stand beside the medians of its measurement as if it were one.
     last = result.steps[-1] if result.steps else None
@@ -145,7 +145,7 @@ def _progress(result: TrialReading) -> Row:
     }
 
 
-def _predicted_cells(trial: Trial) -> Row:
+def _predicted_cells(trial: Trial) -> TrialRow:
     estimate = trial.estimate
     values = {f"predicted_{name}": getattr(estimate, name) if estimate else None for name in ESTIMATE_FIELDS}
     terms = estimate.step_terms if estimate else None
@@ -154,7 +154,7 @@ def _predicted_cells(trial: Trial) -> Row:
     return values | {f"predicted_{name}": getattr(terms, name) if terms else None for name in STEP_TERMS}
 
 
-def _interval_cells(trial: Trial) -> Row:
+def _interval_cells(trial: Trial) -> TrialRow:
     """Return the seconds between which four measurements of five of such a step are expected."""
     estimate = trial.experiment and trial.estimate
     interval = (
@@ -166,7 +166,7 @@ def _interval_cells(trial: Trial) -> Row:
     }
 
 
-def _measured_cells(performance: Performance | None) -> Row:
+def _measured_cells(performance: Performance | None) -> TrialRow:
     """Memory is the fullest rank's, as the prediction's is the worst stage's; terms of the step are the slowest's."""
     values = {f"measured_{name}": getattr(performance, name) if performance else None for name in PERFORMANCE_FIELDS}
     # The device that holds most decides whether the plan fits.
@@ -177,13 +177,13 @@ def _measured_cells(performance: Performance | None) -> Row:
     return values | by_type | {"measured_peak_memory_bytes": memory} | parts
 
 
-def _per_token(trial: Trial) -> Row:
+def _per_token(trial: Trial) -> TrialRow:
     """Energy, money and carbon on paper."""
     footprint = declared_footprint(trial.experiment, trial.estimate) if trial.experiment and trial.estimate else None
     return _footprint("predicted", footprint)
 
 
-def _estimated_cells(experiment: Experiment | None, performance: Performance | None) -> Row:
+def _estimated_cells(experiment: Experiment | None, performance: Performance | None) -> TrialRow:
     """The same from the measured time; `estimated_co2_from` says whether carbon is from counters or declared watts."""
     if experiment is None or performance is None:
         return _footprint("estimated", None) | {"estimated_co2_from": None}
@@ -195,7 +195,7 @@ def _estimated_cells(experiment: Experiment | None, performance: Performance | N
     }
 
 
-def _footprint(prefix: str, footprint: Footprint | None) -> Row:
+def _footprint(prefix: str, footprint: Footprint | None) -> TrialRow:
     return {
         f"{prefix}_joules_per_token": footprint.joules_per_token if footprint else None,
         f"{prefix}_dollars_per_million_tokens": footprint.dollars(MILLION) if footprint else None,
@@ -248,7 +248,7 @@ def _places_of_trials(
     return {run.reading.trial.trial_id: place for point, place in by_objective for run in point.runs}
 
 
-def _objective_columns(record: SweepRecord, result: TrialReading) -> Row:
+def _objective_columns(record: SweepRecord, result: TrialReading) -> TrialRow:
     sought = () if record.seeks_rate else record.objective
     return {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
 
@@ -283,7 +283,7 @@ def collect(record: SweepRecord, results: Sequence[TrialReading]) -> pandas.Data
     return pandas.DataFrame(_with_whole_points(rows, [result.trial for result in results]))
 
 
-def _with_whole_points(rows: Sequence[Row], trials: Sequence[Trial]) -> list[Row]:
+def _with_whole_points(rows: Sequence[TrialRow], trials: Sequence[Trial]) -> list[TrialRow]:
     """The rows with a value of every key that any point names: where a point leaves it, the configuration's."""
     keys = dict.fromkeys(key for trial in trials for key in trial.point)
     kept = [

@@ -11,7 +11,7 @@ from benchmarks.fitting.constants import constants_with
 from benchmarks.measured_rows import MeasuredRow
 from benchmarks.replayed_calibrations import ReplayedCalibration
 from calibrate.refit_cluster import CONSTANTS, NUM_RUNS, Constants, PricedRuns, most_telling, present_values
-from calibrate.robust_fit import Floats, LogRatios, Values, choose, refit, slopes
+from calibrate.robust_fit import Floats, LogRatios, Values, choose_constants, refit, slopes
 from train_core.costs.setting import Setting
 
 NUM_DRAWS = 5
@@ -80,7 +80,7 @@ class _Replay:
     def _after(self, chosen: Indices) -> Floats:
         """The absolute error of every row after a calibration on the chosen ones, (n,)."""
         few = self._ratios(PricedRuns([self._rows[index].run for index in chosen]))
-        found = refit(few, choose(few, CONSTANTS, self._present).fitted, self._present)
+        found = refit(few, choose_constants(few, CONSTANTS, self._present).fitted, self._present)
         return np.abs(np.expm1(self._ratios(self._runs)(found)))
 
     def _ratios(self, runs: PricedRuns) -> LogRatios:

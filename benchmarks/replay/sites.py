@@ -19,7 +19,7 @@ from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from sweeps.planner.plans.space import Space
 from sweeps.planner.plans.strategy import Strategy
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from sweeps.points.axes import Point
 from sweeps.search.layouts.bayes import Bayes
 from sweeps.search.layouts.candidates import PlansOfSpaces
@@ -50,12 +50,12 @@ class ModelSite:
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
-        return request(self.composition, devices=self.devices).spaces
+        return search_request(self.composition, devices=self.devices).spaces
 
     @cached_property
     def legal(self) -> PlansOfSpaces:
         """Every legal plan that the trainer runs, whether it fits or not; layers are spread evenly."""
-        settings = request(self.composition, devices=self.devices).settings
+        settings = search_request(self.composition, devices=self.devices).settings
         return PlansOfSpaces(self.spaces, settings, margin=ANY_MEMORY, hopeless=np.inf)
 
     @cached_property

@@ -97,7 +97,7 @@ class Room:
         return [number for number in range(self.devices[node]) if number not in taken]
 
 
-def choose(
+def choose_steps(
     candidates: Iterable[WaitingTrial], room: Room, remaining_seconds: Mapping[str, float]
 ) -> list[tuple[WaitingTrial, StepPlacement]]:
     """Choose the candidates for which there is room now, in their order, and take that room.

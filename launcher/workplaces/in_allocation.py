@@ -21,7 +21,7 @@ from launcher.allocation.nodes import (
     step_end,
     why_not_created,
 )
-from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose
+from launcher.allocation.packing import Expectation, Room, StepPlacement, WaitingTrial, choose_steps
 from launcher.allocation.step import RunningStep, StepExecutor, end_all, ended_steps
 from launcher.cancel import cancel_jobs
 from launcher.control.advance import CANCELLED
@@ -142,7 +142,7 @@ class AllocationRoom(Workplace):
         candidates = [self._candidate(each, expected) for each in offered]
         remaining = {name: step.remaining_seconds(expected) for name, step in self.running.items()}
         by_name = {each.name: each for each in offered}
-        for candidate, placement in choose(filter(self._can_end, candidates), self._room, remaining):
+        for candidate, placement in choose_steps(filter(self._can_end, candidates), self._room, remaining):
             self._begin(sweep, by_name[candidate.trial_id], placement)
         self._is_stuck = bool(offered) and not self.running
         return [name for name in by_name if name in self.running]

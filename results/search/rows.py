@@ -35,17 +35,17 @@ IN_OTHER_PLACES = ("global_batch_size", "layers_per_stage")
 """The parts of a mixed job's layout that all plans share, or that have a column of their own."""
 
 Cell: TypeAlias = str | int | float | bool | None
-Row: TypeAlias = dict[str, Cell]
+PlanRow: TypeAlias = dict[str, Cell]
 
 
-def search_row(candidate: Candidate, training: Training) -> Row:
+def search_row(candidate: Candidate, training: Training) -> PlanRow:
     """One plan: its knobs under the names of the configuration, then what is predicted of it."""
     return {**_plan_cells(candidate), **_predicted_cells(candidate), **training_costs(candidate, training)}
 
 
-def _plan_cells(candidate: Candidate) -> Row:
+def _plan_cells(candidate: Candidate) -> PlanRow:
     cluster = candidate.space.setting.cluster
-    place: Row = {
+    place: PlanRow = {
         "model": candidate.space.setting.model.name,
         "cluster": cluster.name,
         "device": cluster.device.name,
@@ -53,16 +53,16 @@ def _plan_cells(candidate: Candidate) -> Row:
     return place | knob_cells(candidate.strategy, [knob for knob in KNOBS if knob.shown != "nowhere"])
 
 
-def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> Row:
+def knob_cells(strategy: Strategy, knobs: Sequence[Knob]) -> PlanRow:
     """These knobs of a plan by name. Listed layers are shown in short; where they are spread evenly there are none."""
     values = {knob.name: strategy.knob_value(knob.name) for knob in knobs}
     return {name: layers_in_short(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _predicted_cells(candidate: Candidate) -> Row:
+def _predicted_cells(candidate: Candidate) -> PlanRow:
     """Return the predictions, under names with `predicted_`, so that nobody takes a number for a measurement."""
     space, seconds = candidate.space, candidate.step_seconds
-    terms: Row = {f"predicted_{name}": value for name, value in candidate.step_terms.by_term().items()}
+    terms: PlanRow = {f"predicted_{name}": value for name, value in candidate.step_terms.by_term().items()}
     return {
         "predicted_step_seconds": seconds,
         **terms,
@@ -93,7 +93,7 @@ def training_costs(candidate: Candidate, training: Training) -> dict[str, float 
     }
 
 
-def judged_row(judged: Judged, training: Training) -> Row:
+def judged_row(judged: Judged, training: Training) -> PlanRow:
     """One plan with the interval in which four measurements of five are expected, and where it is untested."""
     return {
         **search_row(judged.candidate, training),
@@ -164,7 +164,7 @@ def _cluster_override(candidate: Candidate, settings: Settings) -> list[str]:
     return [] if name == settings.cluster.name else [f"cluster={name}"]
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[PlanRow]) -> str:
     """A table with a header; a value that is not known is an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
@@ -173,11 +173,11 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> Row:
+def mixed_row(plan: MixedStrategy, spaces: Sequence[Space], training: Training) -> PlanRow:
     """One assignment: its knobs, then what is predicted of it."""
     tokens, rate = tokens_per_step(spaces[0]), _dollars_per_second(spaces)
     hours = total_hours(training, plan.step_seconds)
-    terms: Row = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
+    terms: PlanRow = {f"predicted_{name}": value for name, value in plan.step_terms.by_term().items()}
     return {
         "model": spaces[0].setting.model.name,
         "pipeline": " > ".join(_mixed_block_text(block) for block in plan.blocks),

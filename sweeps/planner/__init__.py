@@ -9,7 +9,7 @@ points    what a sweep then measures
 mixed     one job over several types of device; `mixed_price`: what each of its assignments costs
 """
 
-from sweeps.planner.choosing.choice import Candidate, Choice, choose, pareto_front
+from sweeps.planner.choosing.choice import Candidate, Choice, choose_plans, pareto_front
 from sweeps.planner.choosing.objectives import PLAN_OBJECTIVES, PlanObjective, Training
 from sweeps.planner.plans.search import Found, search_space
 from sweeps.planner.plans.space import Space
@@ -24,7 +24,7 @@ __all__ = [
     "Space",
     "Strategy",
     "Training",
-    "choose",
+    "choose_plans",
     "pareto_front",
     "search_space",
 ]

@@ -86,7 +86,7 @@ class Request:
         return [f"{key}={value_text(value)}" for key, value in self.padding.items()]
 
 
-def request(
+def search_request(
     asked: Composition,
     *,
     devices: str | None = None,
@@ -219,7 +219,7 @@ def offers(text: str) -> list[tuple[str, int]]:
 def mixed_request(asked: Composition, text: str, implementation: str | None) -> Request:
     """One space for each offer of a mixed job; only what such a job can choose may be pinned."""
     parts = [
-        request(asked, devices=str(number), clusters=[name], implementation=implementation)
+        search_request(asked, devices=str(number), clusters=[name], implementation=implementation)
         for name, number in offers(text)
     ]
     for knob in NOT_IN_MIXED:

@@ -19,7 +19,7 @@ from conf.types.sweep_spec import PointSet
 from sweeps.planner.choosing.objectives import steps_for
 
 Point = dict[str, Value]
-Row = tuple[Value, ...]
+ValuesTogether = tuple[Value, ...]
 FLAGS = "trainer.flags"
 DERIVED = "data_parallel_size"
 MODEL_PARALLEL = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
@@ -37,7 +37,7 @@ class Dimension:
     """
 
     keys: tuple[str, ...]
-    rows: tuple[Row, ...] | None
+    rows: tuple[ValuesTogether, ...] | None
     axis: SweepAxis | None = None
     when: Expression | None = None
 
@@ -119,7 +119,7 @@ class AxisSpace:
         """True if the condition of a dimension holds at a point that has all that it needs."""
         return dimension.when is None or bool(self._compute(dimension.when, point, f"{dimension.name}.when"))
 
-    def resolve(self, dimension: Dimension, row: Row, point: Point) -> Point:
+    def resolve(self, dimension: Dimension, row: ValuesTogether, point: Point) -> Point:
         """The values of a row, with those computed that follow from others."""
         return {key: self.plain(value, point, f"axes.{key}") for key, value in zip(dimension.keys, row, strict=True)}
 
@@ -196,7 +196,7 @@ def _dimension(key: str, axis: SweepAxis, pinned: Mapping[str, Value]) -> Dimens
     )
 
 
-def _rows_with(group: Mapping[str, Sequence[Value]], pinned: Mapping[str, Value]) -> tuple[Row, ...]:
+def _rows_with(group: Mapping[str, Sequence[Value]], pinned: Mapping[str, Value]) -> tuple[ValuesTogether, ...]:
     """The rows of keys that go side by side which have the pinned values, as far as these are not computed."""
     return tuple(
         row

@@ -19,7 +19,7 @@ from conf.types.sweep_spec import PointSet, ProxySpec, SweepSpec
 from conf.units import GIBIBYTE
 from sweeps.labels import LONGEST_IN_FOLDER, name_of_point
 from sweeps.planner.points import planned_points
-from sweeps.planner.request import KNOB_KEYS, request
+from sweeps.planner.request import KNOB_KEYS, search_request
 from sweeps.points.axes import (
     NUM_STEPS,
     Point,
@@ -161,7 +161,7 @@ def nearly_fits(trial: Trial) -> bool:
 
 def _planned_trials(asked: Composition, points: PointSet, max_trials: int | None = None) -> tuple[Trial, ...]:
     """The baseline, and what the planner chooses for the devices that the sweep asks for."""
-    wanted = request(asked)
+    wanted = search_request(asked)
     # A pinned list of layers suits the stages of the planned points; the baseline may have another number of stages.
     spread = {"parallel.layers_per_stage": None, **wanted.padding}
     baseline = _draft(asked.tree, {**spread, **baseline_of(points, asked.tree)}).model_copy(

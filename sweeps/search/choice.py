@@ -9,7 +9,7 @@ from conf.compose.tree import value_at
 from conf.errors import InfeasiblePlan
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from sweeps.points.plan import SweepPart, chooses_layouts, make_trials, nearly_fits, part_of
 from sweeps.search.axes.axis_search import listed_with_seeds, search_of_axes
 from sweeps.search.layouts.bayes import Bayes
@@ -87,7 +87,7 @@ def _listed_candidates(asked: Composition, points: PointSet) -> ListedPoints:
 
 def _plans(asked: Composition, sizes: list[int]) -> PlansOfSpaces:
     """Every plan on each of these numbers of devices, else on as many as the sweep takes."""
-    wanted = request(asked, devices=",".join(map(str, sizes)) or None)
+    wanted = search_request(asked, devices=",".join(map(str, sizes)) or None)
     return PlansOfSpaces(wanted.spaces, wanted.settings, shared=wanted.padding)
 
 

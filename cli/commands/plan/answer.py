@@ -102,13 +102,13 @@ def _what_a_search_finds(composition: Composition, trial: Trial | None, *, fits:
 def _best_of_a_search(composition: Composition, trial: Trial | None) -> Candidate | None:
     from conf.compose.load import Composition
     from sweeps.planner.choosing.choice import best_of
-    from sweeps.planner.request import KNOB_KEYS, request
+    from sweeps.planner.request import KNOB_KEYS, search_request
 
     if trial is None or trial.experiment is None:
-        return best_of(request(composition).spaces)[0]
+        return best_of(search_request(composition).spaces)[0]
     fixed = {key: value for key, value in trial.point.items() if key not in KNOB_KEYS}
     like = Composition(composition.overrides, with_values(composition.tree, fixed))
-    return best_of(request(like, devices=str(trial.experiment.parallel.world_size)).spaces)[0]
+    return best_of(search_request(like, devices=str(trial.experiment.parallel.world_size)).spaces)[0]
 
 
 def _print_next(composition: Composition, *, measurable: bool) -> None:

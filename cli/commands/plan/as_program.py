@@ -23,7 +23,7 @@ from conf.units import TERA
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.search.notes import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
-from sweeps.planner import choose
+from sweeps.planner import choose_plans
 from sweeps.planner.points import fastest_plan, refusal_of
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import Trial
@@ -108,7 +108,7 @@ def _best_of_search(composition: Composition, choices: SearchOptions) -> ChosenP
     wanted = request_of(composition, choices)
     if complaints.is_terminal:
         complaints.print("Searching all plans that the program can carry out, some seconds ...")
-    best = choose(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
+    best = choose_plans(wanted.spaces, choices.chosen_objective, training_of(wanted, choices), 1).best[0]
     setting = best.space.setting
     parts = wanted.settings.model_copy(update={"cluster": setting.cluster})
     refusal = refusal_of(best.strategy, parts)

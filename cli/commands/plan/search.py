@@ -12,14 +12,14 @@ from cli.output.console import complaints
 from conf.compose.load import Composition, compose
 from conf.errors import ConfigError, InfeasiblePlan, UsageError
 from conf.overrides import Overrides
-from sweeps.planner import Candidate, Space, Training, choose, pareto_front
+from sweeps.planner import Candidate, Space, Training, choose_plans, pareto_front
 from sweeps.planner.choosing.choice import MOST_SEARCHED_WHOLE, judge
 from sweeps.planner.choosing.explain import Explanation, explain
 from sweeps.planner.choosing.objectives import ScalingKind, steps_for, tokens_per_step
 from sweeps.planner.choosing.scaling import ScalingPoint, doublings, scaling_curve
 from sweeps.planner.mixed import choose_mixed
 from sweeps.planner.plans.blocks import searched_values
-from sweeps.planner.request import Request, configured_strategy, mixed_request, request
+from sweeps.planner.request import Request, configured_strategy, mixed_request, search_request
 
 BEST = "best"
 WORLD_SIZE = "parallel.world_size"
@@ -42,7 +42,9 @@ def run_search(composition: Composition, options: SearchOptions) -> None:
     training = training_of(wanted, options)
     try:
         with _waiting(len(wanted.spaces)):
-            choice = choose(wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto)
+            choice = choose_plans(
+                wanted.spaces, options.chosen_objective, training, options.num_shown, each=options.pareto
+            )
     except InfeasiblePlan:
         # Somebody who asks about a plan learns here why it does not fit, although nothing else does either.
         named = [_explanation_of(plan, composition, wanted.spaces[0]) for plan in options.explain if plan != BEST]
@@ -98,7 +100,7 @@ def _run_mixed(composition: Composition, options: SearchOptions) -> None:
 def request_of(composition: Composition, options: SearchOptions) -> Request:
     """What is searched, as the options say."""
     _say_passed_over(composition, "--devices", options.devices)
-    return request(
+    return search_request(
         composition,
         devices=options.devices,
         clusters=options.clusters,

@@ -23,7 +23,7 @@ from conf.errors import EXIT_INTERRUPTED
 from conf.overrides import Overrides
 from conf.units import count_of
 from launcher.allocation.nodes import is_inside
-from launcher.allocation_sweep import request, require_time, run_inside, submit_allocation
+from launcher.allocation_sweep import allocation_request, require_time, run_inside, submit_allocation
 from launcher.control.composed_rules import goes_on_by_steps
 from launcher.slurm.own_jobs import carrying_job
 from launcher.state import reconcile
@@ -136,7 +136,7 @@ def show_allocation(place: SweepPlace, record: SweepRecord) -> None:
     settings = place.settings
     require_time(settings.slurm, settings.launcher)
     print_plan(record, place.composition)
-    allocation = request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
+    allocation = allocation_request(Sweep(place.folder, record), settings.slurm, settings.launcher, settings.cluster)
     print_verbatim(allocation.sbatch)
     chosen = sum(trial.selected for trial in record.trials)
     console.print(

@@ -13,7 +13,7 @@ from results.table import Table, number
 from results.units import gib, percent, round_to_digits
 from train_core.costs import MEMORY_KINDS, Estimate
 
-KINDS = {
+KINDS_IN_WORDS = {
     "weights_bytes": "weights",
     "gradients_bytes": "gradients",
     "optimizer_bytes": "optimizer",
@@ -105,7 +105,7 @@ def capacities(best: BestPlan, num_stages: int) -> list[int]:
 
 
 def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
-    kinds = [KINDS[name] for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
+    kinds = [KINDS_IN_WORDS[name] for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
     diamonds = " Diamonds are the measured peak of each stage's fullest rank." if measured else ""
     caption = "Predicted GiB of one rank of every stage, stacked by what they hold; the lines are what a device has."
     layers = [
@@ -157,12 +157,12 @@ def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
     for number_of_stage, stage in enumerate(predicted.stages):
         for order, name in enumerate(MEMORY_KINDS):
             if size := getattr(stage, name):
-                yield {"stage": number_of_stage, "what": KINDS[name], "GiB": _gibibytes(size), "order": order}
+                yield {"stage": number_of_stage, "what": KINDS_IN_WORDS[name], "GiB": _gibibytes(size), "order": order}
 
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Table:
     kinds = [name for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
-    heads = ["stage", *(f"{KINDS[name]} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
+    heads = ["stage", *(f"{KINDS_IN_WORDS[name]} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
     columns = (*heads, "measured GiB") if measured else tuple(heads)
     rows = []
     for index, (stage, capacity) in enumerate(

@@ -13,7 +13,7 @@ from conf.plan.experiment import Experiment
 from results.report.findings.ranking import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
-from results.report.timeline.pipeline_spans import KINDS, WAITS, PipelineStep, predicted_step
+from results.report.timeline.pipeline_spans import SPAN_KINDS, WAITS, PipelineStep, predicted_step
 from results.report.timeline.recorded_spans import RecordedTrial, compared_step, shares_table, uncertainty
 from results.table import Table, number, text
 from results.units import error_percent, percent, seconds
@@ -108,7 +108,7 @@ def _seconds(plan: PredictedPlan) -> Iterator[Block]:
     yield Paragraph("Predicted seconds of each stage's rank in one step:")
     step, experiment = plan.step, plan.experiment
     shown, devices = stages_to_draw(step.num_stages), devices_of_stages(experiment)
-    kinds = [kind for kind in KINDS if any(step.seconds(stage, kind) for stage in shown)]
+    kinds = [kind for kind in SPAN_KINDS if any(step.seconds(stage, kind) for stage in shown)]
     of_types = ("devices",) if experiment.mixed else ()
     columns = ("stage", *of_types, "layers", *(f"{kind} s" for kind in kinds), "bubble %")
     layers = experiment.layers_per_stage

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from conf.plan.experiment import Experiment
 from conf.units import MILLI
 from results.report.section import Plot
-from results.report.timeline.pipeline_spans import KINDS, Kind, PipelineStep, StageSpan
+from results.report.timeline.pipeline_spans import SPAN_KINDS, Kind, PipelineStep, StageSpan
 from results.units import round_to_digits, seconds
 
 MOST_STAGES = 16
@@ -113,7 +113,7 @@ def _gantt(name: str, caption: str, drawn: Sequence[DrawnStep], windows: Sequenc
         for number, each in enumerate(drawn)
         for row in ([" " * number] * (number > 0) + [each.labels[stage] for stage in each.stages])
     ]
-    kinds = [kind for kind in KINDS if any(span.kind == kind for each in drawn for span in each.spans)]
+    kinds = [kind for kind in SPAN_KINDS if any(span.kind == kind for each in drawn for span in each.spans)]
     x = {
         "type": "quantitative",
         "title": f"{unit} {since}",

@@ -15,7 +15,7 @@ from train_core.parallel.schedules import Action, TimedAction, action_times, act
 Kind = Literal["forward", "backward", "weight gradient", "communication", "optimizer", "slowest device", "bubble"]
 WORK: tuple[Kind, ...] = ("forward", "backward", "weight gradient", "optimizer")
 WAITS: tuple[Kind, ...] = ("bubble", "slowest device")
-KINDS: tuple[Kind, ...] = (
+SPAN_KINDS: tuple[Kind, ...] = (
     "forward",
     "backward",
     "weight gradient",

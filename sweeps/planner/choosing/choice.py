@@ -107,7 +107,7 @@ class Choice:
     search_seconds: float
 
 
-def choose(
+def choose_plans(
     spaces: Sequence[Space], objective: PlanObjective, training: Training, top: int, *, each: bool = False
 ) -> Choice:
     """The `top` best families and plans of all spaces.

@@ -15,8 +15,8 @@ from train_core.costs.setting import Booleans, Floats, Plans
 
 WHOLE_SPREAD = 0.05  # of the error that all plans share, as the standard deviation of its logarithm
 KIND_SPREAD = 0.02  # of that of each recomputation, ZeRO stage and schedule
-KINDS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
-PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(KINDS.values())])
+MEMORY_KNOBS = {"recompute": len(RECOMPUTES), "zero_stage": MOST_ZERO_STAGE + 1, "schedule": len(SCHEDULES)}
+PRIOR = np.array([WHOLE_SPREAD**2, *[KIND_SPREAD**2] * sum(MEMORY_KNOBS.values())])
 NOISE = 0.01
 BEYOND = 0.02  # by how much a plan that ran out of memory is taken to exceed the least that it must have needed
 NOISE_BEYOND = 0.02
@@ -93,7 +93,7 @@ class MemoryFit:
 
 def _parts(plans: Plans) -> Floats:
     """Mark the parts that the memory of each plan has, (n, parts)."""
-    kinds = [getattr(plans, name)[:, None] == np.arange(number) for name, number in KINDS.items()]
+    kinds = [getattr(plans, name)[:, None] == np.arange(number) for name, number in MEMORY_KNOBS.items()]
     return np.concatenate([np.ones((len(plans), 1)), *kinds], axis=1)
 
 

@@ -20,7 +20,7 @@ LOST_JOB = 0.1  # what a job costs that runs out of memory, as a share of the be
 NUM_DRAWN_TOGETHER = 200  # the candidates of largest gain, of which the gain of all is estimated
 NUM_DRAWS = 256
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "virtual_pipeline_size", "micro_batch_size")
-KINDS = ("schedule", "recompute", "zero_stage", "sequence_parallel")
+KNOBS_OF_KIND = ("schedule", "recompute", "zero_stage", "sequence_parallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def near_failures(plans: Plans, failed: Plans) -> Floats:
         distance = np.zeros(len(plans))
         for name in SIZES:
             distance += (np.log2(getattr(plans, name)) - np.log2(getattr(one, name))) ** 2
-        for name in KINDS:
+        for name in KNOBS_OF_KIND:
             # Another kind counts as much as a doubling of a size.
             distance += getattr(plans, name) != getattr(one, name)
         nearest = np.minimum(nearest, distance)

@@ -50,7 +50,7 @@ LENGTHS = {
     "context_parallel_size": 3.0,
 }
 """Doublings of a size over which the smooth part changes."""
-KINDS = {
+UNORDERED_KNOBS = {
     "recompute": len(RECOMPUTES),
     "schedule": len(SCHEDULES),
     "zero_stage": MOST_ZERO_STAGE + 1,
@@ -210,7 +210,7 @@ class _Parts:
         return cls(replace(plans, terms=plans.terms * of_part[part]), seen.log_parts[number, part])
 
 
-_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + PIPELINE_SPREAD**2 + len(KINDS) * KIND_SPREAD**2
+_REMAINDER_VARIANCE = SMOOTH_SPREAD**2 + SHARD_SPREAD**2 + PIPELINE_SPREAD**2 + len(UNORDERED_KNOBS) * KIND_SPREAD**2
 
 
 def _linearise(priced: Priced, factors: Floats) -> tuple[Floats, Floats]:
@@ -254,6 +254,6 @@ def _shards(plans: Plans) -> Integers:
 
 def _kinds(plans: Plans) -> Floats:
     """Mark the value that each plan has of each of the kinds, (n, values)."""
-    ranges = {name: np.arange(number) for name, number in KINDS.items()}
+    ranges = {name: np.arange(number) for name, number in UNORDERED_KNOBS.items()}
     marks = [getattr(plans, name)[:, None] == values for name, values in ranges.items()]
     return np.concatenate(marks, axis=1).astype(np.float64)

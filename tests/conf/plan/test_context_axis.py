@@ -7,7 +7,7 @@ import pytest
 from conf.errors import InfeasiblePlan
 from conf.plan.setup import Setup
 from sweeps.planner.plans.space import context_parallel_sizes
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.composed import composed, load, setup_of
 
 
@@ -53,10 +53,13 @@ def test_a_way_of_keys_and_values_needs_ranks_among_which_they_go() -> None:
 def test_a_training_that_drops_values_has_no_context_ranks_in_a_plan_or_a_search() -> None:
     dropping = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "training.dropout=0.1"]
     ranks = ["parallel.world_size=16", "batch.global_batch_size=64", "parallel.context_parallel_size=2"]
-    for refusing in (lambda: load([*dropping, *ranks]).experiment(), lambda: request(composed([*dropping, *ranks]))):
+    for refusing in (
+        lambda: load([*dropping, *ranks]).experiment(),
+        lambda: search_request(composed([*dropping, *ranks])),
+    ):
         with pytest.raises(
             InfeasiblePlan, match=r"training\.dropout = 0\.1: .*Set training\.dropout=0, or parallel\.cont"
         ):
             refusing()
-    (space,) = request(composed([*dropping, *ranks[:2]])).spaces
+    (space,) = search_request(composed([*dropping, *ranks[:2]])).spaces
     assert context_parallel_sizes(space, 1) == [1]

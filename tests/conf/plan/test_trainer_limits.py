@@ -11,9 +11,9 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_limits import LAYER_SPLIT, Beside, limits_of, require_runnable, runs
 from conf.types.trainer_spec import CostsOf
-from sweeps.planner.choosing.choice import choose
+from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.composed import composed, load, setup_of
 
 OWN_REFUSALS: dict[str, int | bool | str] = {
@@ -89,7 +89,7 @@ def is_composed(trainer: str, *overrides: str) -> bool:
 def is_searched(trainer: str, *overrides: str) -> bool:
     asked = composed([*LLAMA, "batch.global_batch_size=64", f"trainer={trainer}", *overrides])
     try:
-        return bool(choose(request(asked).spaces, "time", Training(), top=1).best)
+        return bool(choose_plans(search_request(asked).spaces, "time", Training(), top=1).best)
     except ConfigError:
         return False
 

@@ -10,7 +10,7 @@ import pytest
 from conf.compose.settings import LauncherSpec
 from conf.errors import UsageError
 from conf.types.cluster_spec import ClusterSpec
-from launcher.allocation_sweep import request, submit_allocation
+from launcher.allocation_sweep import allocation_request, submit_allocation
 from launcher.control.orders import SweepOrders
 from launcher.controller import resume_controller
 from launcher.sweep import hand_over, slurm_rules, submit
@@ -42,7 +42,7 @@ def test_an_allocation_asks_for_all_memory_and_not_by_the_core_too(record_of: Re
     sweep = Sweep(SweepFolder("/shared/runs"), record_of([{"training.seed": 1}]))
     settings = slurm_of("slurm.extra_sbatch={mem-per-cpu: 2G, mem_per_gpu: 2G}")
     launcher = LauncherSpec(kind="allocation", num_nodes=1, time_limit_minutes=60)
-    text = request(sweep, settings, launcher, load([]).cluster).sbatch
+    text = allocation_request(sweep, settings, launcher, load([]).cluster).sbatch
     assert [line for line in text.splitlines() if line.startswith("#SBATCH --mem")] == ["#SBATCH --mem=0"]
 
 

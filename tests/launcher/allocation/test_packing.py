@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.allocation.packing import Room, StepPlacement, WaitingTrial, choose
+from launcher.allocation.packing import Room, StepPlacement, WaitingTrial, choose_steps
 from sweeps.folder.submission import JobShape
 
 FOREVER = 1e9
@@ -23,7 +23,7 @@ def room(num_nodes: int, devices: int = 8) -> Room:
 def started(
     room: Room, *candidates: WaitingTrial, remaining_seconds: dict[str, float] | None = None
 ) -> dict[str, StepPlacement]:
-    chosen = choose(candidates, room, remaining_seconds or {})
+    chosen = choose_steps(candidates, room, remaining_seconds or {})
     return {each.trial_id: placement for each, placement in chosen}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.types.sites import SlurmComponent
-from launcher.allocation_sweep import request
+from launcher.allocation_sweep import allocation_request
 from launcher.slurm.silent_jobs import first_ranks
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
@@ -89,7 +89,7 @@ def test_an_allocation_has_nodes_of_one_type_and_takes_no_mixed_trial(
 ) -> None:
     settings = load(["launcher=allocation", "cluster=selene"])
     with pytest.raises(ConfigError, match=r"launcher\.kind = 'allocation': has nodes of one type"):
-        request(Sweep(FOLDER, mixed_record), slurm_of(), settings.launcher, settings.cluster)
+        allocation_request(Sweep(FOLDER, mixed_record), slurm_of(), settings.launcher, settings.cluster)
 
 
 def test_the_ranks_on_a_node_are_counted_from_its_component() -> None:

@@ -7,9 +7,9 @@ import pytest
 from conf.errors import ConfigError
 from conf.overrides import value_text
 from conf.plan.knobs import KNOBS, KnobValue
-from sweeps.planner.choosing.choice import choose
+from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.composed import composed
 
 LLAMA = [
@@ -60,8 +60,8 @@ def test_a_pinned_knob_is_in_every_plan_or_refused_by_its_key(trainer: str, knob
 def found_values(overrides: list[str], trainer: str, knob: str) -> set[KnobValue] | str:
     """The values of a knob in the best plans, or why there are none."""
     try:
-        spaces = request(composed(overrides), implementation=trainer).spaces
-        choice = choose(spaces, "time", Training(), top=20)
+        spaces = search_request(composed(overrides), implementation=trainer).spaces
+        choice = choose_plans(spaces, "time", Training(), top=20)
     except ConfigError as refused:
         return str(refused)
     return {candidate.strategy.knob_value(knob) for candidate in (*choice.best, *choice.families)}
@@ -73,7 +73,7 @@ def test_every_knob_that_a_user_can_state_is_tried_here() -> None:
 
 def test_narrow_products_and_the_width_of_gradients_are_priced_or_refused() -> None:
     recipe = [*LLAMA, "precision.matmul_recipe=fp8-delayed"]
-    (space,) = request(composed(recipe), implementation="megatron-core").spaces
+    (space,) = search_request(composed(recipe), implementation="megatron-core").spaces
     assert space.setting.matmul_recipe == "fp8-delayed"
     with pytest.raises(ConfigError, match=r"precision\.matmul_recipe = 'fp8-delayed': is not run by trisweep"):
-        request(composed(recipe))
+        search_request(composed(recipe))

@@ -10,7 +10,7 @@ from conf.errors import ConfigError, InfeasiblePlan
 from conf.plan.experiment import Experiment, ExperimentParts
 from sweeps.planner.plans.strategy import Strategy
 from sweeps.planner.points import PROBES, _best, _probes, planned_points
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from sweeps.points.plan import plan_sweep
 from sweeps.trial import SweepRecord, Trial
 from tests.composed import composed, load
@@ -30,7 +30,7 @@ def chosen(trials: tuple[Trial, ...]) -> list[Trial]:
 
 @pytest.mark.slow
 def test_the_best_plans_are_taken_best_first_and_all_of_them_can_be_trained(planned: SweepRecord) -> None:
-    asked = request(composed(ON_FRONTIER))
+    asked = search_request(composed(ON_FRONTIER))
     settings = asked.settings
     points = planned_points(asked.spaces[0], settings, settings.search)
     best = points[: settings.search.top_k]
@@ -139,7 +139,7 @@ def test_listed_layers_that_are_uneven_are_those_of_every_plan_that_is_taken() -
 @pytest.mark.slow
 def test_plans_of_one_replica_are_taken_once_whatever_the_zero_stage() -> None:
     sizes = ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=4"]
-    asked = request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes]), devices="8")
+    asked = search_request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *sizes]), devices="8")
     plan = asked.settings.search.model_copy(update={"top_k": 6})
     points = planned_points(asked.spaces[0], asked.settings, plan)
     assert len(points) >= 6
@@ -154,7 +154,7 @@ THREE = load(["search=planner", "search.top_k=3", "search.num_probes=0"]).search
 def test_ranks_that_share_a_sequence_keep_the_zero_stage_that_lets_them_fit() -> None:
     overrides = ["model=llama-3.1-8b", "model.seq_length=32768", "cluster=dgx-h100", "precision=bf16"]
     pins = ["batch.global_batch_size=1", "parallel.context_parallel_size=8"]
-    asked = request(composed([*overrides, *pins]), devices="8")
+    asked = search_request(composed([*overrides, *pins]), devices="8")
     best = planned_points(asked.spaces[0], asked.settings, THREE)[0].strategy
     assert (best.data_parallel_size, best.num_replicas) == (1, 8)
     assert estimate(best.experiment(asked.settings)).fits
@@ -162,14 +162,14 @@ def test_ranks_that_share_a_sequence_keep_the_zero_stage_that_lets_them_fit() ->
 
 def test_a_pinned_gpipe_is_what_is_planned() -> None:
     pins = ["parallel.schedule=gpipe", "parallel.pipeline_parallel_size=2", "batch.global_batch_size=8"]
-    asked = request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *pins]), devices="4")
+    asked = search_request(composed(["model=gpt-175b-proxy", "cluster=local", "precision=fp32", *pins]), devices="4")
     points = planned_points(asked.spaces[0], asked.settings, THREE)
     assert {point.strategy.parallel.schedule for point in points} == {"gpipe"}
 
 
 def test_several_stages_are_probed_though_they_cannot_have_the_zero_stage_of_the_best() -> None:
     overrides = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=8"]
-    asked = request(composed([*overrides, "parallel.tensor_parallel_size=1"]), devices="8")
+    asked = search_request(composed([*overrides, "parallel.tensor_parallel_size=1"]), devices="8")
     space, parts = asked.spaces[0], asked.settings
     fully = replace(space, pinned={**space.pinned, "zero_stage": 3, "pipeline_parallel_size": 1})
     probes = _probes(space, _best(fully, parts, 1), parts)

@@ -7,14 +7,14 @@ import pytest
 from conf.errors import ConfigError
 from conf.plan.knobs import RECOMPUTES
 from sweeps.planner.plans.space import recomputations
-from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, request
+from sweeps.planner.request import configured_strategy, device_counts, mixed_request, offers, search_request
 from tests.composed import composed, load, load_cluster
 
 GPT_3 = ["model=gpt-175b", "cluster=selene", "precision=bf16", "batch.global_batch_size=1536"]
 
 
 def test_without_a_sweep_the_whole_cluster_is_searched() -> None:
-    (space,) = request(composed(GPT_3)).spaces
+    (space,) = search_request(composed(GPT_3)).spaces
     assert space.world_size == 3072
     assert space.global_batch_size == 1536
     assert space.setting.dtype == "bf16"
@@ -23,36 +23,36 @@ def test_without_a_sweep_the_whole_cluster_is_searched() -> None:
 
 def test_gradients_are_priced_in_the_width_that_the_configuration_gives() -> None:
     """Whichever cluster, as `estimate` prices a plan of this configuration."""
-    spaces = request(
+    spaces = search_request(
         composed([*GPT_3, "precision.gradient_dtype=bf16"]), devices="512", clusters=["selene", "dgx-h100"]
     ).spaces
     assert [space.setting.gradient_bytes for space in spaces] == [2, 2]
-    assert request(composed(GPT_3)).spaces[0].setting.gradient_bytes == 4
+    assert search_request(composed(GPT_3)).spaces[0].setting.gradient_bytes == 4
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1])
 def test_masks_are_priced_where_the_training_drops_values(probability: float) -> None:
-    (space,) = request(composed([*GPT_3, f"training.dropout={probability}"])).spaces
+    (space,) = search_request(composed([*GPT_3, f"training.dropout={probability}"])).spaces
     assert space.setting.implementation.dropout == (probability > 0)
 
 
 def test_a_sweep_is_searched_on_as_many_devices_as_its_largest_point_uses() -> None:
-    assert [space.world_size for space in request(composed(["sweep=175b"])).spaces] == [1024]
-    assert [space.world_size for space in request(composed(["sweep=smoke"])).spaces] == [8]
+    assert [space.world_size for space in search_request(composed(["sweep=175b"])).spaces] == [1024]
+    assert [space.world_size for space in search_request(composed(["sweep=smoke"])).spaces] == [8]
 
 
 def test_an_override_of_the_number_of_devices_is_kept() -> None:
-    assert [space.world_size for space in request(composed([*GPT_3, "parallel.world_size=512"])).spaces] == [512]
+    assert [space.world_size for space in search_request(composed([*GPT_3, "parallel.world_size=512"])).spaces] == [512]
 
 
 def test_every_cluster_and_number_of_devices_is_a_space() -> None:
-    spaces = request(composed(GPT_3), devices="256,512", clusters=["selene", "dgx-h100"]).spaces
+    spaces = search_request(composed(GPT_3), devices="256,512", clusters=["selene", "dgx-h100"]).spaces
     found = [(space.setting.cluster.name, space.world_size) for space in spaces]
     assert found == [("selene", 256), ("selene", 512), ("dgx-h100", 256), ("dgx-h100", 512)]
 
 
 def test_what_a_cluster_lacks_is_left_out_where_there_are_others_and_it_keeps_the_rest() -> None:
-    asked = request(composed(GPT_3), devices="512,2048,2056", clusters=["frontier", "dgx1-v100", "selene"])
+    asked = search_request(composed(GPT_3), devices="512,2048,2056", clusters=["frontier", "dgx1-v100", "selene"])
     found = [(space.setting.cluster.name, space.world_size) for space in asked.spaces]
     assert found == [("frontier", 512), ("selene", 512), ("selene", 2048), ("selene", 2056)]
     left_out = [(one.cluster, one.reason.key, one.reason.value) for one in asked.left_out]
@@ -79,7 +79,7 @@ def test_nothing_is_left_out_of_one_cluster_nor_where_none_is_left(
     clusters: list[str], devices: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        request(composed(GPT_3), devices=devices, clusters=clusters)
+        search_request(composed(GPT_3), devices=devices, clusters=clusters)
 
 
 @pytest.mark.parametrize(
@@ -108,26 +108,26 @@ def test_numbers_that_a_job_cannot_have_are_refused(text: str) -> None:
 
 def test_overrides_of_knobs_pin_them_and_groups_do_not() -> None:
     overrides = ["parallel.tensor_parallel_size=8", "batch.micro_batch_size=2", "parallel=frontier-175b"]
-    (space,) = request(composed([*GPT_3, *overrides])).spaces
+    (space,) = search_request(composed([*GPT_3, *overrides])).spaces
     assert dict(space.pinned) == {"tensor_parallel_size": 8, "micro_batch_size": 2}
 
 
 def test_a_pinned_schedule_or_number_of_chunks_brings_the_other_along() -> None:
-    (space,) = request(composed([*GPT_3, "parallel.schedule=interleaved"])).spaces
+    (space,) = search_request(composed([*GPT_3, "parallel.schedule=interleaved"])).spaces
     assert dict(space.pinned) == {"schedule": "interleaved"}
-    (space,) = request(composed([*GPT_3, "parallel.virtual_pipeline_size=4"])).spaces
+    (space,) = search_request(composed([*GPT_3, "parallel.virtual_pipeline_size=4"])).spaces
     assert dict(space.pinned) == {"virtual_pipeline_size": 4}
     with pytest.raises(ConfigError, match=r"virtual_pipeline_size = 4: does not go with"):
-        request(composed([*GPT_3, "parallel.virtual_pipeline_size=4", "parallel.schedule=1f1b"]))
+        search_request(composed([*GPT_3, "parallel.virtual_pipeline_size=4", "parallel.schedule=1f1b"]))
 
 
 def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
-    (space,) = request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,20]"])).spaces
+    (space,) = search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,20]"])).spaces
     assert space.pinned["layers_per_stage"] == (20, 28, 28, 20)
     with pytest.raises(ConfigError, match="adds up to 95 layers"):
-        request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"]))
+        search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,28,28,19]"]))
     with pytest.raises(ConfigError, match="is not even between its first and its last stage"):
-        request(composed([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"]))
+        search_request(composed([*GPT_3, "parallel.layers_per_stage=[20,29,27,20]"]))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_listed_layers_are_pinned_where_a_search_can_hold_them() -> None:
 )
 def test_what_is_unknown_is_named(overrides: list[str], options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        request(composed([*GPT_3, *overrides]), **options)  # type: ignore[arg-type]
+        search_request(composed([*GPT_3, *overrides]), **options)  # type: ignore[arg-type]
 
 
 def test_offers_of_a_mixed_job_are_read() -> None:
@@ -166,7 +166,7 @@ def test_the_configured_plan_is_a_strategy() -> None:
 
 def test_a_search_among_clusters_leaves_out_those_without_a_peak_for_the_recipe() -> None:
     asked = composed(["model=gpt-22b", "precision=fp8", "batch.global_batch_size=64"])
-    found = request(asked, devices="64", clusters=["selene", "gb200-nvl72"], implementation="megatron-core")
+    found = search_request(asked, devices="64", clusters=["selene", "gb200-nvl72"], implementation="megatron-core")
     assert [space.setting.cluster.name for space in found.spaces] == ["gb200-nvl72"]
     assert "has no peak for fp8" in str(found.left_out[0].reason)
 
@@ -177,10 +177,10 @@ def test_compiled_layers_are_searched_without_pointwise_recomputation() -> None:
     overrides += ["batch.global_batch_size=8", "training.compile_layers=true"]
 
     def searched(trainer: str) -> set[str]:
-        (space,) = request(composed(overrides), implementation=trainer).spaces
+        (space,) = search_request(composed(overrides), implementation=trainer).spaces
         return {RECOMPUTES[index] for index, _ in recomputations(space)}
 
     assert searched("trisweep") == {"none", "selective", "full"}
     assert searched("megatron-core") == set(RECOMPUTES)
     with pytest.raises(ConfigError, match=r"training\.compile_layers = True: traces away what .* = pointwise notes"):
-        request(composed([*overrides, "parallel.recompute=pointwise"]))
+        search_request(composed([*overrides, "parallel.recompute=pointwise"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.planner.request import request, usual_overrides
+from sweeps.planner.request import search_request, usual_overrides
 from tests.composed import composed
 
 ON_GPUS = ("model=gpt-175b", "cluster=selene")
@@ -39,7 +39,7 @@ def test_several_clusters_take_a_precision_that_all_of_them_compute_in() -> None
 def test_a_search_takes_the_costs_of_the_configured_trainer() -> None:
     usual = ("precision=bf16", "batch.global_batch_size=1536")
     asked = composed([*ON_GPUS, *usual, "trainer=megatron-lm"])
-    (space,) = request(asked).spaces
+    (space,) = search_request(asked).spaces
     assert space.setting.implementation.name == "megatron-core"
-    (space,) = request(asked, implementation="trisweep").spaces
+    (space,) = search_request(asked, implementation="trisweep").spaces
     assert space.setting.implementation.name == "trisweep"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.planner.choosing.choice import choose
+from sweeps.planner.choosing.choice import choose_plans
 from sweeps.planner.choosing.objectives import Training
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.cli.commands.plan.conftest import GPT_22B, Plan
 from tests.composed import composed
 
@@ -102,8 +102,8 @@ def test_a_plan_is_priced_at_the_costs_of_the_trainer_that_will_run_it(plan: Pla
     assert predicted is not None
     asked = composed([*GPT_22B, *pinned, "trainer=megatron-lm"])
     for implementation, is_same in (("megatron-core", True), ("trisweep", False)):
-        spaces = request(asked, implementation=implementation).spaces
-        seconds = choose(spaces, "time", Training(), top=1).best[0].step_seconds
+        spaces = search_request(asked, implementation=implementation).spaces
+        seconds = choose_plans(spaces, "time", Training(), top=1).best[0].step_seconds
         assert (f"{seconds:.3g}" == predicted[1]) is is_same
 
 

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from conf.errors import ConfigError, InfeasiblePlan
-from sweeps.planner import Candidate, Space, Training, choose, pareto_front
+from sweeps.planner import Candidate, Space, Training, choose_plans, pareto_front
 from sweeps.planner.choosing.choice import Choice, dollars_per_step
 from sweeps.planner.choosing.objectives import PlanObjective, objective_value, steps_for, total_dollars, total_hours
 from tests.composed import load, load_cluster
@@ -38,7 +38,7 @@ def offers() -> list[Space]:
 @pytest.fixture(scope="module")
 def chosen(offers: list[Space]) -> Chosen:
     """The choice among all offers, without limits, made once for each objective."""
-    return cache(lambda objective: choose(offers, objective, Training(), top=5))
+    return cache(lambda objective: choose_plans(offers, objective, Training(), top=5))
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_the_best_by_an_objective_is_the_best_of_all_offers(
 ) -> None:
     choice = chosen(objective)
     values = [objective_value(objective, one.space, one.step_seconds) for one in choice.best]
-    alone = [choose([space], objective, Training(), top=1) for space in offers]
+    alone = [choose_plans([space], objective, Training(), top=1) for space in offers]
     assert values == sorted(values)
     assert values[0] == min(objective_value(objective, one.best[0].space, one.best[0].step_seconds) for one in alone)
     assert len(choice.best_of_each) == len(offers)
@@ -110,7 +110,7 @@ def test_a_budget_and_a_deadline_leave_what_keeps_both(offers: list[Space], chos
     assert budget is not None
     assert deadline is not None
     limited = Training(NUM_STEPS, budget_dollars=budget * 1.0001, deadline_hours=deadline * 1.0001)
-    choice = choose(offers, "time", limited, top=10)
+    choice = choose_plans(offers, "time", limited, top=10)
     assert choice.best[0].step_seconds == middle.step_seconds
     assert 0 < choice.num_feasible < choice.num_fitting
     for one in choice.best:
@@ -124,14 +124,14 @@ def test_a_budget_that_nothing_meets_says_what_the_cheapest_costs(offers: list[S
     cheapest = chosen("cost").best[0]
     dollars = total_dollars(free, cheapest.space, cheapest.step_seconds)
     with pytest.raises(InfeasiblePlan, match=r"the cheapest costs \$" + f"{dollars:,.2f}"):
-        choose(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
+        choose_plans(offers, "time", Training(NUM_STEPS, budget_dollars=1), top=1)
 
 
 @pytest.mark.slow
 def test_a_deadline_that_nothing_meets_says_what_the_fastest_takes(offers: list[Space], chosen: Chosen) -> None:
     hours = total_hours(Training(NUM_STEPS), chosen("time").best[0].step_seconds)
     with pytest.raises(InfeasiblePlan, match=f"the fastest takes {hours:,.1f} hours"):
-        choose(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
+        choose_plans(offers, "time", Training(NUM_STEPS, deadline_hours=0.01), top=1)
 
 
 @pytest.mark.slow
@@ -141,37 +141,37 @@ def test_limits_that_only_different_plans_meet_say_both(offers: list[Space], cho
     budget = (total_dollars(free, front[-1].space, front[-1].step_seconds) or 0) * 1.0001
     deadline = (total_hours(free, front[0].step_seconds) or 0) * 1.0001
     with pytest.raises(InfeasiblePlan, match="that also meets the deadline"):
-        choose(offers, "time", Training(NUM_STEPS, budget, deadline), top=1)
+        choose_plans(offers, "time", Training(NUM_STEPS, budget, deadline), top=1)
 
 
 def test_a_limit_needs_the_length_of_the_training(offers: list[Space]) -> None:
     with pytest.raises(ConfigError, match="nothing says how long that is"):
-        choose(offers, "time", Training(budget_dollars=1e9), top=1)
+        choose_plans(offers, "time", Training(budget_dollars=1e9), top=1)
 
 
 @pytest.mark.parametrize("objective", ["cost", "time"])
 def test_money_asked_of_a_cluster_without_prices_names_the_key(objective: PlanObjective) -> None:
     training = Training() if objective == "cost" else Training(NUM_STEPS, budget_dollars=1e9)
     with pytest.raises(ConfigError, match=r"cluster\.device\.price_per_hour = None"):
-        choose([offer("frontier", 64)], objective, training, top=1)
+        choose_plans([offer("frontier", 64)], objective, training, top=1)
 
 
 def test_what_fits_nowhere_says_how_much_the_smallest_plan_needs() -> None:
     with pytest.raises(InfeasiblePlan, match=r"the one that needs least takes \d+\.\d GiB"):
-        choose([offer("selene", 1)], "time", Training(), top=1)
+        choose_plans([offer("selene", 1)], "time", Training(), top=1)
 
 
 def test_pinned_knobs_that_no_plan_has_are_named() -> None:
     with pytest.raises(InfeasiblePlan, match=r"^parallel\.tensor_parallel_size = 7: leaves no legal plan"):
-        choose([offer("selene", 16, tensor_parallel_size=7)], "time", Training(), top=1)
+        choose_plans([offer("selene", 16, tensor_parallel_size=7)], "time", Training(), top=1)
     several = offer("selene", 16, tensor_parallel_size=7, micro_batch_size=2)
     with pytest.raises(InfeasiblePlan, match=r"with parallel\.tensor_parallel_size=7, batch\.micro_batch_size=2"):
-        choose([several], "time", Training(), top=1)
+        choose_plans([several], "time", Training(), top=1)
 
 
 def test_who_has_pinned_nothing_is_told_of_the_trainer_and_not_of_knobs() -> None:
     with pytest.raises(InfeasiblePlan, match=r"has no legal plan that trisweep runs .* another trainer with --impl"):
-        choose([offer("selene", 100_003)], "time", Training(), top=1)
+        choose_plans([offer("selene", 100_003)], "time", Training(), top=1)
 
 
 def test_tokens_become_whole_steps() -> None:

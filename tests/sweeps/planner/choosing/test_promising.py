@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.planner.choosing.choice import Choice, best_of, choose
+from sweeps.planner.choosing.choice import Choice, best_of, choose_plans
 from sweeps.planner.choosing.objectives import PlanObjective, Training
 from sweeps.planner.plans.blocks import blocks, blocks_of, families
 from sweeps.planner.plans.bounds import Bounds
 from sweeps.planner.plans.search import REACH, search_space
 from sweeps.planner.plans.shard_work import price_all_shards
 from sweeps.planner.plans.space import Family, Space
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case
 from train_core.costs.price import peak_bytes, price_step
@@ -34,12 +34,12 @@ def test_no_plan_undercuts_its_bounds_of_time_and_memory(case: Case) -> None:
 
 
 def test_a_first_layer_without_experts_is_faster_than_the_others_and_bounds_take_that_off() -> None:
-    (space,) = request(composed([*MIXTURE, *PINNED]), devices="32", implementation="megatron-core").spaces
+    (space,) = search_request(composed([*MIXTURE, *PINNED]), devices="32", implementation="megatron-core").spaces
     require_bounds(space)
 
 
 def test_a_search_leaves_out_times_of_a_mixture_that_change_nothing() -> None:
-    (space,) = request(composed([*MIXTURE, *PINNED]), devices="64", implementation="megatron-core").spaces
+    (space,) = search_request(composed([*MIXTURE, *PINNED]), devices="64", implementation="megatron-core").spaces
     table, num_fitting = price_all_shards([space]), 0
     every: list[Floats] = []
     families_seconds: dict[Family, float] = {}
@@ -98,11 +98,11 @@ def test_the_best_of_many_numbers_of_devices_are_those_of_pricing_all(
     name: str, objective: PlanObjective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides, trainer = ASKED[name]
-    spaces = request(composed([*GPT_22B, *overrides]), devices="8-24", implementation=trainer).spaces
+    spaces = search_request(composed([*GPT_22B, *overrides]), devices="8-24", implementation=trainer).spaces
     monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", 0)
-    promising = choose(spaces, objective, Training(), 5)
+    promising = choose_plans(spaces, objective, Training(), 5)
     monkeypatch.setattr("sweeps.planner.choosing.choice.MOST_SEARCHED_WHOLE", len(spaces))
-    whole = choose(spaces, objective, Training(), 5)
+    whole = choose_plans(spaces, objective, Training(), 5)
     assert shown(promising) == shown(whole)
     assert promising.num_left_out > 0 == whole.num_left_out
     assert promising.num_strategies < whole.num_strategies
@@ -115,7 +115,7 @@ def shown(choice: Choice) -> list[tuple[float, int, float]]:
 
 @pytest.mark.slow
 def test_the_best_of_every_number_of_devices_is_that_of_searching_it_whole() -> None:
-    spaces: tuple[Space, ...] = request(composed(GPT_22B), devices="8-16").spaces
+    spaces: tuple[Space, ...] = search_request(composed(GPT_22B), devices="8-16").spaces
     for space, candidate in zip(spaces, best_of(spaces), strict=True):
         found = search_space(space, 1).step_seconds.tolist()
         assert found == ([] if candidate is None else [candidate.step_seconds])

@@ -21,7 +21,7 @@ from sweeps.planner.plans.runnable import chunk_numbers
 from sweeps.planner.plans.search import Found, search_space
 from sweeps.planner.plans.space import FEWEST_TOKENS_PER_RANK, RECOMPUTE_EVERY, SEARCHED_SCHEDULES, Space
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers, strategies_of
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
 from train_core.costs.counts.computable import largest_micro_batch_size
@@ -256,7 +256,7 @@ def test_a_plan_that_fits_with_bf16_gradients_alone_is_found_with_them_alone() -
     }
 
     def found(overrides: list[str]) -> Found:
-        (space,) = request(composed(overrides), devices="4").spaces
+        (space,) = search_request(composed(overrides), devices="4").spaces
         return search_space(space, 1)
 
     narrow, wide = (found(overrides) for overrides in widths.values())

@@ -24,7 +24,7 @@ from sweeps.planner.plans.space import (
 )
 from sweeps.planner.plans.space import recomputations as recomputations_of
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from tests.composed import composed
 from tests.sweeps.planner.conftest import Case, drawn
 
@@ -221,7 +221,7 @@ def test_experts_are_spread_over_every_number_of_ranks_that_an_experiment_accept
     """Over tensor ranks too, where each rank holds whole experts."""
     overrides = ["model=mixtral-8x7b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=16"]
     overrides.append(f"parallel.expert_tensor_parallel_size={split}")
-    wanted = request(composed(overrides), devices="16", implementation=trainer)
+    wanted = search_request(composed(overrides), devices="16", implementation=trainer)
     (space,) = wanted.spaces
     offered = defaultdict[Sizes, set[int]](set)
     for block in blocks(space):
@@ -272,6 +272,6 @@ def test_a_search_offloads_only_a_state_that_is_a_tenth_of_the_memory_or_where_i
     """The 12 bytes of each of 70 billion parameters: 52 GB on each of 16 devices, 0.8 GB on each of 1,024."""
     job = ["model=llama-3.1-70b", "cluster=dgx-h100", "precision=bf16", "batch.global_batch_size=1024"]
     asked = composed([*job, f"parallel.world_size={devices}", *pins])
-    (space,) = request(asked, implementation="megatron-core").spaces
+    (space,) = search_request(asked, implementation="megatron-core").spaces
     sizes = Sizes(tensor=8, context=1, pipeline=2, data=devices // 16)
     assert {placing.offload_optimizer for placing in placings(space, sizes)} == offloads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conf.plan.knobs import KNOB
-from sweeps.planner.request import request
+from sweeps.planner.request import search_request
 from sweeps.search.layouts.candidates import PlansOfSpaces
 from tests.composed import composed
 
@@ -18,7 +18,7 @@ MEGATRON = [
 @pytest.mark.parametrize("placed", [{}, {"pipeline_before_data": True}, {"zero_group_size": 2}], ids=str)
 def test_ranks_and_states_stay_where_they_are_configured(placed: dict[str, bool | int]) -> None:
     pins = [f"{KNOB[name].key}={str(value).lower()}" for name, value in placed.items()]
-    wanted = request(composed([*MEGATRON, *pins]))
+    wanted = search_request(composed([*MEGATRON, *pins]))
     plans = PlansOfSpaces(wanted.spaces, wanted.settings)
     rows = range(0, sum(len(kind) for _, kind in plans.by_kind), 97)
     experiments = {row: found for row in rows if (found := plans.experiment(row)) is not None}
