@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrate.refit_cluster import FinishedTrial
-from conf.compose.load import Composition
+from calibrate.refit_cluster import FinishedTrial, finished_trials
+from conf.compose.load import Composition, load_cluster
 from conf.errors import ConfigError, TrisweepError, UsageError
+from conf.types.cluster_spec import ClusterSpec
 from conf.units import count_of
 from launcher.where import existing_folder
 from results.score import comparison
@@ -19,19 +20,56 @@ from sweeps.trial import SweepFolder
 
 
 @dataclass(frozen=True)
-class MeasuredSweep:
-    """A sweep and where it was measured.
+class Evidence:
+    """The measurements that constants are fitted to.
 
     Attributes:
-        cluster: the one on which its trials ran, which for a proxy is not the sweep's own.
+        kind: what each measurement is: trials or rows.
+        origin: where they are from, such as `sweep 175b`.
+        machines: where and with which versions they were measured, for the line at the top of the file.
     """
 
-    sweep: Sweep
-    cluster: str
+    cluster: ClusterSpec
+    trials: Sequence[FinishedTrial]
+    kind: str
+    origin: str
+    machines: str
+    notes: Sequence[str] = ()
+
+    @property
+    def of_kind(self) -> str:
+        """The number of measurements and their kind: `5 rows`, `1 trial`."""
+        number = sum(trial.counts for trial in self.trials)
+        return f"{number} {self.kind if number != 1 else self.kind.removesuffix('s')}"
+
+    @property
+    def in_words(self) -> str:
+        """The number of measurements, and where they are from."""
+        return f"{self.of_kind} of {self.origin}"
 
 
-def measured_sweep(composition: Composition) -> MeasuredSweep:
-    """The sweep whose trials ran on the chosen cluster, else the one that was planned last.
+def trials_of_sweep(composition: Composition) -> Evidence:
+    """The finished trials of a sweep.
+
+    Raises:
+        UsageError: there is no such sweep, or no trial of it has ended.
+    """
+    sweep, name = _measured_sweep(composition)
+    cluster = load_cluster(name)
+    trials = finished_trials(sweep, cluster)
+    origin = f"sweep {composition.overrides.stated_value('sweep')}"
+    return Evidence(cluster, trials, "trials", origin, _machines(trials))
+
+
+def _machines(trials: Sequence[FinishedTrial]) -> str:
+    counted = [trial.environment for trial in trials if trial.counts and trial.environment]
+    hosts = sorted({it.hostname for it in counted})
+    versions = sorted({f"torch {it.torch_version}, Python {it.python_version}, {it.backend}" for it in counted})
+    return f"measured on {', '.join(hosts)} with {'; '.join(versions)}"
+
+
+def _measured_sweep(composition: Composition) -> tuple[Sweep, str]:
+    """The sweep whose trials ran on the chosen cluster, else the one that was planned last, and that cluster.
 
     Raises:
         UsageError: there is none, or the only one cannot be read.
@@ -42,50 +80,33 @@ def measured_sweep(composition: Composition) -> MeasuredSweep:
     assert settings.sweep is not None
     root, name = Path(settings.output_dir).absolute(), settings.sweep.name
     # Folders are named for people: of a proxy only the record says on which cluster it ran.
-    sweeps: list[MeasuredSweep] = []
+    sweeps: list[tuple[Sweep, str]] = []
     unreadable: list[TrisweepError] = []
     for folder in SweepFolder.started_in(root, f"{name}-*"):
         try:
             sweeps.append(_measured_sweep_in(folder))
         except TrisweepError as error:  # of a folder that may be another sweep's
             unreadable.append(error)
-    on_it = [each for each in sweeps if (each.sweep.record.name, each.cluster) == (name, chosen)]
+    on_it = [(sweep, cluster) for sweep, cluster in sweeps if (sweep.record.name, cluster) == (name, chosen)]
     if not on_it:
         if unreadable:
             raise unreadable[0]
         problem = f"No sweep {name} with trials on cluster {chosen} has been started in {root}"
         raise UsageError(problem, f"Start it with `trisweep sweep {name} cluster={chosen}`.")
-    return max(on_it, key=_preference)
+    return max(on_it, key=lambda each: (each[0].folder.is_own_of(each[0].record), each[0].folder.time_of_plan()))
 
 
-def _preference(measured: MeasuredSweep) -> tuple[bool, float]:
-    folder = measured.sweep.folder
-    return folder.is_own_of(measured.sweep.record), folder.time_of_plan()
-
-
-def _measured_sweep_in(folder: SweepFolder) -> MeasuredSweep:
+def _measured_sweep_in(folder: SweepFolder) -> tuple[Sweep, str]:
+    """The sweep, and the cluster on which its trials ran, which for a proxy is not the sweep's own."""
     sweep = Sweep.stored_in(folder)
     experiment = next((trial.experiment for trial in sweep.record.trials if trial.experiment), None)
     if experiment is None:
         raise UsageError(f"{folder.path} has no trial that can exist", "Start another sweep.")
-    return MeasuredSweep(sweep, experiment.cluster.name)
+    return sweep, experiment.cluster.name
 
 
-@dataclass(frozen=True)
-class MeasuredTable:
-    """The rows of one cluster.
-
-    Attributes:
-        notes: what was left out or not read, and why.
-    """
-
-    cluster: str
-    trials: tuple[FinishedTrial, ...]
-    notes: tuple[str, ...]
-
-
-def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
-    """The rows that hold a measured step.
+def rows_of_table(path: Path, cluster: str | None) -> Evidence:
+    """The rows of a table of configurations that hold a measured step.
 
     Args:
         cluster: the one whose rows are taken; None takes the only one that the table names.
@@ -108,7 +129,8 @@ def measured_table(path: Path, cluster: str | None) -> MeasuredTable:
     if not trials:
         problem = f"No row of {path} is of cluster {chosen}; its rows are of {', '.join(clusters)}"
         raise UsageError(problem, "Name the cluster in a column `cluster`, or choose one of those.")
-    return MeasuredTable(chosen, trials, _notes(len(usable) - len(trials), refused, unread))
+    notes = _notes(len(usable) - len(trials), refused, unread)
+    return Evidence(load_cluster(chosen), trials, "rows", path.name, "measured where the table says", notes)
 
 
 def _trials(rows: Sequence[PricedRow]) -> tuple[list[tuple[str, FinishedTrial]], list[str]]:

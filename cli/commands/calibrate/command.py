@@ -55,13 +55,15 @@ def calibrate(
 
         content = propose_runs(composition_of(propose, overrides))
     elif from_results is not None:
-        from cli.commands.calibrate.refine import refine_on_sweep
+        from calibrate.measured_runs import trials_of_sweep
+        from cli.commands.calibrate.refine import refine
 
-        content = refine_on_sweep(composition_of(from_results, overrides), output, dry_run=dry_run)
+        content = refine(trials_of_sweep(composition_of(from_results, overrides)), output, dry_run=dry_run)
     elif from_csv is not None:
-        from cli.commands.calibrate.refine import refine_on_table
+        from calibrate.measured_runs import rows_of_table
+        from cli.commands.calibrate.refine import refine
 
-        content = refine_on_table(from_csv, _chosen_cluster(overrides), output, dry_run=dry_run)
+        content = refine(rows_of_table(from_csv, _chosen_cluster(overrides)), output, dry_run=dry_run)
     else:
         from cli.commands.calibrate.measure import measure_and_write
 

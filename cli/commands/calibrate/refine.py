@@ -8,8 +8,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -17,15 +15,14 @@ from rich.text import Text
 from calibrate.calibration import draft, name_to_write, stamp_of
 from calibrate.cluster_file import Change, require_writable
 from calibrate.measured_changes import source_after
-from calibrate.measured_runs import measured_sweep, measured_table
-from calibrate.refit_cluster import FinishedTrial, Refit, finished_trials, refit_cluster, telling_runs
+from calibrate.measured_runs import Evidence
+from calibrate.refit_cluster import FinishedTrial, Refit, refit_cluster, telling_runs
 from cli.commands.calibrate.output import changes_document, figure_text, print_changes, write_file
 from cli.output.console import console, shown_path
-from conf.compose.load import Composition, load_cluster
+from conf.compose.load import Composition
 from conf.errors import UsageError
 from conf.folders import given_words
 from conf.overrides import for_a_shell
-from conf.types.cluster_spec import ClusterSpec
 from results.table import Table, breakable, text
 from sweeps.confidence import half_width
 from sweeps.points.plan import plan_sweep
@@ -87,67 +84,15 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
     console.print(f"Then: trisweep calibrate --from-results {sweep}", soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The measurements that constants are fitted to.
-
-    Attributes:
-        kind: what each measurement is: trials or rows.
-        origin: where they are from, such as `sweep 175b`.
-        machines: where and with which versions they were measured, for the line at the top of the file.
-    """
-
-    cluster: ClusterSpec
-    trials: Sequence[FinishedTrial]
-    kind: str
-    origin: str
-    machines: str
-    notes: Sequence[str] = ()
-
-    @property
-    def of_kind(self) -> str:
-        """The number of measurements and their kind: `5 rows`, `1 trial`."""
-        number = sum(trial.counts for trial in self.trials)
-        return f"{number} {self.kind if number != 1 else self.kind.removesuffix('s')}"
-
-    @property
-    def in_words(self) -> str:
-        """The number of measurements, and where they are from."""
-        return f"{self.of_kind} of {self.origin}"
-
-
-def refine_on_sweep(composition: Composition, output: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Fit the constants to the trials of a sweep, write the cluster's file, and return what was changed.
+def refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Fit the constants to what was measured, write the cluster's file, and return what was changed.
 
     Args:
         dry_run: show the fit alone.
 
     Raises:
-        UsageError: there is no such sweep, no trial has ended, or no constant makes predictions better.
+        UsageError: no measurement can be fitted to, or no constant makes predictions better.
     """
-    measured, name = measured_sweep(composition), str(composition.overrides.stated_value("sweep"))
-    cluster = load_cluster(measured.cluster)
-    trials = finished_trials(measured.sweep, cluster)
-    evidence = Evidence(cluster, trials, "trials", f"sweep {name}", _machines(trials))
-    return _refine(evidence, output, dry_run=dry_run)
-
-
-def refine_on_table(path: Path, chosen: str | None, output: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """The same with the rows of a table of configurations that hold a measured step.
-
-    Args:
-        chosen: the cluster whose rows are taken; None takes the only one that the table names.
-
-    Raises:
-        UsageError: the table cannot be read, or holds nothing to fit to.
-    """
-    measured = measured_table(path, chosen)
-    cluster, machines = load_cluster(measured.cluster), "measured where the table says"
-    evidence = Evidence(cluster, measured.trials, "rows", path.name, machines, measured.notes)
-    return _refine(evidence, output, dry_run=dry_run)
-
-
-def _refine(evidence: Evidence, output: str | None, *, dry_run: bool) -> dict[str, Any]:
     cluster, stamp = evidence.cluster, stamp_of(time.time())
     output = name_to_write(cluster.name, output)
     if not dry_run:
@@ -204,13 +149,6 @@ def _runs(fit: Refit) -> list[Change]:
         "most_devices": max(trial.setup.parallel.world_size for trial in counted),
     }
     return [Change(("efficiency", "runs", name), None, value) for name, value in values.items()]
-
-
-def _machines(trials: Sequence[FinishedTrial]) -> str:
-    counted = [trial.environment for trial in trials if trial.counts and trial.environment]
-    hosts = sorted({it.hostname for it in counted})
-    versions = sorted({f"torch {it.torch_version}, Python {it.python_version}, {it.backend}" for it in counted})
-    return f"measured on {', '.join(hosts)} with {'; '.join(versions)}"
 
 
 def _print_errors(fit: Refit, evidence: Evidence) -> None:
