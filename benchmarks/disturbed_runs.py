@@ -24,7 +24,7 @@ from benchmarks.target import Target, at_least, at_most, figure
 from conf.compose.load import compose
 from conf.overrides import Overrides
 from sweeps.points.plan import plan_sweep
-from sweeps.repeats.points import measured_points, rivals_of
+from sweeps.repeats.points import measured_points, rivals_of_first
 from sweeps.repeats.ranking import RATES, disturbances
 from sweeps.repeats.rounds import ROUNDS_OF_A_STAND_IN, Rounds, far_from_prediction
 from sweeps.trial import Trial, repeat_id
@@ -99,7 +99,7 @@ def replay_of(seed: int, share_disturbed: float) -> Replay:
     while proposals := Rounds(ROUNDS_OF_A_STAND_IN).ask(runs, NUM_POINTS, "").proposals:
         runs += [machine.run(machine.repeat_of(each.point, each.repeat)) for each in proposals]
     points = measured_points(runs)
-    is_named = not points[0].disturbed and not rivals_of(points[0], points)
+    is_named = not points[0].disturbed and not rivals_of_first(points)
     is_right = not is_named or points[0].middle.trial.point == machine.fastest.point
     return Replay(caught, missed, alarms, num_quiet, len(runs), is_right, is_named)
 

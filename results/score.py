@@ -131,13 +131,9 @@ def mean_of_series(comparisons: Sequence[RowComparison]) -> SeriesMean | None:
     scores = [score(members) for members in group_by_series(comparisons).values()]
     if not scores:
         return None
-    return SeriesMean(
-        num_series=len(scores),
-        step_error=_mean([one.step_error for one in scores if one.step_error is not None]),
-        constant_error=_mean([one.constant_error for one in scores if one.constant_error is not None]),
-        memory_error=_mean([one.memory_error for one in scores if one.memory_error is not None]),
-        fits_right=_mean([one.fits_right for one in scores if one.fits_right is not None]),
-    )
+    names = ("step_error", "constant_error", "memory_error", "fits_right")
+    known = {name: [value for one in scores if (value := getattr(one, name)) is not None] for name in names}
+    return SeriesMean(len(scores), **{name: _mean(values) for name, values in known.items()})
 
 
 def _group_rows(comparisons: Sequence[RowComparison], columns: Sequence[str]) -> dict[str, list[RowComparison]]:

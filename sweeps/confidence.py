@@ -216,8 +216,8 @@ class Validated(Frozen):
 
 
 @cache
-def load_validated(path: Path = VALIDATED) -> Validated:
-    return Validated.model_validate(package_content(path))
+def load_validated() -> Validated:
+    return Validated.model_validate(package_content(VALIDATED))
 
 
 SMALL_LAYER_FLOPS = 2e12

@@ -25,7 +25,6 @@ Watch = Annotated[bool, typer.Option("--watch", help="Draw it again every few se
 
 def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = False, as_json: AsJson = False) -> None:
     """Show every trial: state, age, progress, cause of failure, last log line, log path."""
-    from sweeps.folder.history import History
     from sweeps.sweep import Sweep
 
     folder, composition = started_sweep(name, overrides)
@@ -39,7 +38,7 @@ def status(name: SweepName, overrides: OverrideTexts = None, watch: Watch = Fals
     stored = Sweep.stored_in(folder)
     trials, trainings = _readings(stored, composition.settings.slurm.poll_seconds)
     if as_json:
-        print_json("status", state_document(stored, trials, trainings, History.kept_in(folder)))
+        print_json("status", state_document(stored, trials, trainings))
         return
     _print_tables(stored, trials, trainings)
     for line in job_lines(stored, composition.settings.slurm.poll_seconds):

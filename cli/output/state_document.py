@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 from cli.output.console import print_json
 
 if TYPE_CHECKING:
-    from sweeps.folder.history import History
     from sweeps.reading import Reading, TrialReading
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepFolder
 
 
-def state_document(
-    sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading], history: History
-) -> dict[str, Any]:
+def state_document(sweep: Sweep, trials: Sequence[TrialReading], trainings: Sequence[Reading]) -> dict[str, Any]:
     """The document of `status`, with the nodes that no further trial is given."""
     from launcher.control.attempts import bad_nodes
     from results.documents import status_document
+    from sweeps.folder.history import History
 
+    history = History.kept_in(sweep.folder)
     return status_document(sweep, trials, trainings, history, {bad.name: bad.cause for bad in bad_nodes(trials)})
 
 
@@ -31,8 +30,7 @@ def print_state(document: str, folder: SweepFolder, **done: Any) -> None:
         done: what the command did, beside how the sweep stands.
     """
     from launcher.state import reconcile
-    from sweeps.folder.history import History
     from sweeps.sweep import Sweep
 
     sweep = Sweep.stored_in(folder)
-    print_json(document, state_document(sweep, reconcile(sweep.read()), [], History.kept_in(folder)) | done)
+    print_json(document, state_document(sweep, reconcile(sweep.read()), []) | done)

@@ -34,28 +34,22 @@ SMALLEST_SHARE = 0.001
 """A smaller part of the step, or of the memory, is not worth a word."""
 
 
-def search_table(
-    best: Sequence[Candidate],
-    training: Training,
-    title: str,
-    *,
-    several_places: bool,
-) -> Table:
+def search_table(best: Sequence[Candidate], training: Training, title: str) -> Table:
     """The best plans, best first. TFLOPS are model FLOPs per device; an exclamation mark follows the memory of plans
     that nearly fill it.
 
     Args:
         title: what they are.
-        several_places: clusters or numbers of devices to choose among were offered.
     """
     rows = [_cells(candidate, training) for candidate in best]
-    return _table(title, best, _columns(best, training, several_places), rows)
+    return _table(title, best, _columns(best, training, several_places=True), rows)
 
 
 def judged_table(shown: Sequence[Judged], training: Training, title: str, *, several_places: bool, width: int) -> Table:
     """The same with the interval in which four measurements of five are expected.
 
     Args:
+        several_places: clusters or numbers of devices to choose among were offered.
         width: columns of the terminal; on a narrow one, what follows from other columns makes room for the layouts.
     """
     best = [judged.candidate for judged in shown]

@@ -235,9 +235,9 @@ def machine_noise(performances: Iterable[Performance | None]) -> float | None:
     return max(peaks) / min(peaks) if len(peaks) > 1 else None
 
 
-def rivals_of(best: MeasuredPoint, points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
-    """The other points whose interval overlaps that of the best, fastest first; all where the best was disturbed."""
-    return [point for point in points if point is not best and (best.disturbed or point.may_equal(best))]
+def rivals_of_first(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
+    """The other points whose interval overlaps that of the first, which is the best; all where that was disturbed."""
+    return [point for point in points[1:] if points[0].disturbed or point.may_equal(points[0])]
 
 
 def _seconds(runs: Sequence[TrialReading]) -> list[float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from conf.units import count_of
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of
+from sweeps.repeats.points import MeasuredPoint, measured_points, rivals_of_first
 from sweeps.repeats.ranking import disturbances, late_ones, lateness
 from sweeps.search.searcher import Answer, Proposal
 from train_core.measurement import LIVE, Outcome
@@ -98,7 +98,7 @@ class Rounds:
         again = f", and {count_of(repeats, 'measurement')} repeated" if repeats else ""
         if len(points) < 2 or self.every_point:
             return over + again
-        found = "no clear winner among them" if rivals_of(points[0], points) else "the fastest stands apart"
+        found = "no clear winner among them" if rivals_of_first(points) else "the fastest stands apart"
         return f"{over}{again}; {found}"
 
     def _proposal(self, point: MeasuredPoint, why: str, trials: Sequence[TrialReading]) -> Proposal:
@@ -115,7 +115,7 @@ def next_repeat(trial: TrialReading, trials: Sequence[TrialReading]) -> int:
 
 def _leaders(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """The best, those that may equal it, and the baseline; nobody where nothing may equal the best."""
-    if not points or not (rivals := rivals_of(points[0], points)):
+    if not points or not (rivals := rivals_of_first(points)):
         return []
     leaders = [points[0], *rivals][:MOST_LEADERS]
     return leaders + [point for point in points if point.is_baseline and point not in leaders]

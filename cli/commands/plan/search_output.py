@@ -162,7 +162,7 @@ def _print_tables(answer: SearchOutput) -> None:
         console.print(note)
     if answer.front is not None:
         title = "nothing beats these in time and money"
-        console.print(search_table(answer.front, training, title, several_places=True))
+        console.print(search_table(answer.front, training, title))
         for sentence in tight_sentences(answer.front):
             console.print(sentence)
     _print_scaling(answer)

@@ -21,7 +21,7 @@ from sweeps.repeats.points import (
     MeasuredPoint,
     machine_noise,
     measured_points,
-    rivals_of,
+    rivals_of_first,
 )
 from sweeps.trial import SweepRecord
 from train_core.measurement import LIVE, Outcome
@@ -154,7 +154,7 @@ def _answer(record: SweepRecord, results: Sequence[TrialReading], where: str) ->
     if study := measured_study(record, results):
         return SweepVerdict(study_sentence(study, noise_of(results)))
     points = measured_points(results)
-    best, rivals, noise = points[0], rivals_of(points[0], points), noise_of(results)
+    best, rivals, noise = points[0], rivals_of_first(points), noise_of(results)
     relation = relations_of_points(points, results)[best.middle.trial.trial_id]
     # A trillion tokens of a small stand-in would say nothing.
     dollars = _dollars(best) if record.mode == "cluster" else None

@@ -18,7 +18,7 @@ from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.memory_fit import MemoryFit
 from sweeps.search.layouts.observed import Observed, Observer
-from sweeps.search.layouts.outlook import MOST_MEASUREMENTS, Measured, Outlook, outlook
+from sweeps.search.layouts.outlook import Measured, Outlook, outlook
 from sweeps.search.layouts.priced import join_plans, seconds_to_cost
 from sweeps.search.layouts.surrogate import Surrogate
 from sweeps.search.searcher import Answer, Proposal, Pruning, Search, num_taken
@@ -101,7 +101,7 @@ class Bayes(Search):
         is_open = np.ones(len(priced), dtype=bool)
         is_open[tried] = False
         seen = observed.measured_rates()
-        measured = Measured(seen, seconds_to_cost(self.objective, seen.priced)).best_ones(MOST_MEASUREMENTS)
+        measured = Measured(seen, seconds_to_cost(self.objective, seen.priced)).best_ones()
         liars = join_plans([observed.plans_in_flight, priced.rows(np.array(proposed, dtype=int))])
         if len(liars):
             measured = measured.with_liars(liars, seconds_to_cost(self.objective, liars))

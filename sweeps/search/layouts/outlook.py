@@ -68,9 +68,9 @@ class Measured:
     def __len__(self) -> int:
         return len(self.to_cost)
 
-    def best_ones(self, number: int) -> Measured:
+    def best_ones(self) -> Measured:
         """The measurements of lowest cost."""
-        chosen = np.argsort(self.seen.log_seconds + self.to_cost, kind="stable")[:number]
+        chosen = np.argsort(self.seen.log_seconds + self.to_cost, kind="stable")[:MOST_MEASUREMENTS]
         return Measured(self.seen.rows(chosen), self.to_cost[chosen])
 
     def with_liars(self, plans: Priced, to_cost: Floats) -> Measured:

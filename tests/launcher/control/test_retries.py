@@ -18,7 +18,6 @@ from launcher.this_machine.capacity import MachineCapacity, Share
 from launcher.tools import node_names
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue
-from sweeps.folder.history import History
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -112,7 +111,7 @@ def test_a_node_on_which_two_trials_failed_is_named_and_avoided(sweep: Sweep, at
     attempted(2, Fault.HARDWARE, nodes=("n1",))
     (bad,) = bad_nodes(sweep.read())
     assert bad == BadNode("n1", 2, "made up: NODE")
-    document = state_document(sweep, sweep.read(), [], History.kept_in(sweep.folder))
+    document = state_document(sweep, sweep.read(), [])
     assert document["excluded_nodes"] == {"n1": "made up: NODE"}
     assert nodes_to_avoid(healthy, [bad], num_spare=3) == ("n1",)
     assert nodes_to_avoid(healthy, [bad], num_spare=0) == (), "else it would wait for ever"

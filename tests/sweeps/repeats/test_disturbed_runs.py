@@ -12,7 +12,7 @@ import pytest
 from conf.types.sweep_spec import Objective
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import best_first
-from sweeps.repeats.points import RepeatInterval, measured_points, places, rivals_of, with_own_steps
+from sweeps.repeats.points import RepeatInterval, measured_points, places, rivals_of_first, with_own_steps
 from sweeps.repeats.ranking import LATE, MEASURED_PEAK, PEAK_TOO_LOW, TWO_SPEEDS, disturbances, ranking_of
 from sweeps.repeats.rounds import far_from_prediction
 from sweeps.search.searcher import Answer
@@ -90,7 +90,7 @@ def test_a_point_that_was_disturbed_alone_comes_last_without_a_place_and_is_neve
     assert [point.disturbed for point in points] == ["", "", TWO_SPEEDS]
     assert places(points) == ["1", "2", ""]
     assert [each.trial.trial_id for each in ranking_of(trials)] == ["mb2-r1", "mb8-r1", "mb4-r1"]
-    assert [point.middle.trial.trial_id for point in rivals_of(points[0], points)] == ["mb4-r1"]
+    assert [point.middle.trial.trial_id for point in rivals_of_first(points)] == ["mb4-r1"]
 
 
 def test_a_steady_run_takes_the_place_of_a_disturbed_one_of_its_point() -> None:

@@ -9,7 +9,7 @@ from math import exp
 import pytest
 
 from sweeps.reading import TrialReading
-from sweeps.repeats.points import machine_noise, measured_points, of_one_run, of_runs, pooled_spread, rivals_of
+from sweeps.repeats.points import machine_noise, measured_points, of_one_run, of_runs, pooled_spread, rivals_of_first
 from sweeps.repeats.ranking import ranking_of
 from sweeps.repeats.rounds import Rounds
 from sweeps.search.searcher import Answer
@@ -106,9 +106,9 @@ def test_a_peak_that_varies_widens_the_interval_of_a_single_run() -> None:
     quiet, noisy = [run(1, 60.0), run(2, 100.0)], [run(1, 60.0, peak=1e12), run(2, 100.0, peak=4e12)]
     assert machine_noise(each.performance for each in noisy) == pytest.approx(4.0)
     points = measured_points(quiet)
-    assert rivals_of(points[0], points) == []
+    assert rivals_of_first(points) == []
     points = measured_points(noisy)
-    assert [point.label for point in rivals_of(points[0], points)] == [noisy[0].label]
+    assert [point.label for point in rivals_of_first(points)] == [noisy[0].label]
     assert "widened by the noise x4" in points[0].seconds.method
     assert len(asked(noisy).proposals) == 2
 
