@@ -15,7 +15,8 @@ state             what Slurm and this machine add to what the folders say
 cancel            ending what is queued or running
 trainings         long trainings: begun from a sweep's best plan, found again, run as one Slurm job
 allocation        one allocation of Slurm: its nodes, who shares them, its steps
-this_machine      what this machine can hold at once, and its jobs
+capacity          what this machine can hold at once
+local_jobs        jobs of this machine, whose processes can be ended
 where             Slurm or this machine, and in which folder
 slurm             all that talks to Slurm or writes what Slurm reads
 command_trainer   trials whose trainer is another program

@@ -12,11 +12,11 @@ import psutil
 
 from conf.errors import UsageError
 from launcher.folder_lock import holder
+from launcher.local_jobs import controller_of, end_trees, is_running_here
 from launcher.slurm.answers import forget_answers
 from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
 from launcher.slurm.query import SlurmSilent
-from launcher.this_machine.jobs import controller_of, end_trees, is_running_here
 from launcher.tools import MANY_JOBS_SECONDS, ask, in_calls
 from launcher.trainings import LongRun
 from sweeps.folder.history import History

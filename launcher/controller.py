@@ -11,6 +11,7 @@ from conf.folders import keep_folders
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
+from launcher.capacity import this_machine
 from launcher.control.advance import Conductor
 from launcher.control.composed_rules import rules_for, time_limit_here
 from launcher.control.orders import overrides_at_begin
@@ -23,7 +24,6 @@ from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
 from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
-from launcher.this_machine.capacity import this_machine
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import Elsewhere, SlurmQueue, logs_folder, require_scheduler
 from sweeps.folder.history import History

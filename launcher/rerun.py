@@ -15,14 +15,14 @@ import psutil
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
+from launcher.capacity import this_machine
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
+from launcher.local_jobs import LocalExecutor, end_trees
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.sbatch import python_command, srun_args
 from launcher.state import reconcile
-from launcher.this_machine.capacity import this_machine
-from launcher.this_machine.jobs import LocalExecutor, end_trees
 from sweeps.folder.submission import JobShape, ShapePart, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep

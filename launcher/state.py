@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from launcher.allocation.nodes import allocation_end
+from launcher.local_jobs import controller_of
 from launcher.slurm.answers import FRESH
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, verdict
-from launcher.this_machine.jobs import controller_of
 from sweeps.folder.submission import Submission, read_submission, write_submission
 from sweeps.reading import Reading
 from train_core.trial_folder import JobFolder

@@ -15,7 +15,7 @@ from benchmarks.gpu_check.probe import Probe
 from benchmarks.known_device import TorchDevice
 from conf.types.schema import Frozen
 from conf.units import GIBIBYTE
-from launcher.this_machine.capacity import this_machine
+from launcher.capacity import this_machine
 from launcher.tools import ask
 from train_core.process.git_sha import git_sha
 

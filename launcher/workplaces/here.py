@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from launcher.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
-from launcher.state import look_here
-from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
-from launcher.this_machine.jobs import (
+from launcher.local_jobs import (
     EXTRA_MINUTES,
     LocalExecutor,
     LocalJobFunction,
@@ -21,6 +20,7 @@ from launcher.this_machine.jobs import (
     end_trees,
     is_running_here,
 )
+from launcher.state import look_here
 from sweeps.folder.submission import Submission, read_submission, shape_of
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep

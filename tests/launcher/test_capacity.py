@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.this_machine.capacity import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
+from launcher.capacity import Ledger, MachineCapacity, Share, count_devices, this_machine, why_impossible
 from tests.conftest import RecordOf
 
 
