@@ -44,17 +44,6 @@ PERFORMANCE_FIELDS = tuple(name for name in Performance.model_fields if name not
 ESTIMATE_FIELDS = tuple(name for name in Estimate.model_fields if name not in ("stages", "step_terms", "blocks"))
 PARALLEL_FIELDS = tuple(knob.name for knob in KNOBS if knob.shown == "in every row" and knob.group == "parallel")
 
-POINT_COLUMNS = (
-    "num_runs",
-    "is_middle_run",
-    "place",
-    "point_step_seconds",
-    "step_seconds_low",
-    "step_seconds_high",
-    "interval_method",
-)
-"""How often a point was measured, and how sure its time is: the same for all trials of the point."""
-
 
 def trial_row(result: TrialReading, relation: Scaling) -> TrialRow:
     """A trial of a sweep, with its scaling against the baseline."""
@@ -156,10 +145,8 @@ def _predicted_cells(trial: Trial) -> TrialRow:
 
 def _interval_cells(trial: Trial) -> TrialRow:
     """Return the seconds between which four measurements of five of such a step are expected."""
-    estimate = trial.experiment and trial.estimate
-    interval = (
-        interval_of(trial.experiment, estimate.implementation, estimate) if trial.experiment and estimate else None
-    )
+    experiment, estimate = trial.experiment, trial.estimate
+    interval = interval_of(experiment, estimate.implementation, estimate) if experiment and estimate else None
     return {
         "predicted_low_step_seconds": interval.low_seconds if interval else None,
         "predicted_high_step_seconds": interval.high_seconds if interval else None,
@@ -253,17 +240,17 @@ def _objective_columns(record: SweepRecord, result: TrialReading) -> TrialRow:
     return {f"objective_{figure_of(each) or each}": measured_value(each, result) for each in sought}
 
 
-def _point_columns(result: TrialReading, point: MeasuredPoint | None) -> dict[str, Any]:
-    columns: dict[str, Any] = {"repeat": result.trial.repeat} | dict.fromkeys(POINT_COLUMNS)
-    if point is None:
-        return columns
-    return columns | {
-        "num_runs": len(point.runs),
-        "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id,
-        "point_step_seconds": point.performance.step_seconds,
-        "step_seconds_low": point.seconds.low,
-        "step_seconds_high": point.seconds.high,
-        "interval_method": point.seconds.method,
+def _point_columns(result: TrialReading, point: MeasuredPoint | None) -> TrialRow:
+    """How often its point was measured, and how sure its time is; the place, which comes here, is known elsewhere."""
+    return {
+        "repeat": result.trial.repeat,
+        "num_runs": len(point.runs) if point else None,
+        "is_middle_run": result.trial.trial_id == point.middle.trial.trial_id if point else None,
+        "place": None,
+        "point_step_seconds": point.performance.step_seconds if point else None,
+        "step_seconds_low": point.seconds.low if point else None,
+        "step_seconds_high": point.seconds.high if point else None,
+        "interval_method": point.seconds.method if point else None,
     }
 
 

@@ -19,7 +19,7 @@ from conf.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from launcher.doctor.examination import Examination
-    from launcher.doctor.finding import CheckResult
+    from launcher.doctor.node_report import CheckResult
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
 NAME_COLUMNS = 14

@@ -16,9 +16,8 @@ from conf.folders import options
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
 from conf.units import GIBIBYTE, GIGA
-from launcher.doctor.finding import CheckResult, Findings
 from launcher.doctor.machine import machine_findings
-from launcher.doctor.node_report import DoctorFolder, NodeReport
+from launcher.doctor.node_report import CheckResult, DoctorFolder, Findings, NodeReport
 from launcher.doctor.slurm_checks import SLURM, slurm_findings
 from launcher.doctor.tiny_job import JobEnd, Tell, TinyJob
 from launcher.folder_lock import lock_folder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conf.units import GIBIBYTE, count_of
 from launcher.capacity import this_machine
-from launcher.doctor.finding import CheckResult, Findings
+from launcher.doctor.node_report import CheckResult, Findings
 from launcher.tools import ask
 
 TORCH_SECONDS = 60

@@ -11,7 +11,7 @@ from pathlib import Path
 from conf.folders import shown_file
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
-from launcher.doctor.finding import CheckResult, Findings
+from launcher.doctor.node_report import CheckResult, Findings
 from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import TOOLS, SlurmSite, best_of, node_kinds, read_site, this_cluster
 from launcher.slurm.resources import qos_of_jobs

@@ -16,11 +16,9 @@ from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.cluster_spec import ClusterSpec
 from sweeps.table.cells import Row, flag_of, index_of, match_in, text_of
 from sweeps.table.clusters import cluster_of
-from sweeps.table.layout import batch_of, parallel_of
-from sweeps.table.model import model_of
-from sweeps.table.remarks import with_columns
+from sweeps.table.layout import batch_of, model_of, parallel_of
+from sweeps.table.remarks import require_read, with_columns
 from sweeps.table.trainer import precision_of, trainer_of
-from sweeps.table.unread import require_read
 from train_core.costs import Implementation
 from train_core.costs.counts.computable import require_computable
 

@@ -17,7 +17,7 @@ from conf.errors import ConfigError, UsageError
 from conf.nearest import listed
 from sweeps.table.cells import REMARK_COLUMNS, Row
 from sweeps.table.configuration import DEVICE_COLUMNS, MEASURED_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from sweeps.table.unread import NAMED_OTHERWISE, UNREAD_COLUMNS
+from sweeps.table.remarks import NAMED_OTHERWISE, UNREAD_COLUMNS
 from train_core.whole_files import write_atomically
 
 FIRST_LINE = 2

@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
-from sweeps.table.model import model_of
+from sweeps.table.layout import model_of
 from sweeps.table.remarks import with_columns
 
 SIZES = {"layers": "4", "hidden": "5120", "heads": "128", "seq": "4096", "ffn_hidden": "12288"}
