@@ -3,7 +3,6 @@
 trial_rows         such a row as plain values, with how often its point was measured, and how sure its time is
 documents          what commands answer with --json; `machine_text` writes it, and guards cells of CSV files
 comparison         two sweeps beside each other
-published          figures that others have published, for display beside ours
 footprint          energy, money and carbon of a training
 accuracy           errors of predictions; `score`: those of a table, whose measurements `measured` reads or refuses
 scaling            efficiency on more devices; `scaling_study`: of one layout on several numbers of them

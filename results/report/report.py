@@ -14,7 +14,6 @@ import pandas
 
 from conf.errors import UsageError
 from results.machine_text import csv_cell
-from results.published import PublishedFigure, chosen_figures
 from results.report.page import markdown, page
 from results.report.section import ReportSubject, Section, head_of
 from results.report.sections import (
@@ -34,6 +33,7 @@ from results.report.sections import (
     step_over_time,
     trials,
 )
+from results.report.sections.published import PublishedFigure, chosen_figures
 from results.report.timeline.recorded_spans import shares_rows
 from results.trial_rows import collect, plan_frame
 from sweeps.reading import TrialReading

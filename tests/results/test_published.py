@@ -6,8 +6,7 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR
-from results.published import chosen_figures, published_figures
-from results.report.sections.published import published_table
+from results.report.sections.published import chosen_figures, published_figures, published_table
 from tests.composed import load
 from tests.results.conftest import WriteSweep
 

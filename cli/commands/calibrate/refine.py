@@ -17,7 +17,7 @@ from calibrate.cluster_file import Change, require_writable
 from calibrate.measured_changes import source_after
 from calibrate.measured_runs import Evidence
 from calibrate.refit_cluster import FinishedTrial, Refit, refit_cluster, telling_runs
-from cli.commands.calibrate.output import changes_document, figure_text, print_changes, write_file
+from cli.commands.calibrate.measure import changes_document, figure_text, print_changes, write_file
 from cli.output.console import console, shown_path
 from conf.compose.load import Composition
 from conf.errors import UsageError

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from conf.types.schema import Value
 from conf.units import count_of
-from results.published import PublishedFigure, chosen_figures
 from results.report.blocks.charts import Spec, Values, category, dots, quantity
 from results.report.blocks.circumstances import noise_notes
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
+from results.report.sections.published import PublishedFigure, chosen_figures
 from results.scaling_study import ScalingStudy, StudyPoint, measured_study, predicted_study
 from results.table import Cell, Table, number, text
 from results.units import count, percent, seconds, significant
