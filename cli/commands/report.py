@@ -223,11 +223,12 @@ def _compare(first: str, second: str, overrides: Sequence[str], out: Path | None
     unfollowed = (_without_effect(sweep.record, asked, None) for sweep, (_, asked) in zip(sweeps, given, strict=True))
     _say_what_changes_nothing(list(dict.fromkeys(chain.from_iterable(unfollowed))))
     before, after = sides_of([(sweep, reconcile(sweep.read())) for sweep in sweeps])
-    paths, both = write_comparison(before, after, out), compare_sweeps(before.results, after.results)
+    page, markdown = write_comparison(before, after, out)
+    both = compare_sweeps(before.results, after.results)
     console.print(f"A: {before.name}\nB: {after.name}\n{finding(before, after)}")
-    console.print(f"Comparison: {shown_path(paths.html)}\n            {shown_path(paths.markdown)}")
+    console.print(f"Comparison: {shown_path(page)}\n            {shown_path(markdown)}")
     if as_json:
-        files = {"html": str(paths.html), "markdown": str(paths.markdown)}
+        files = {"html": str(page), "markdown": str(markdown)}
         content = {"before": before.name, "after": after.name, "files": files}
         only = {"only_before": both.only_before, "only_after": both.only_after}
         print_json("comparison", content | {"points": [_point_values(point) for point in both.points]} | only)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,6 @@ POINT_COLUMNS = (
 INCOMPARABLE_COLUMNS = ("layout", "not comparable because")
 
 
-@dataclass(frozen=True)
-class ComparisonPaths:
-    """The two files of a comparison."""
-
-    markdown: Path
-    html: Path
-
-
 def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Side, Side]:
     """The two sweeps with names that tell them apart.
 
@@ -69,23 +60,23 @@ def sides_of(sweeps: Sequence[tuple[Sweep, Sequence[TrialReading]]]) -> tuple[Si
     return Side(one, first, before), Side(other, second, after)
 
 
-def write_comparison(before: Side, after: Side, out: Path | None = None) -> ComparisonPaths:
-    """Write the page and its Markdown into `out`, or beside the second sweep's report.
+def write_comparison(before: Side, after: Side, out: Path | None = None) -> tuple[Path, Path]:
+    """Write the page and its Markdown into `out`, or beside the second sweep's report, and return both paths.
 
     Raises:
         UsageError: a file cannot be written.
     """
     folder = out or after.sweep.folder.path
     stem = f"compared-with-{before.name.strip('/').replace('/', '-')}"
-    paths = ComparisonPaths(folder / f"{stem}.md", folder / f"{stem}.html")
+    of_page, of_markdown = folder / f"{stem}.html", folder / f"{stem}.md"
     sections, head = comparison_sections(before, after), _head(before, after)
     try:
-        write_atomically(paths.markdown, markdown(head, sections, ()))
-        write_atomically(paths.html, page(head, sections, ()))
+        write_atomically(of_markdown, markdown(head, sections, ()))
+        write_atomically(of_page, page(head, sections, ()))
     except OSError as error:
         remedy = "Name a folder of your own with --out FOLDER."
         raise UsageError(f"{error.filename or folder} cannot be written: {error.strerror}", remedy) from None
-    return paths
+    return of_page, of_markdown
 
 
 def _head(before: Side, after: Side) -> Head:

@@ -5,7 +5,7 @@ A report is a row of sections. None of them ever mixes what was measured, what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -33,12 +33,12 @@ from results.report.sections import (
     step_over_time,
     trials,
 )
-from results.report.sections.published import PublishedFigure, chosen_figures
+from results.report.sections.published import chosen_figures
 from results.report.timeline.recorded_spans import shares_rows
 from results.trial_rows import collect, plan_frame
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
-from sweeps.trial import SweepFolder, SweepRecord
+from sweeps.trial import SweepFolder
 from train_core.whole_files import write_atomically
 
 MakeSection: TypeAlias = Callable[[ReportSubject], Section | None]
@@ -90,7 +90,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
     paths = ReportPaths(place.report("md"), place.report("csv"), place.report("html"))
     texts = (
         markdown(head, sections, legend),
-        csv_text(record, results, chosen_figures(record.spec.published), shares_rows(subject)),
+        csv_text(subject, results),
         page(head, sections, legend),
     )
     for path, text in zip((paths.markdown, paths.csv, paths.html), texts, strict=True):
@@ -122,37 +122,25 @@ def sections_of(subject: ReportSubject) -> list[Section]:
     return [section for make in contents if (section := make(subject))]
 
 
-def csv_text(
-    record: SweepRecord,
-    results: Sequence[TrialReading],
-    published: Sequence[PublishedFigure],
-    stages: Sequence[Mapping[str, object]] = (),
-) -> str:
-    """The whole table; `stages` are rows of the pipeline stages whose step was recorded."""
-    # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
-    table = report_frame(record, results, published, stages).map(csv_cell).convert_dtypes()
-    return str(table.to_csv(index=False, lineterminator="\n"))
+def csv_text(subject: ReportSubject, results: Sequence[TrialReading]) -> str:
+    """All parts in one table; the column `part` tells them apart, and no part fills another's columns.
 
-
-def report_frame(
-    record: SweepRecord,
-    results: Sequence[TrialReading],
-    published: Sequence[PublishedFigure],
-    stages: Sequence[Mapping[str, object]] = (),
-) -> pandas.DataFrame:
-    """All parts in one table; the column `part` tells them apart, and no part fills another's columns."""
+    Args:
+        results: of all trials, later stages among them.
+    """
+    record = subject.sweep.record
     # The age of a heartbeat is another one at every reading, and the report is to stay the same.
     trials = collect(record, results).drop(columns="heartbeat_age_seconds", errors="ignore").assign(part="trial")
     parts = [trials]
     if record.mode == "proxy" and record.plan:
         parts.append(plan_frame(record).assign(part="plan"))
-    if published:
-        figures_of = [
-            {f"published_{name}": value for name, value in figure.model_dump().items()} for figure in published
-        ]
-        parts.append(pandas.DataFrame(figures_of).assign(part="published"))
-    if stages:
+    if figures := chosen_figures(record.spec.published):
+        cells = [{f"published_{name}": value for name, value in each.model_dump().items()} for each in figures]
+        parts.append(pandas.DataFrame(cells).assign(part="published"))
+    if stages := shares_rows(subject):
         parts.append(pandas.DataFrame(stages).assign(part="stage"))
     rows = [row for part in parts for row in part.to_dict("records")]
     columns = ["part", *dict.fromkeys(column for part in parts for column in part.columns if column != "part")]
-    return pandas.DataFrame(rows, columns=columns)
+    # Without its own dtypes, pandas would show counts as 8.0 in a column where some rows have none.
+    table = pandas.DataFrame(rows, columns=columns).map(csv_cell).convert_dtypes()
+    return str(table.to_csv(index=False, lineterminator="\n"))

@@ -116,10 +116,10 @@ def test_each_has_its_winner_and_layouts_of_one_side_alone_are_named(both: tuple
 
 
 def test_the_page_holds_all_of_it_and_stands_where_it_was_asked_for(both: tuple[Side, Side], tmp_path: Path) -> None:
-    paths = write_comparison(*both, tmp_path / "out")
-    assert paths.html == tmp_path / "out" / "compared-with-before.html"
-    assert "How does after (B) compare with before (A)?" in paths.html.read_text()
-    assert "| tp1-pp1-dp1-mb1-gb8 |" in paths.markdown.read_text()
+    html, markdown = write_comparison(*both, tmp_path / "out")
+    assert html == tmp_path / "out" / "compared-with-before.html"
+    assert "How does after (B) compare with before (A)?" in html.read_text()
+    assert "| tp1-pp1-dp1-mb1-gb8 |" in markdown.read_text()
 
 
 def test_a_sweep_that_measured_nothing_leaves_a_page_that_says_so(write_sweep: WriteSweep) -> None:

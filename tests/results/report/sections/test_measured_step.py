@@ -12,7 +12,6 @@ from conf.plan.setup_parts import StageBlock
 from results.report.report import csv_text
 from results.report.sections.step_over_time import section
 from results.report.timeline.pipeline_spans import predicted_step
-from results.report.timeline.recorded_spans import shares_rows
 from sweeps.sweep import Sweep
 from sweeps.trial import Trial
 from tests.results.conftest import FULL, WriteSweep, cluster, experiment, performance, trial
@@ -55,7 +54,7 @@ def test_the_fastest_trial_with_a_pipeline_is_shown_and_named_with_both_bubbles(
 def test_the_csv_has_a_row_for_each_stage_and_kind_of_number(sweep: Sweep) -> None:
     leave(sweep, "piped", made_up_stages(2, 8))
     subject = subject_of(sweep)
-    text = csv_text(sweep.record, subject.results, (), shares_rows(subject))
+    text = csv_text(subject, subject.results)
     rows = [row for row in csv.DictReader(text.splitlines()) if row["part"] == "stage"]
     assert [(row["stage_number"], row["stage_numbers_are"]) for row in rows] == [
         (stage, what) for stage in ("0", "1") for what in ("predicted", "measured")
