@@ -22,7 +22,7 @@ from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
 from sweeps.reading import TrialReading
-from sweeps.search.axes.draws import MOST_LISTED, Draws, RandomDraws, draw_point, grid_points, require_computable
+from sweeps.search.axes.draws import MOST_LISTED, Draws, RandomChooser, draw_point, grid_points, require_computable
 from sweeps.search.axes.seen_points import (
     PointKey,
     SeenPoint,
@@ -158,7 +158,7 @@ class AxisSearch:
         if self.plan.kind != "random" and num_ended >= NUM_RANDOM:
             learned = TpeDraws(self.spaces, seen, len(self.plan.objective), int(seeds.generate_state(1)[0]))
             yield learned, MOST_LEARNED_DRAWS, f"chosen by what {num_ended} points have shown"
-        yield RandomDraws(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"
+        yield RandomChooser(np.random.default_rng(seeds)), MOST_DRAWS, "drawn at random from the axes"
 
     def _fresh(self, points: Iterable[Point], taken: Taken) -> Iterator[Point]:
         return (point for point in points if self._is_fresh(point, taken))

@@ -50,9 +50,15 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomChooser:
-    """Every row and every value of a range is as likely as any other."""
+    """Every row and every value of a range is as likely as any other. It learns nothing, and serves every draw."""
 
     rng: np.random.Generator
+
+    def chooser(self) -> RandomChooser:
+        return self
+
+    def refuse(self) -> None:
+        """Do nothing, as random draws remember nothing."""
 
     def row(self, name: str, count: int, *, ordered: bool) -> int:
         return int(self.rng.integers(count))
@@ -64,19 +70,6 @@ class RandomChooser:
         if step is not None:
             return float(low + step * self.rng.integers(round((high - low) / step) + 1))
         return float(self.rng.uniform(low, high))
-
-
-@dataclass(frozen=True, slots=True)
-class RandomDraws:
-    """Draws that learn nothing."""
-
-    rng: np.random.Generator
-
-    def chooser(self) -> RandomChooser:
-        return RandomChooser(self.rng)
-
-    def refuse(self) -> None:
-        """Do nothing, as random draws remember nothing."""
 
 
 def ends(axis: SweepAxis) -> tuple[float, float, float | None]:

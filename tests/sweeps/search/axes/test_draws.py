@@ -12,7 +12,7 @@ from conf.compose.load import validate
 from conf.types.schema import Value
 from conf.types.sweep_spec import PointSet
 from sweeps.points.axes import spaces_of
-from sweeps.search.axes.draws import RandomDraws, choices_of, draw_point
+from sweeps.search.axes.draws import RandomChooser, choices_of, draw_point
 from sweeps.search.axes.tpe import distributions, quiet
 
 TREE = {"a": 0, "b": 0}
@@ -56,7 +56,7 @@ def test_steps_lead_up_to_the_higher_end_whatever_binary_fractions_add() -> None
         assert len(values) == count + 1
         for value in values:
             create_trial(value=1.0, params=choices_of(spaces, {"a": value}), distributions={"0:a": known["0:a"]})
-        chooser = RandomDraws(np.random.default_rng(0)).chooser()
+        chooser = RandomChooser(np.random.default_rng(0))
         drawn = {point["a"] for _ in range(20) if (point := draw_point(spaces, chooser)) is not None}
         assert drawn <= set(values)
 
