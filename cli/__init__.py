@@ -5,8 +5,10 @@ From the top down; every line imports only from those below it:
 entry         the `trisweep` script
 main          every command by its name, and one message for whatever goes wrong
 controller    what the small Slurm job runs that goes on with a sweep
-commands      a module for every `trisweep COMMAND`, or a room whose `command` it is
-command_line  what is typed: arguments that commands share, their help, and what the shell offers
+commands      a module for every `trisweep COMMAND`, or a room whose `command` it is; `every_command` has options of all
+completion    what bash offers for an override
+started_sweep the sweep that a command is about, once it was started
+arguments     arguments that commands share, and their way into a configuration
 output        what is printed: the one console, progress, tables, documents
 live_import   MLflow follows sweeps while they run
 

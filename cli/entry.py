@@ -43,7 +43,7 @@ def _run() -> None:
 
 
 def _bash_is_answered() -> bool:
-    from cli.command_line.completion import answer_bash
+    from cli.completion import answer_bash
 
     return answer_bash()
 

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 import typer
 
-from cli.command_line.every_command import Command, HelpfulGroup, WrongArguments, complaint_of, with_options_of_all
 from cli.commands import (
     advance,
     cancel,
@@ -40,6 +39,7 @@ from cli.commands.calibrate import command as calibrate
 from cli.commands.init import command as init
 from cli.commands.plan import command as plan
 from cli.commands.sweep import command as sweep
+from cli.every_command import Command, HelpfulGroup, WrongArguments, complaint_of, with_options_of_all
 from cli.output.console import print_complaint
 from conf.errors import EXIT_FAILED, EXIT_USAGE, FULL_ERRORS, TrisweepError
 from conf.private_files import existing_part, keep_private, owner_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName, overrides_of
-from cli.command_line.started_sweep import started_sweep
+from cli.arguments import AsJson, OverrideTexts, SweepName, overrides_of
 from cli.output.console import print_unwrapped, shown_path
 from cli.output.state_document import print_state
+from cli.started_sweep import started_sweep
 
 EXIT_GOES_ON = 75
 """The sweep has not ended yet; sysexits.h calls this number a temporary failure, after which one tries again later."""

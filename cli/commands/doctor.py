@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.command_line.arguments import AsJson, complete_override, overrides_of
+from cli.arguments import AsJson, complete_override, overrides_of
 from cli.output.console import console, print_json
 from conf.errors import EXIT_FAILED
 

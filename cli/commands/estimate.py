@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import track
 
-from cli.command_line.arguments import TRAINERS, AsJson
+from cli.arguments import TRAINERS, AsJson
 from cli.output.console import complaints, console, print_json
 from conf.errors import EXIT_FAILED, ConfigError
 from conf.grouped import grouped

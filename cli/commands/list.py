@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.command_line.arguments import AsJson
+from cli.arguments import AsJson
 from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.errors import ConfigError
 from conf.folders import CONF_DIR, Option, folders, groups, is_own, options_of, own_folders, unknown_folders

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import SweepName, complete_override
-from cli.command_line.started_sweep import started_sweep
+from cli.arguments import SweepName, complete_override
 from cli.output.console import complaints, console
+from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from conf.folders import groups
 from conf.overrides import Override

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from cli.command_line.arguments import AsJson, OverrideTexts, ShowConfig, composition_of, print_config
+from cli.arguments import AsJson, OverrideTexts, ShowConfig, composition_of, print_config
 from cli.commands.plan.command import Name, sweep_and_overrides
 from cli.output.console import complaints, console, print_json
 from conf.units import count_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import OverrideTexts, complete_sweep, composition_of
+from cli.arguments import OverrideTexts, complete_sweep, composition_of
 from cli.output.console import complaints, print_unwrapped, shown_path
 from conf.credentials import hide_credentials
 from conf.errors import EXIT_FAILED, TrisweepError, UsageError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
-from cli.command_line.started_sweep import started_sweep
+from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.commands.reindex import chosen_store, write_all_anew
 from cli.commands.ui import print_way_in
 from cli.output.console import (
@@ -23,6 +22,7 @@ from cli.output.console import (
     shown_path,
 )
 from cli.output.next_command import folder_words, ui_command
+from cli.started_sweep import started_sweep
 from conf.credentials import hide_credentials
 from conf.errors import UsageError
 from conf.units import count_of

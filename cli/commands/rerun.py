@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
-from cli.command_line.started_sweep import started_sweep
+from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import console, print_json, print_unwrapped, shown_path
+from cli.started_sweep import started_sweep
 from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.units import GIBIBYTE, TERA
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson, OverrideTexts, SweepName
-from cli.command_line.started_sweep import started_sweep
+from cli.arguments import AsJson, OverrideTexts, SweepName
 from cli.output.console import SILENT, complaints, console, print_unwrapped
 from cli.output.next_command import begun_command, next_command
 from cli.output.state_document import print_state
+from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from conf.units import count_of
 

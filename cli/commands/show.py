@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from cli.command_line.arguments import AsJson, OverrideTexts, composition_of
+from cli.arguments import AsJson, OverrideTexts, composition_of
 from cli.output.console import print_json, print_unwrapped
 from conf.compose.model_from import KEY
 from conf.credentials import hide_credentials, hide_variables, shown_tree

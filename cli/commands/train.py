@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import complete_sweep, composition_of, overrides_of
+from cli.arguments import complete_sweep, composition_of, overrides_of
 from cli.output.console import print_unwrapped
 from cli.output.next_command import same_command, ui_command
 from conf.compose.model_from import expand_model_from

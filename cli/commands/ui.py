@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import OverrideTexts, composition_of
+from cli.arguments import OverrideTexts, composition_of
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, shown_path
 from conf.credentials import hide_credentials

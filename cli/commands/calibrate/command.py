@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson, complete_override, complete_sweep, composition_of, overrides_of
+from cli.arguments import AsJson, complete_override, complete_sweep, composition_of, overrides_of
 from cli.output.console import print_json
 from conf.errors import UsageError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_line.arguments import AsJson
+from cli.arguments import AsJson
 from cli.output.console import console, print_json, print_unwrapped, shown_path
 from conf.errors import ConfigError, UsageError
 from conf.folders import at_home, further_folders

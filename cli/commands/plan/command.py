@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.command_line.arguments import (
+from cli.arguments import (
     TRAINERS,
     AsJson,
     OverrideTexts,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line.arguments import (
+from cli.arguments import (
     AsJson,
     OverrideTexts,
     ShowConfig,

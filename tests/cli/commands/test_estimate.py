@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_line.arguments import TRAINERS
+from cli.arguments import TRAINERS
 from tests.forked_command import run_forked
 from train_core.costs import IMPLEMENTATIONS
 

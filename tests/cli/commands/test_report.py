@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from cli.command_line.started_sweep import started_sweep
 from cli.commands.report import report
+from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from conf.types.sites import TrackingSpec
 from results.mlflow import sweep_import

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_line.started_sweep import started_sweep
+from cli.started_sweep import started_sweep
 from conf.errors import UsageError
 from tests.permissions import bound_by_permissions
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.command_line.arguments import composition_of
+from cli.arguments import composition_of
 from conf.errors import UsageError
 from conf.folders import options
 from conf.nearest import listed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_line.completion import answer_bash, whole_words
+from cli.completion import answer_bash, whole_words
 from conf.folders import options
 
 BASH = """

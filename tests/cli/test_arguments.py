@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.command_line.arguments import overrides_of
+from cli.arguments import overrides_of
 from conf.errors import UsageError
 
 
