@@ -29,7 +29,7 @@ from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
 SWEEP_END_SECONDS = 15
-"""Longer than a sweep takes to end its own jobs, which is at most twice `this_machine.jobs.CANCEL_SECONDS`."""
+"""Longer than a sweep takes to end its own jobs, which is at most twice `local_jobs.CANCEL_SECONDS`."""
 
 
 def cancel_sweep(sweep: Sweep) -> int:
