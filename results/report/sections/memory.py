@@ -13,17 +13,6 @@ from results.table import Table, number
 from results.units import gib, percent, round_to_digits
 from train_core.costs import MEMORY_KINDS, Estimate
 
-KINDS_IN_WORDS = {
-    "weights_bytes": "weights",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer",
-    "activations_bytes": "activations",
-    "working_bytes": "working",
-    "logits_bytes": "logits",
-    "communication_bytes": "communication",
-    "reserved_bytes": "reserved",
-}
-
 GIBIBYTES = {"type": "quantitative", "title": "GiB of one rank"}
 ROW_HEIGHT, MOST_HEIGHT = 34, 640
 """The height of a bar, and the most that the bars of all stages take."""
@@ -97,15 +86,13 @@ def _measured_by_stage(best: BestPlan, num_stages: int) -> list[int]:
     return [max(peaks[stage * each : (stage + 1) * each]) for stage in range(num_stages)]
 
 
-def capacities(best: BestPlan, num_stages: int) -> list[int]:
+def capacities(best: BestPlan) -> list[int]:
     """Bytes that a device of each stage has; they differ where stages run on several types."""
-    listed = [cluster.device.memory_bytes for cluster in best.trial.planned.clusters_of_stages]
-    assert len(listed) == num_stages
-    return listed
+    return [cluster.device.memory_bytes for cluster in best.trial.planned.clusters_of_stages]
 
 
 def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
-    kinds = [KINDS_IN_WORDS[name] for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
+    kinds = [_in_words(name) for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
     diamonds = " Diamonds are the measured peak of each stage's fullest rank." if measured else ""
     caption = "Predicted GiB of one rank of every stage, stacked by what they hold; the lines are what a device has."
     layers = [
@@ -119,7 +106,7 @@ def _bars(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Plot:
                 "tooltip": tooltip("stage", "what", "GiB"),
             },
         },
-        _marks(_stage_values("device has", capacities(best, len(predicted.stages))), "device has", LINE, "--ink"),
+        _marks(_stage_values("device has", capacities(best)), "device has", LINE, "--ink"),
     ]
     if measured:
         layers.append(_marks(_stage_values("measured peak", measured), "measured peak", "diamond", "--measured"))
@@ -157,17 +144,15 @@ def _bar_values(predicted: Estimate) -> Iterator[dict[str, Any]]:
     for number_of_stage, stage in enumerate(predicted.stages):
         for order, name in enumerate(MEMORY_KINDS):
             if size := getattr(stage, name):
-                yield {"stage": number_of_stage, "what": KINDS_IN_WORDS[name], "GiB": _gibibytes(size), "order": order}
+                yield {"stage": number_of_stage, "what": _in_words(name), "GiB": _gibibytes(size), "order": order}
 
 
 def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Table:
     kinds = [name for name in MEMORY_KINDS if any(getattr(stage, name) for stage in predicted.stages)]
-    heads = ["stage", *(f"{KINDS_IN_WORDS[name]} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
+    heads = ["stage", *(f"{_in_words(name)} GiB" for name in kinds), "predicted GiB", "device GiB", "full %"]
     columns = (*heads, "measured GiB") if measured else tuple(heads)
     rows = []
-    for index, (stage, capacity) in enumerate(
-        zip(predicted.stages, capacities(best, len(predicted.stages)), strict=True)
-    ):
+    for index, (stage, capacity) in enumerate(zip(predicted.stages, capacities(best), strict=True)):
         sizes = [getattr(stage, name) for name in kinds]
         share = stage.total_bytes / capacity
         cells = [
@@ -179,6 +164,10 @@ def _table(best: BestPlan, predicted: Estimate, measured: Sequence[int]) -> Tabl
             cells.append(number(gib(measured[index]), measured[index]))
         rows.append(tuple(cells))
     return Table(columns, tuple(rows), frozenset(columns), frozenset({predicted.worst_stage}))
+
+
+def _in_words(kind: str) -> str:
+    return kind.removesuffix("_bytes")
 
 
 def _gibibytes(num_bytes: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from conf.plan.experiment import Experiment
 from train_core.costs import Implementation
@@ -15,15 +15,7 @@ from train_core.parallel.schedules import Action, TimedAction, action_times, act
 Kind = Literal["forward", "backward", "weight gradient", "communication", "optimizer", "slowest device", "bubble"]
 WORK: tuple[Kind, ...] = ("forward", "backward", "weight gradient", "optimizer")
 WAITS: tuple[Kind, ...] = ("bubble", "slowest device")
-SPAN_KINDS: tuple[Kind, ...] = (
-    "forward",
-    "backward",
-    "weight gradient",
-    "communication",
-    "optimizer",
-    "slowest device",
-    "bubble",
-)
+SPAN_KINDS: tuple[Kind, ...] = get_args(Kind)
 LEAST_SHARE = 1e-6
 """A share of the step: spans that are shorter come from rounding."""
 
