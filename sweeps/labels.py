@@ -117,14 +117,11 @@ class Labels:
     def _telling_keys(self, points: Sequence[tuple[Mapping[str, Value], Experiment | None]]) -> list[str]:
         """The keys beside the layout whose values differ: those that points set, and others where these do not do."""
         stated = sorted({key for point, _ in points for key in point if key not in OF_LAYOUTS})
-        keys = [key for key in stated if self._varies(key)]
+        keys = [key for key in stated if len(set(map(str, self._values(key)))) > 1]
         for key in _differing_keys(self._experiments):
             if key not in keys and self._is_needed(key, keys):
                 keys.append(key)
         return sorted(keys, key=lambda key: (key == "training.seed", key))
-
-    def _varies(self, key: str) -> bool:
-        return len({str(value) for value in self._values(key)}) > 1
 
     def _is_needed(self, key: str, keys: Sequence[str]) -> bool:
         """True if some trials that are alike in all of `keys` differ in this one."""

@@ -139,7 +139,8 @@ class AllocationRoom(Workplace):
             return []
         offered = [each for each in readings if not self._is_refused(each)]
         expected = Expectation.after(self._ended.values(), SECONDS_PER_MINUTE * self.executor.slurm.time_limit_minutes)
-        candidates = [self._candidate(each, expected) for each in offered]
+        times = [(each, expected.seconds(each.trial)) for each in offered]
+        candidates = [WaitingTrial(each.name, shape_of(each.planned), seconds) for each, seconds in times]
         remaining = {name: step.remaining_seconds(expected) for name, step in self.running.items()}
         by_name = {each.name: each for each in offered}
         for candidate, placement in choose_steps(filter(self._can_end, candidates), self._room, remaining):
@@ -183,9 +184,6 @@ class AllocationRoom(Workplace):
 
     def _is_own(self, reading: TrialReading) -> bool:
         return reading.name in self.running or reading.name in self._silent
-
-    def _candidate(self, reading: TrialReading, expected: Expectation) -> WaitingTrial:
-        return WaitingTrial(reading.name, shape_of(reading.planned), expected.seconds(reading.trial))
 
     def _can_end(self, candidate: WaitingTrial) -> bool:
         """True if the trial ends before the allocation. One that is too long for any is tried in a new one."""

@@ -21,12 +21,12 @@ from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
 from conf.units import TERA
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
+from results.report.findings.ranking import by_prediction
 from results.search.notes import padded_vocabulary_sentence, tight_sentence
 from results.units import gib
 from sweeps.planner import choose_plans
 from sweeps.planner.points import fastest_plan, refusal_of
 from sweeps.points.plan import plan_sweep
-from sweeps.trial import Trial
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimate
 
 IN_A_SHELL = {
@@ -134,14 +134,10 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
         first = reasons[0].rstrip(".")
         problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {first}"
         raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
-    best = max(fitting, key=_predicted_rate)
+    best = by_prediction(fitting)[0]
     lost = len(record.plan) - len(fitting)
     notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
     return ChosenPlan(best.planned, best.predicted, best.planned.trainer.costs_of, notes)
-
-
-def _predicted_rate(trial: Trial) -> float:
-    return trial.estimate.model_flops_per_second_per_device if trial.estimate else 0.0
 
 
 def _lines(chosen: ChosenPlan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from results.knobs.table import (
     setting_text,
 )
 from results.report.blocks.knob_plots import dependence_plot, pair_plot, shares_plot
+from results.report.findings.ranking import by_prediction
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.table import Cell, Table, number, text
 from results.units import ABSENT, gib, percent, seconds
@@ -160,7 +161,7 @@ def _explanation(subject: ReportSubject) -> Explanation | None:
     """The plan that a reader would take: the fastest that was measured at full size, else the best on paper."""
     record = subject.sweep.record
     fitting = [trial for trial in _predicted_trials(record) if trial.estimate and not trial.infeasible_reason]
-    best: Trial | None = max(fitting, key=_predicted_rate, default=None)
+    best = next(iter(by_prediction(fitting)), None)
     if record.mode == "cluster":
         best = next((result.trial for result in ranking_of(list(subject.results))), best)
     if best is None or best.experiment is None or best.experiment.mixed is not None:
@@ -168,10 +169,6 @@ def _explanation(subject: ReportSubject) -> Explanation | None:
     experiment = best.experiment
     strategy = Strategy(experiment.parallel, experiment.batch)
     return explain(strategy, experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-
-
-def _predicted_rate(trial: Trial) -> float:
-    return trial.estimate.model_flops_per_second_per_device if trial.estimate else 0.0
 
 
 def _neighbours(explained: Explanation) -> Iterator[Block]:

@@ -74,7 +74,8 @@ class AxisSearch:
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         seen = seen_points(trials, self.plan.objective)
         left = self.max_trials - num_taken(trials)
-        proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], self._limit_reached)
+        limit = f"all of sweep.max_trials = {self.max_trials} trials were asked for"
+        proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], limit)
         # What is in flight may still deserve further seeds, or show that the search is worth going on with.
         if proposals or count <= 0 or any(reading.outcome in LIVE for reading in trials):
             return Answer(tuple(proposals))
@@ -92,10 +93,6 @@ class AxisSearch:
         if not proposals and all(each.costs is not None for each in seen if each.is_in_flight):
             proposals = self._seeds(seen, is_last=True)[:count]
         return proposals, why_last
-
-    @property
-    def _limit_reached(self) -> str:
-        return f"all of sweep.max_trials = {self.max_trials} trials were asked for"
 
     def prune(self, trials: Sequence[TrialReading]) -> list[Pruning]:
         return prunings(self.plan.pruner, trials)

@@ -90,7 +90,8 @@ class Bayes(Search):
             if place is None:
                 return proposals, self._ending(ahead)
             rows.append(int(ahead.rows[place]))
-            because = self._predicted_best if knows_nothing else self._because(ahead, place)
+            on_paper = f"predicted the best of {len(self.candidates.prices):,} plans"
+            because = on_paper if knows_nothing else self._because(ahead, place)
             gain = None if knows_nothing else float(ahead.gain[place])
             proposals.append(Proposal(self.candidates.point(rows[-1]), because, gain))
         return proposals, ""
@@ -135,10 +136,6 @@ class Bayes(Search):
             f"expected to better the best by {ahead.gain[place]:.1%}: a step of {seconds:.3g} s"
             f" ± {ahead.spread[place]:.0%}, {ahead.fits[place]:.0%} likely to fit"
         )
-
-    @property
-    def _predicted_best(self) -> str:
-        return f"predicted the best of {len(self.candidates.prices):,} plans"
 
     def _ending(self, ahead: Outlook) -> str:
         """Return why nothing more is asked, and what would have been."""
