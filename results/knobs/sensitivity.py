@@ -246,7 +246,8 @@ def finding(sensitivity: Sensitivity) -> str:
     leaders = sensitivity.leaders
     if len(leaders) == 1:
         return f"{_capitalize(leaders[0].column.words)} mattered most in {trials}: {_what_it_does(leaders[0])}."
-    named = _join_names([effect.column.words for effect in leaders])
+    words = [effect.column.words for effect in leaders]
+    named = f"{', '.join(words[:-1])} and {words[-1]}"
     does = _what_it_does(max(leaders, key=lambda effect: effect.share))
     return f"{_capitalize(named)} mattered most, and {trials} do not tell which of them more: {does}."
 
@@ -256,10 +257,6 @@ def _what_it_does(effect: KnobEffect) -> str:
         f"{effect.column.words} {setting_text(effect.fastest_at)} is {100 * effect.gain:.0f} % faster than"
         f" {setting_text(effect.slowest_at)} with all other knobs as they were"
     )
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _capitalize(text: str) -> str:

@@ -32,18 +32,13 @@ NUMERIC = frozenset(COLUMNS) - {"layout", "95 % interval"}
 HELD = {"weak": "the batch of each replica", "strong": "the global batch"}
 CURVE_STEPS = 24
 MOST_DOUBLINGS = 20
-SHAPES = {
-    "measured": "circle",
-    "predicted for the same trials": "triangle-up",
-    "predicted at full size": "diamond",
-    "published": "stroke",
+MARKS = {
+    "measured": ("var(--measured)", "circle"),
+    "predicted for the same trials": ("var(--soft)", "triangle-up"),
+    "predicted at full size": ("var(--predicted)", "diamond"),
+    "published": ("var(--published)", "stroke"),
 }
-COLOURS = {
-    "measured": "var(--measured)",
-    "predicted for the same trials": "var(--soft)",
-    "predicted at full size": "var(--predicted)",
-    "published": "var(--published)",
-}
+"""The colour and the shape of each series."""
 
 
 def section(subject: ReportSubject) -> Section | None:
@@ -232,8 +227,8 @@ def _spec(values: Values, curves: Values) -> Spec:
     x = quantity("factor", "devices over the baseline's", scale={"type": "log", "base": 2}, axis=axis)
     y = quantity("efficiency", "efficiency %", scale={"zero": False})
     colour, shape = (
-        category("series", scale={"domain": names, "range": [of_series[name] for name in names]})
-        for of_series in (COLOURS, SHAPES)
+        category("series", scale={"domain": names, "range": list(of_series)})
+        for of_series in zip(*(MARKS[name] for name in names), strict=True)
     )
     of = {name: {"filter": {"field": "series", "equal": name}} for name in names}
     layers: list[Spec] = [

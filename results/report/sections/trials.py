@@ -60,7 +60,7 @@ def section(subject: ReportSubject) -> Section | None:
         *_cautions(record, results),
         *(Paragraph(note) for note in notes(record, results, subject.sweep.folder)),
         *_ranking(record, results, points, relations),
-        *_circumstances(facts(record, results)),
+        *((Heading("How it was measured"), FactList(measured)) if (measured := facts(record, results)) else ()),
         *(() if "loss" in record.objective else loss_blocks([point.middle for point in points])),
     )
     title = "Every trial" if record.seeks_rate else "How fast each trial was"
@@ -146,11 +146,8 @@ def _drop_idle_columns(table: Table, record: SweepRecord) -> Table:
 
 
 def _row(cells: dict[str, Cell]) -> tuple[Cell, ...]:
-    return tuple(cells.get(name, _absent(name)) for name in COLUMNS)
-
-
-def _absent(name: str) -> Cell:
-    return number(ABSENT, None) if name in NUMERIC else text(ABSENT)
+    filled = {name: number(ABSENT, None) if name in NUMERIC else text(ABSENT) for name in COLUMNS} | cells
+    return tuple(filled[name] for name in COLUMNS)
 
 
 def _name_cell(result: TrialReading) -> Cell:
@@ -178,10 +175,6 @@ def _sharing_note(result: TrialReading) -> str:
         return ""
     devices = count_of(performance.num_devices, "device")
     return f"{experiment.parallel.world_size} ranks share {devices}"
-
-
-def _circumstances(items: tuple[tuple[str, str], ...]) -> tuple[Block, ...]:
-    return (Heading("How it was measured"), FactList(items)) if items else ()
 
 
 def _cause(result: TrialReading) -> str:
