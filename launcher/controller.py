@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from conf.compose.load import Composition, compose
 from conf.compose.settings import ControllerSpec, Settings
@@ -37,6 +38,8 @@ WHOLE_NODES = (
     *("mem", "mem-per-cpu", "mem-per-gpu"),
 )
 """Options of the site's jobs that the controller, which needs one core, does not ask for."""
+
+ONE_TASK = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
 
 
 @dataclass(frozen=True)
@@ -93,24 +96,38 @@ def submit_controller(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec
         ConfigError: the controller's time limit is too short.
     """
     require_scheduler(slurm)
-    # With no more than the time before the warning the job would be warned as soon as it starts.
+    _require_time(controller)
+    folder = sweep.folder.controller
+    folder.path.mkdir(parents=True, exist_ok=True)
+    executor = _executor(sweep, slurm, controller, snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES))
+    last = read_submission(folder)
+    return executor.submit(CONTROL_IN_SLURM, [FolderWork(folder, last.attempt + 1 if last else 1)], ONE_TASK)
+
+
+def controller_text(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec) -> str:
+    """Return what sbatch would get for the job that goes on with the sweep. Writes nothing and needs no Slurm.
+
+    Raises:
+        ConfigError: the controller's time limit is too short.
+    """
+    _require_time(controller)
+    return _executor(sweep, slurm, controller, sweep.folder.code.absolute() / "SNAPSHOT").text(ONE_TASK, 1)
+
+
+def _require_time(controller: ControllerSpec) -> None:
+    """Raises ConfigError where the job would be warned as soon as it starts."""
     least = 2 * SAVE_SECONDS / SECONDS_PER_MINUTE
     if controller.time_limit_minutes < least:
         problem = f"leaves no time: the controller is warned {SAVE_SECONDS} s before, to be run again"
         key = "controller.time_limit_minutes"
         raise ConfigError(key, controller.time_limit_minutes, problem, f"Give at least {least:g}.")
-    folder, own = sweep.folder.controller, _settings_of_one_task(slurm, controller)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    code = snapshot_code(sweep.folder.code.absolute(), ALL_PACKAGES)
-    name = f"trisweep-{sweep.record.name}-controller"
-    executor: PbsExecutor | SlurmExecutor
+
+
+def _executor(sweep: Sweep, slurm: SlurmSpec, controller: ControllerSpec, code: Path) -> SlurmExecutor | PbsExecutor:
+    own, name = _settings_of_one_task(slurm, controller), f"trisweep-{sweep.record.name}-controller"
     if slurm.scheduler == "pbs":
-        executor = PbsExecutor(own, name, code, logs_folder(sweep.folder), uses_mpiexec=False)
-    else:
-        executor = SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
-    shape = JobShape(num_nodes=1, tasks_per_node=1, uses_gpus=False)
-    last = read_submission(folder)
-    return executor.submit(CONTROL_IN_SLURM, [FolderWork(folder, last.attempt + 1 if last else 1)], shape)
+        return PbsExecutor(own, name, code, logs_folder(sweep.folder), uses_mpiexec=False)
+    return SlurmExecutor(own, name, code, logs_folder(sweep.folder), requeues=True)
 
 
 def resume_controller(sweep: Sweep) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,8 +36,9 @@ from launcher.slurm.resources import device_hours
 from launcher.snapshot import snapshot_code
 from launcher.state import look_here
 from launcher.workplaces.here import ThisMachine
-from launcher.workplaces.queue import SlurmQueue, SubmittedArray, require_scheduler
+from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray, require_scheduler
 from sweeps.folder.history import History
+from sweeps.folder.journal import Journal
 from sweeps.later_command import union
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
@@ -70,6 +72,18 @@ class SubmissionSummary:
     @property
     def num_kept(self) -> int:
         return len(self.kept)
+
+
+@dataclass(frozen=True)
+class StepOnPaper:
+    """The first step of a sweep through Slurm, as a dry run shows it.
+
+    Attributes:
+        requests: what would be submitted first.
+    """
+
+    requests: tuple[JobRequest, ...]
+    step: SweepStep
 
 
 def run_here(
@@ -192,6 +206,25 @@ def submit(
     return SubmissionSummary(tuple(queue.arrays), len(started), kept, num_live, hours, step)
 
 
+def dry_run(sweep: Sweep, slurm: SlurmSpec, *, rules: Rules, command: SweepOrders) -> StepOnPaper:
+    """Take the sweep's first step through Slurm on paper: nothing is submitted or written, and nobody is told.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        UsageError: what earlier commands left cannot be read.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        # The step writes into its journal and reads it again: here a copy, in which earlier commands stand too.
+        folder = SweepFolder(sweep.folder.path)
+        folder.journal = Path(temporary, folder.journal.name)
+        Journal(folder.journal).append(*Journal(sweep.folder.journal).read_new())
+        queue = QueueOnPaper(slurm)
+        planned = Sweep(folder, union_for(sweep, rules))
+        quiet = replace(rules, tell=lambda sweep, step: None)
+        step = _begin(planned, queue, quiet, command, on_slurm=True).advance()
+    return StepOnPaper(tuple(queue.requests), step)
+
+
 def slurm_rules(slurm: SlurmSpec) -> Rules:
     """Every listed point once, whatever it costs."""
     budget = Budget(UNLIMITED_BUDGET, slurm, slurm.time_limit_minutes * SECONDS_PER_MINUTE)
@@ -207,9 +240,14 @@ def begin_sweep(sweep: Sweep, workplace: Workplace, rules: Rules, command: Sweep
     record = union_for(sweep, rules)
     # Before the journal says that the sweep was begun, for whoever reads that goes on with the record.
     sweep.folder.write_record(record)
-    conductor = Conductor(sweep._replace(record=record), workplace, rules)
     keep_provenance(sweep.folder, command.overrides)
     keep_private_overrides(sweep.folder, command.overrides)
+    return _begin(sweep._replace(record=record), workplace, rules, command, on_slurm=on_slurm)
+
+
+def _begin(sweep: Sweep, workplace: Workplace, rules: Rules, command: SweepOrders, *, on_slurm: bool) -> Conductor:
+    """Write the command and its orders into the journal of a sweep whose record is that of all commands."""
+    conductor = Conductor(sweep, workplace, rules)
     conductor.begin(command.overrides, on_slurm=on_slurm)
     _give_orders(conductor.sweep, rules, command)
     return conductor

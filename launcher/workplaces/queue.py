@@ -60,20 +60,23 @@ class SubmittedArray:
     trial_ids: tuple[str, ...]
 
 
-def requests(sweep: Sweep, slurm: SlurmSpec, trials: Sequence[Trial]) -> list[JobRequest]:
+def requests(sweep: Sweep, slurm: SlurmSpec, readings: Sequence[TrialReading]) -> list[JobRequest]:
     """Return what `submit_trials` would submit. Writes nothing and needs no Slurm.
 
     The code's folder appears as `SWEEP/code/SNAPSHOT`, because its name follows from what is copied there.
+
+    Raises:
+        ConfigError: a setting is wrong.
     """
     executor = _executor(sweep, slurm, sweep.folder.code.absolute() / "SNAPSHOT")
     return [
         JobRequest(
             array.shape,
-            _executor_for(executor, array).text(array.shape, len(array.trials)),
+            text,
             sum(device_hours(trial.experiment, slurm) for trial in array.trials if trial.experiment),
             tuple(array.trials),
         )
-        for array in job_arrays(slurm, trials, {})
+        for array, text in _arrays(sweep, executor, readings, ended={})
     ]
 
 
@@ -95,15 +98,10 @@ def submit_trials(
         UsageError: there is no sbatch here, or Slurm refuses some of the jobs; says which it accepted before.
     """
     require_scheduler(slurm)
-    # The attempts are counted before `prepare` forgets what earlier ones left.
-    avoided = _avoided_nodes(sweep, readings, ended)
-    waiting = deque(job_arrays(slurm, [reading.trial for reading in readings], avoided))
-    attempts = {reading.name: reading.next_attempt for reading in readings}
     executor = _executor(sweep, slurm, snapshot_code(sweep.folder.code.absolute()))
-    for array in waiting:  # a wrong setting is found before anything of an earlier attempt is forgotten
-        if array.saves:
-            require_time_to_save(slurm)
-        _executor_for(executor, array).text(array.shape, len(array.trials))
+    # A wrong setting is found, and the attempts are counted, before `prepare` forgets what earlier ones left.
+    waiting = deque(array for array, _ in _arrays(sweep, executor, readings, ended))
+    attempts = {reading.name: reading.next_attempt for reading in readings}
     submitted: list[SubmittedArray] = []
     while waiting:
         array = waiting.popleft()
@@ -127,6 +125,24 @@ def submit_trials(
 def require_scheduler(slurm: SlurmSpec) -> None:
     """Raises UsageError where the commands of the scheduler are not here."""
     require_pbs() if slurm.scheduler == "pbs" else require_sbatch(slurm)
+
+
+def _arrays(
+    sweep: Sweep,
+    executor: SlurmExecutor | PbsExecutor,
+    readings: Sequence[TrialReading],
+    ended: Mapping[str, TrialReading],
+) -> list[tuple[JobArray, str]]:
+    """The arrays in which these trials are submitted, each with the text that sbatch gets.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    avoided = _avoided_nodes(sweep, readings, ended)
+    arrays = job_arrays(executor.slurm, [reading.trial for reading in readings], avoided)
+    if any(array.saves for array in arrays):
+        require_time_to_save(executor.slurm)
+    return [(array, _executor_for(executor, array).text(array.shape, len(array.trials))) for array in arrays]
 
 
 def _executor(sweep: Sweep, slurm: SlurmSpec, code: Path) -> SlurmExecutor | PbsExecutor:
@@ -229,3 +245,25 @@ class Elsewhere(SlurmQueue):
     def room(self) -> int | None:
         # Any number above 0, so that a search is asked whether it has more to propose.
         return 1
+
+
+@dataclass
+class QueueOnPaper(Workplace):
+    """The queue of a dry run: it keeps the requests that `SlurmQueue` would submit, and ends nothing.
+
+    Attributes:
+        requests: of the trials that were started so far.
+    """
+
+    slurm: SlurmSpec
+    requests: list[JobRequest] = field(default_factory=list)
+
+    def read_trials(self, sweep: Sweep) -> list[TrialReading]:
+        return reconcile(sweep.read_trial(trial) for trial in sweep.record.trials)
+
+    def start(self, sweep: Sweep, readings: Sequence[TrialReading]) -> list[str]:
+        self.requests += requests(sweep, self.slurm, readings)
+        return [each.name for each in readings]
+
+    def end(self, sweep: Sweep, readings: Sequence[TrialReading], outcome: Outcome, cause: str) -> None:
+        """Leave the trials as they are."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.commands.sweep.on_slurm import what_keeps_its_settings
-from launcher.sweep import submit
+from launcher.control.orders import SweepOrders
+from launcher.control.rules import SweepStep
+from launcher.sweep import dry_run, slurm_rules, submit
 from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import Submission, write_submission
 from sweeps.sweep import Sweep
@@ -68,6 +71,30 @@ def test_sbatch_is_not_told_of_the_job_in_which_the_command_is_given(
     lines = (tmp_path / "environment").read_text().splitlines()
     told = dict(line.split("=", 1) for line in lines if line.startswith(("SLURM", "SBATCH")))
     assert told == own
+
+
+def test_a_dry_run_takes_the_step_that_a_command_takes_and_leaves_the_sweep_as_it_was(
+    folder: SweepFolder, record_of: RecordOf, slurm_of: SlurmOf, tools: Callable[..., None]
+) -> None:
+    told: list[SweepStep] = []
+    settings, sweep = slurm_of("slurm.max_array_size=2"), Sweep(folder, record_of(seeds(6)))
+    rules = replace(slurm_rules(settings), max_concurrent_trials=3, tell=lambda sweep, step: told.append(step))
+    folder.write_record(sweep.record)
+    finish(folder, sweep.record.trials[0], (Outcome.FAILED, "it broke"))
+    finish(folder, sweep.record.trials[1], performance(100.0))
+    Journal(folder.journal).append(Begun(overrides=("sweep=smoke",), on_slurm=True))
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    command = SweepOrders(("sweep=smoke",), retry_failed=True)
+    shown = dry_run(sweep, settings, rules=rules, command=command)
+    assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+    assert told == []
+    tools(scontrol="echo 'ClusterName = alps'", squeue="true", sacct="true", srun="true")
+    tools(sbatch="echo Submitted batch job 12")
+    done = submit(sweep, settings, rules=rules, command=command)
+    shown_ids = [tuple(trial.trial_id for trial in request.trials) for request in shown.requests]
+    assert shown_ids == [array.trial_ids for array in done.arrays]
+    assert [len(ids) for ids in shown_ids] == [2, 1]
+    assert (shown.step.waiting, shown.step.held) == (done.step.waiting, done.step.held)
 
 
 @pytest.mark.usefixtures("slurm")

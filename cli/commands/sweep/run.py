@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
 from cli.commands.plan.command import print_plan, print_question, print_space
-from cli.commands.sweep.on_slurm import carry_out, hours_at_most, show_allocation, sweep_in_allocation
+from cli.commands.sweep.on_slurm import carry_out, show_allocation, show_jobs, sweep_in_allocation
 from cli.commands.sweep.sweep_run import SweepRun, finish, num_attempts, under_way
 from cli.commands.sweep.what_is_measured import costs_table, num_too_long, print_left_out, print_part, seconds_here
 from cli.live_import import followed_in_mlflow
-from cli.output.console import complaints, console, print_json, print_verbatim
+from cli.output.console import complaints, console, print_json
 from cli.output.next_command import next_command
 from cli.output.progress import progress_on, share_ended
 from cli.output.state_document import print_state
@@ -29,7 +29,6 @@ from launcher.control.orders import SweepOrders
 from launcher.provenance import keep_configuration
 from launcher.sweep import prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place
-from launcher.workplaces.queue import requests as requests_of
 from results.tensorboard import require_trackers
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction, restriction_of
@@ -54,16 +53,14 @@ def run_sweep(
     place = choose_place(overrides, here=here, dry_run=dry_run)
     _require_measurable(place)
     require_trackers(place.settings.tracking)
-    in_allocation = place.on_slurm and place.settings.launcher.kind == "allocation"
     record, restriction = _record_and_part(place)
     _warn_of_what_is_not_told(record)
+    texts = place.composition.overrides.without({"tracking"}).texts
+    orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     if dry_run:
-        part = restriction.record if restriction else record
-        left = _left_to_run(place, part, remeasure=remeasure)
-        show_allocation(place, part) if in_allocation else _show_what_would_run(place, part, left)
+        would_run = _show_what_would_run(place, record, restriction, orders)
         if as_json:
-            would_run = [trial.trial_id for trial in left]
-            print_json("sweep", {"sweep": part.name, "folder": str(place.folder.path), "would_run": would_run})
+            print_json("sweep", {"sweep": record.name, "folder": str(place.folder.path), "would_run": would_run})
         return
     # All that may refuse comes before anything is written, so that a refused command leaves no folder behind.
     _require_not_paused(Sweep(place.folder, record))
@@ -73,11 +70,9 @@ def run_sweep(
     keep_configuration(place.folder, place.composition)
     planned = Sweep(place.folder, record)
     print_part(planned, restriction)
-    texts = place.composition.overrides.without({"tracking"}).texts
-    orders = SweepOrders(texts, retry_failed=retry_failed, remeasure=remeasure)
     run = SweepRun(place, planned, rules, orders, restriction)
     with _state_at_the_end(place.folder, as_json=as_json):
-        if in_allocation:
+        if _is_in_allocation(place):
             sweep_in_allocation(run)
         else:
             carry_out(run) if place.on_slurm else _run_here(run)
@@ -103,6 +98,10 @@ def _require_measurable(place: SweepPlace) -> None:
         f" paper with `make sweep-{sweep.name}`."
     )
     raise ConfigError("sweep.proxy", None, "the sweep has no proxy that this machine could measure", remedy)
+
+
+def _is_in_allocation(place: SweepPlace) -> bool:
+    return place.on_slurm and place.settings.launcher.kind == "allocation"
 
 
 def _can_be_measured_here(sweep: SweepSpec) -> bool:
@@ -150,38 +149,41 @@ def _record_and_part(place: SweepPlace) -> tuple[SweepRecord, Restriction | None
     return record, restriction
 
 
-def _show_what_would_run(place: SweepPlace, record: SweepRecord, left: Sequence[Trial]) -> None:
-    """The points, and, for Slurm, each request for those that are left with the text that sbatch would get."""
-    print_plan(record, place.composition)
-    print_space(place.composition, record)
-    num_measured = sum(trial.selected for trial in record.trials) - len(left)
-    _print_costs(place, record)
-    if num_measured:
-        verb = "is" if num_measured == 1 else "are"
-        console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
+def _show_what_would_run(
+    place: SweepPlace, record: SweepRecord, restriction: Restriction | None, orders: SweepOrders
+) -> list[str]:
+    """Print the points, and what would become of them; return the ids of the trials that would run."""
+    part = restriction.record if restriction else record
+    left = _left_to_run(place, part, remeasure=orders.remeasure)
+    if _is_in_allocation(place):
+        show_allocation(place, part)
+        return [trial.trial_id for trial in left]
+    _show_points(place, part, len(left))
     if not place.on_slurm:
-        print_left_out(record)
+        print_left_out(part)
         console.print(f"{count_of(len(left), 'trial')} would run on this machine{':' if left else '.'}")
         for trial in left:
             console.print(f"  {trial.trial_id}")
-        return
-    requests = requests_of(Sweep(place.folder, record), place.settings.slurm, left)
-    hours = sum(request.device_hours for request in requests)
-    for request in requests:
-        each = hours_at_most(place, request.device_hours / len(request.trials))
-        console.rule(f"{count_of(len(request.trials), 'trial')} of {request.shape} tasks, each {each}")
-        for index, trial in enumerate(request.trials):
-            console.print(f"  [{index}] {trial.trial_id}")
-        print_verbatim(request.sbatch)
-    print_left_out(record)
-    trials, arrays = count_of(len(left), "trial"), count_of(len(requests), "job array")
-    console.print(f"{trials} in {arrays}, {hours_at_most(place, hours)}. Nothing was submitted.")
+        return [trial.trial_id for trial in left]
+    rules = rules_for(place.composition, record, on_slurm=True)
+    would_run = show_jobs(SweepRun(place, Sweep(place.folder, record), rules, orders, restriction))
     if place.composition.overrides.stated_value("cluster") is None:
         here = " What this machine would measure is shown by --here --dry-run."
         console.print(
             f"No cluster was chosen, so these are the jobs on the sweep's own, {place.settings.cluster.name}."
             f"{here if _can_be_measured_here(record.spec) else ''}"
         )
+    return would_run
+
+
+def _show_points(place: SweepPlace, part: SweepRecord, num_left: int) -> None:
+    """Print the points, what they cost, and how many of them are measured already."""
+    print_plan(part, place.composition)
+    print_space(place.composition, part)
+    _print_costs(place, part)
+    if num_measured := sum(trial.selected for trial in part.trials) - num_left:
+        verb = "is" if num_measured == 1 else "are"
+        console.print(f"{count_of(num_measured, 'trial')} {verb} measured already; --remeasure does so again.")
 
 
 def _print_costs(place: SweepPlace, record: SweepRecord) -> None:

@@ -8,4 +8,4 @@ from sweeps.sweep import Sweep
 
 
 def requested(sweep: Sweep, slurm: SlurmSpec) -> list[JobRequest]:
-    return requests(sweep, slurm, sweep.runnable)
+    return requests(sweep, slurm, [sweep.read_trial(trial) for trial in sweep.runnable])

@@ -74,6 +74,24 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(tmp_path: Path, trisweep: C
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_shows_the_controllers_job_and_the_arrays_that_it_would_submit_first(
+    tmp_path: Path, trisweep: Command
+) -> None:
+    limited = ("cluster=local", "controller=slurm", "search.max_concurrent_trials=2", "slurm.array_parallelism=1")
+    done = trisweep("sweep", "smoke", *limited, "--dry-run", cwd=tmp_path)
+    names = re.findall(r"--job-name=(\S+)", done.stdout)
+    assert names == ["trisweep-smoke-controller-TOKEN", "trisweep-smoke-TOKEN", "trisweep-smoke-TOKEN"], done.stderr
+    assert "--array" not in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "2 trials in 2 job arrays would be submitted first, 1.5 core-hours at most. Nothing was submitted." in said
+    assert "3 trials held back: search.max_concurrent_trials = 2." in said
+    assert list(tmp_path.iterdir()) == []
+    seeds = ("sweep.points=[{training.seed: 1}, {training.seed: 2}, {training.seed: 3}]", "--json")
+    done = trisweep("sweep", "smoke", *limited, *seeds, "--dry-run", cwd=tmp_path)
+    assert "#SBATCH --array=0-1%1\n" in done.stderr
+    assert len(json.loads(done.stdout)["would_run"]) == 4
+
+
 @pytest.mark.slow
 def test_a_dry_run_of_an_allocation_counts_its_trials(tmp_path: Path, trisweep: Command) -> None:
     limits = ("sweep.max_trials=1", "launcher.time_limit_minutes=600")
