@@ -36,7 +36,7 @@ def cancel_sweep(sweep: Sweep) -> int:
     """Cancel every live job of the sweep, and end the process that runs it on this machine, if there is one.
 
     Returns:
-        how many trials were queued or running.
+        how many trials were queued or running, or had not been submitted yet.
 
     Raises:
         UsageError: Slurm does not answer, or the sweep runs on another machine or as another user.
@@ -44,7 +44,8 @@ def cancel_sweep(sweep: Sweep) -> int:
     # These are listed first, because the sweep's process ends them itself and they would not be counted later.
     here = [reading.submission for reading in sweep.read() if reading.submission and _runs_here(reading)]
     journal = Journal(sweep.folder.journal)
-    begun = History.of(journal.read_new()).begun
+    before = History.of(journal.read_new())
+    begun = before.begun
     # The process that carries the sweep out goes before its jobs: else it would start the next trial for each job that
     # ends. One on another machine finds the journal's word, and so does whoever would go on with the sweep later.
     if begun is not None and begun.on_slurm:
@@ -53,6 +54,9 @@ def cancel_sweep(sweep: Sweep) -> int:
         processes = _sweep_process(sweep.folder)
         _require_own([*processes, *_controllers(here)])
         _interrupt(processes)
+        # A sweep of which nothing is left has ended, and there is nothing to cancel.
+        if begun is not None and any(each.outcome is Outcome.PENDING for each in sweep.read()):
+            journal.append(Cancelled(trial_id=None))
     if allocation := live_job(sweep.folder.allocation):
         return len(here) + _cancel_allocation(sweep, allocation.submission)
     by_job = read_submission(sweep.folder.controller)
@@ -61,7 +65,8 @@ def cancel_sweep(sweep: Sweep) -> int:
     # Read only now: until it ended the other process may have submitted trials, and asked ones may have come.
     readings = Sweep.stored_in(sweep.folder).read()
     in_slurm = [reading.submission for reading in readings if reading.submission and reading.is_silent_in_slurm]
-    return len(here) + len(cancel_jobs(in_slurm))
+    called_off = [] if before.is_cancelled else [reading for reading in readings if reading.is_called_off]
+    return len(here) + len(called_off) + len(cancel_jobs(in_slurm))
 
 
 def cancel_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:

@@ -80,7 +80,7 @@ class Restriction:
         named = tuple(f"{key}={value_text(value)}" for key, value in self.values.items())
         changed = {"plan": self.record.plan, "trials": tuple(trials), "overrides": (*sweep.record.overrides, *named)}
         record = sweep.record.model_copy(update=changed)
-        return Sweep(SweepFolder(sweep.folder.path, report_name=f"report-{self.name}"), record)
+        return sweep._replace(folder=SweepFolder(sweep.folder.path, report_name=f"report-{self.name}"), record=record)
 
 
 def restriction_of(asked: Composition, *, proxy: bool, git_sha: str = "") -> Restriction | None:

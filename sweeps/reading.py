@@ -33,6 +33,7 @@ from train_core.trial_folder import DAMAGED, TrialFolder, last_attempt, steps_of
 INTERRUPTED = "its last attempt was interrupted; the next sweep runs it again"
 STOPPED = "it was stopped; `trisweep train --from-best` goes on from its last checkpoint"
 CANCELLED_BY_NAME = "cancelled by name: only `trisweep retry --trial` runs it again"
+CALLED_OFF = "the sweep was cancelled before its turn came"
 ENDED_JUST_NOW = "its job has ended ({}), and its last word is waited for, for up to a minute"
 LEFT_OUT = "left out: beyond sweep.max_trials"
 ASKED_EARLIER = "an earlier command asked for it, and has not measured it"
@@ -109,6 +110,11 @@ class Reading:
     def cause(self) -> str:
         """The reason for its outcome, in one sentence for people; empty if there is nothing to explain."""
         return self._judgement[1]
+
+    @property
+    def is_called_off(self) -> bool:
+        """True of a trial whose sweep was cancelled before it was submitted: nothing ended that could say so."""
+        return self.outcome is Outcome.CANCELLED and self.measurement is None
 
     @cached_property
     def measurement(self) -> Measurement | None:
@@ -388,10 +394,12 @@ class TrialReading(Reading):
         figures: what later stages measured of it, as `STAGE.FIGURE`; see `sweeps.sweep.with_figures`.
         awaits_figures: a later stage is still to tell some.
         label: what it is called in its sweep, see `sweeps.labels`; of one that is read alone, its layout.
+        is_of_cancelled_sweep: nobody starts it until the sweep's command is given again.
     """
 
     trial: Trial
     label: str = ""
+    is_of_cancelled_sweep: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
     awaits_figures: bool = False
 
@@ -427,7 +435,10 @@ class TrialReading(Reading):
             return Outcome.INFEASIBLE, self.trial.infeasible_reason
         if self.measurement is None and not self.trial.selected and not (self.awaits_slurm or self._is_live):
             return None, LEFT_OUT if self.trial.role == "asked" else ASKED_EARLIER
-        return super()._judgement
+        judged = super()._judgement
+        if self.is_of_cancelled_sweep and self.submission is None and judged == (Outcome.PENDING, ""):
+            return Outcome.CANCELLED, CALLED_OFF
+        return judged
 
 
 def _rename_time(path: Path) -> float:

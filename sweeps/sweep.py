@@ -132,9 +132,15 @@ class Sweep(NamedTuple):
         """
         history = History.kept_in(folder)
         with long_lived():
-            sweep = cls(folder, history.complete_record(folder.read_record()))
+            kind = CancelledSweep if history.is_cancelled else cls
+            sweep = kind(folder, history.complete_record(folder.read_record()))
         gc.freeze()  # nor does the collector look at the record later
         return sweep
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if a person has cancelled it, and its command has not been given again."""
+        return False
 
     @property
     def runnable(self) -> list[Trial]:
@@ -154,7 +160,13 @@ class Sweep(NamedTuple):
 
     def read_trial(self, trial: Trial) -> TrialReading:
         label = self.record.label_of(trial)
-        return TrialReading(folder=self.folder_of(trial), experiment=trial.experiment, trial=trial, label=label)
+        return TrialReading(
+            folder=self.folder_of(trial),
+            experiment=trial.experiment,
+            trial=trial,
+            label=label,
+            is_of_cancelled_sweep=self.is_cancelled,
+        )
 
     def prepare(self, trial: Trial) -> TrialFolder:
         """Make the trial's folder ready for a new attempt: write `trial.json`, and forget what an earlier one left.
@@ -176,6 +188,14 @@ class Sweep(NamedTuple):
             {"experiment": experiment, "trial_id": trial.trial_id, "sweep": self.record.name, "point": trial.point}
         )
         return folder
+
+
+class CancelledSweep(Sweep):
+    """A sweep that a person has cancelled: what was never submitted waits for nobody."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        return True
 
 
 def _named_by_code(readings: list[TrialReading]) -> list[TrialReading]:

@@ -263,9 +263,11 @@ def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
     ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
     ends += [f"{failed} failed (--retry-failed runs {_them(failed)} again)"] if failed else []
     for outcome, words in NAMED.items():
-        if number := sum(each.outcome is outcome for each in readings):
+        if number := sum(each.outcome is outcome and not each.is_called_off for each in readings):
             again = next_command("retry", sweep, "--trial", "ID")
             ends.append(f"{number} {words} (only `{again}` runs {_them(number)} again)")
+    called_off = sum(each.is_called_off for each in readings)
+    ends += [f"{called_off} cancelled with the sweep"] if called_off else []
     return ", ".join(ends)
 
 

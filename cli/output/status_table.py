@@ -57,24 +57,26 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
         by_loss: as for `state_table`.
     """
     chosen = [state for state in in_chains(states) if state.outcome is not None]
-    shown = [state for state in chosen if not _only_waits(state)] if len(chosen) > MOST_ROWS else chosen
+    shown = [state for state in chosen if not _never_began(state)] if len(chosen) > MOST_ROWS else chosen
     details = _details_of([state for state in chosen if _has_more_to_say(state)])
     impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
     disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
     table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
-    unlisted = _not_listed(len(chosen) - len(shown))
+    is_cancelled = any(state.is_called_off for state in chosen)
+    unlisted = _not_listed(len(chosen) - len(shown), "were cancelled with the sweep" if is_cancelled else "only wait")
     return Group(
         table, *unlisted, *details, *impossible, _counts(states, len(disturbed)), *_waits(states), *_left_out(states)
     )
 
 
-def _only_waits(state: Reading) -> bool:
-    return state.outcome is Outcome.PENDING and not _has_more_to_say(state)
+def _never_began(state: Reading) -> bool:
+    """True if it only waits, or was cancelled when it did."""
+    return state.is_called_off or (state.outcome is Outcome.PENDING and not _has_more_to_say(state))
 
 
-def _not_listed(num_waiting: int) -> list[Text]:
-    note = f"{num_waiting:,} trials that only wait are not listed; `trisweep status --json` lists them."
-    return [Text(note, style="dim")] if num_waiting else []
+def _not_listed(number: int, how: str) -> list[Text]:
+    note = f"{number:,} trials that {how} are not listed; `trisweep status --json` lists them."
+    return [Text(note, style="dim")] if number else []
 
 
 def _has_more_to_say(state: Reading) -> bool:

@@ -76,9 +76,9 @@ class LiveReport:
 def _news_of(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
     """The progress of the sweep in one sentence, and the sentence that says it has ended; empty until then."""
     counts = Counter(each.outcome for each in readings if each.outcome is not None)
-    live = sum(counts[outcome] for outcome in LIVE)
+    not_ended = sum(each.outcome in LIVE or each.is_called_off for each in readings)
     history = History.kept_in(sweep.folder)
-    ended = f"{counts.total() - live} of {counts.total()} trials have ended"
+    ended = f"{counts.total() - not_ended} of {counts.total()} trials have ended"
     if not history.has_ended(counts):
         return f"Live: {ended}, {counts[Outcome.RUNNING]} running. The page follows by itself.", ""
     if history.is_cancelled:

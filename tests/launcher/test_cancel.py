@@ -11,6 +11,8 @@ import psutil
 import pytest
 
 from cli.commands.cancel import cancel
+from cli.commands.status import status
+from cli.output.progress import ends_in_words
 from cli.output.status_table import state_lines
 from conf.errors import UsageError
 from launcher.cancel import cancel_sweep, cancel_trials
@@ -22,7 +24,7 @@ from launcher.sweep import slurm_rules
 from launcher.workplaces.queue import Elsewhere, SlurmQueue
 from sweeps.folder.journal import Begun, Journal
 from sweeps.folder.submission import JobShape, Submission, write_submission
-from sweeps.reading import CANCELLED_BY_NAME
+from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
@@ -97,6 +99,30 @@ def test_trials_that_wait_for_their_allocation_are_cancelled_with_it_and_run_aga
     conductor = Conductor(sweep, Elsewhere(slurm_of()), slurm_rules(slurm_of()))
     conductor.begin((), on_slurm=True)
     assert conductor.advance().waiting == (reading.name,)
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize("on_slurm", [True, False], ids=["through Slurm", "on this machine"])
+def test_trials_that_were_never_submitted_are_cancelled_with_their_sweep_until_its_command_is_given_again(
+    folder: SweepFolder, record_of: RecordOf, capsys: pytest.CaptureFixture[str], on_slurm: bool
+) -> None:
+    begun, sweep = Begun(overrides=(), on_slurm=on_slurm), Sweep(folder, record_of(seeds(3)))
+    folder.write_record(sweep.record)
+    finish(folder, sweep.record.trials[0], performance(100.0))
+    Journal(folder.journal).append(begun)
+    cancel(str(folder.path))
+    assert "2 trials cancelled in" in capsys.readouterr().out
+    stored = Sweep.stored_in(folder)
+    assert [each.outcome for each in stored.read()] == [Outcome.COMPLETED, Outcome.CANCELLED, Outcome.CANCELLED]
+    status(str(folder.path))
+    said = capsys.readouterr().out
+    assert "2 CANCELLED, 1 COMPLETED" in said
+    assert f"cause    {CALLED_OFF}" in said
+    assert ends_in_words(stored, stored.read()) == "1 trial measured, 2 cancelled with the sweep"
+    cancel(str(folder.path))
+    assert "0 trials cancelled in" in capsys.readouterr().out
+    Journal(folder.journal).append(begun)
+    assert [each.outcome for each in Sweep.stored_in(folder).read()][1:] == [Outcome.PENDING, Outcome.PENDING]
 
 
 @pytest.mark.usefixtures("slurm")

@@ -58,7 +58,7 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     stored = Sweep.stored_in(run.sweep.folder)
     readings = stored.read()
     wanted = _wanted(readings, run.rules)
-    is_cut_short = any(each.outcome in LIVE for each in wanted)
+    is_cut_short = any(each.outcome in LIVE or each.is_called_off for each in wanted)
     _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
     if num_before is not None and not is_cut_short:
         print_nothing_to_do(stored, wanted, num_before)

@@ -83,7 +83,8 @@ def verdict(
             f" See `trisweep status {where}`, and write this report again when some have ended."
         )
     has_failed = any(result.measurement is not None for result in results)
-    if has_failed and all(result.outcome is Outcome.CANCELLED for result in results if result.measurement is not None):
+    was_cancelled = any(result.outcome is Outcome.CANCELLED for result in results)
+    if was_cancelled and all(each.outcome is Outcome.CANCELLED for each in results if each.measurement is not None):
         return SweepVerdict(_all_cancelled(results, where))
     return SweepVerdict(
         f"Nothing was measured: every trial failed or cannot run. `trisweep status {where}` shows the causes; fix the"

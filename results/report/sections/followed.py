@@ -27,8 +27,9 @@ def section(subject: ReportSubject) -> Section | None:
     everything = [*subject.results, *subject.later]
     later, metrics = by_predecessor(everything), chain_metrics(everything)
     names = list(dict.fromkeys(name for figures in metrics.values() for name in figures))
+    to_come = "cancelled" if subject.sweep.is_cancelled else "waits"
     rows = [
-        (text(each.label), *_cells(each, chain_of(each, later), stages, metrics.get(each.name, {}), names))
+        (text(each.label), *_cells(each, chain_of(each, later), stages, metrics.get(each.name, {}), names, to_come))
         for each in tried
     ]
     columns = (subject.sweep.record.labels.heading, *stages, *names)
@@ -43,15 +44,18 @@ def _cells(
     stages: Mapping[str, StageSpec],
     metrics: Mapping[str, float],
     names: Sequence[str],
+    to_come: str,
 ) -> Iterator[Cell]:
-    yield from (text(_words_for_stage(stage, {TRAIN: point, **chain}, stages)) for stage in stages)
+    yield from (text(_words_for_stage(stage, {TRAIN: point, **chain}, stages, to_come)) for stage in stages)
     for name in names:
         value = metrics.get(name)
         yield text(ABSENT) if value is None else number(significant(value), value)
 
 
-def _words_for_stage(stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec]) -> str:
-    """The outcome of a stage in words; for one that has not begun, the reason."""
+def _words_for_stage(
+    stage: str, chain: Mapping[str, TrialReading], stages: Mapping[str, StageSpec], to_come: str
+) -> str:
+    """The outcome of a stage in words; for one that has not begun, the reason, or what is said of one to come."""
     if stage in chain:
         outcome = chain[stage].outcome
         return outcome.value.lower().replace("_", " ") if outcome else ABSENT
@@ -59,7 +63,7 @@ def _words_for_stage(stage: str, chain: Mapping[str, TrialReading], stages: Mapp
     if before is None:
         return ABSENT
     if before.outcome is None or not before.outcome.is_final or before.outcome is Outcome.COMPLETED:
-        return "not chosen" if stages[stage].best and before.outcome is Outcome.COMPLETED else "waits"
+        return "not chosen" if stages[stage].best and before.outcome is Outcome.COMPLETED else to_come
     return f"needs {stages[stage].after}"
 
 

@@ -182,7 +182,7 @@ def _cause(result: TrialReading) -> str:
     cause = result.cause
     if not cause and result.steps and result.outcome is Outcome.RUNNING:
         cause = f"step {result.steps[-1].step} of {result.steps[-1].num_steps} done"
-    if result.performance or result.outcome in NEVER_RAN:
+    if result.performance or result.outcome in NEVER_RAN or result.is_called_off:
         return cause
     return f"{cause} (logs: trials/{result.trial.trial_id}/logs)".strip()
 

@@ -105,6 +105,7 @@ def test_a_tab_that_is_closed_while_it_loads_prints_nothing(
 
 def test_a_cancelled_sweep_has_ended_though_trials_were_never_started(live: LiveReport, sweep: Sweep) -> None:
     Journal(sweep.folder.journal).append(Cancelled(trial_id=None))
+    live.read = lambda: (cancelled := Sweep.stored_in(sweep.folder), cancelled.read())
     live.renew()
     assert live.finished == "The sweep was cancelled: 1 of 3 trials have ended"
 

@@ -18,7 +18,8 @@ from results.report.page import plot_library
 from results.report.report import ReportPaths
 from results.report.section import head_of
 from results.table import Cell, Table
-from sweeps.reading import CANCELLED_BY_NAME
+from sweeps.folder.journal import Cancelled, Journal
+from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.results.conftest import FULL, WriteSweep, performance, report_of, trial
@@ -229,6 +230,18 @@ def test_when_everything_was_cancelled_nothing_is_to_be_fixed(write_sweep: Write
     said = verdict(sweep.record, sweep.read(), []).headline
     assert said.startswith(f"Nothing was measured: 2 trials were cancelled ({cause}).{again}")
     assert "fix the first" not in said
+
+
+def test_a_report_tells_that_trials_were_cancelled_before_they_were_submitted(write_sweep: WriteSweep) -> None:
+    begun = write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], {"base": performance(100.0)})
+    Journal(begun.folder.journal).append(Cancelled(trial_id=None))
+    text = report_of(Sweep.stored_in(begun.folder)).markdown.read_text()
+    assert "2 trials: 1 measured, 1 cancelled." in text
+    assert "has not ended" not in text
+    never_begun = write_sweep([PROXY_TRIALS[0], PROXY_TRIALS[1]], {}, name="never")
+    Journal(never_begun.folder.journal).append(Cancelled(trial_id=None))
+    said = verdict(never_begun.record, Sweep.stored_in(never_begun.folder).read(), []).headline
+    assert said.startswith(f"Nothing was measured: 2 trials were cancelled ({CALLED_OFF}). `trisweep sweep never` runs")
 
 
 def test_a_layout_within_the_spread_of_the_best_is_called_a_tie(write_sweep: WriteSweep) -> None:

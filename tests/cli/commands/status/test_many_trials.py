@@ -11,26 +11,39 @@ from rich.console import Console
 from cli.output import status_table
 from sweeps.folder.journal import Begun, Finished, Journal
 from sweeps.search.searcher import ALL_TRIED
-from sweeps.sweep import Sweep
+from sweeps.sweep import CancelledSweep, Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
 from tests.results.conftest import finish
 from train_core.measurement import Outcome
 
 
+@pytest.mark.parametrize(
+    ("is_cancelled", "how", "counts"),
+    [(False, "only wait", "3 PENDING"), (True, "were cancelled with the sweep", "3 CANCELLED")],
+)
 @pytest.mark.parametrize(("most_rows", "is_listed"), [(2, False), (3, True)])
-def test_of_very_many_trials_those_that_only_wait_are_counted(
-    build_record: BuildRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int, is_listed: bool
+def test_of_very_many_trials_those_that_never_began_are_counted(
+    build_record: BuildRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most_rows: int,
+    is_listed: bool,
+    is_cancelled: bool,
+    how: str,
+    counts: str,
 ) -> None:
     monkeypatch.setattr(status_table, "MOST_ROWS", most_rows)
     record = build_record([{"training.seed": seed} for seed in range(3)], [])
     trials = tuple(trial.model_copy(update={"selected": True}) for trial in record.trials)
-    readings = Sweep(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
+    kind = CancelledSweep if is_cancelled else Sweep
+    readings = kind(SweepFolder(tmp_path), record.model_copy(update={"trials": trials})).read()
     file = StringIO()
     Console(width=100, file=file).print(status_table.status_table(readings, 100))
-    assert ("seed=2" in file.getvalue()) is is_listed
-    assert ("3 trials that only wait are not listed" in file.getvalue()) is not is_listed
-    assert "3 PENDING" in file.getvalue()
+    listed = file.getvalue().partition("\n\n")[0]
+    assert ("seed=2" in listed) is is_listed
+    assert (f"3 trials that {how} are not listed" in file.getvalue()) is not is_listed
+    assert counts in file.getvalue()
 
 
 def test_a_cause_that_many_trials_share_is_told_once(build_record: BuildRecord, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_cancelled_sweep_is_not_waited_for_though_trials_were_never_started(
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("the sweep was waited for"))
     stream = io.StringIO()
     watch(sweep.folder, "made-up", Console(file=stream, width=80))
-    assert "1 PENDING" in stream.getvalue()
+    assert "1 CANCELLED" in stream.getvalue()
 
 
 @pytest.mark.slow
