@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from results.units import ABSENT
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 LONGEST_CELL = 400
 """A cell with more characters is cut, because every row of a Markdown table is as wide as its widest."""
@@ -93,11 +93,11 @@ class Table:
         """The table without the columns of numbers in which no row has any."""
         return self.only([name for name in self.columns if name not in self.numeric or self.texts_of(name) != [ABSENT]])
 
-    def __rich__(self) -> RenderableType:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table as a console of rich prints it, which asks for it by this name."""
         from results.terminal.drawing import drawing_of  # rich is not needed to write a report
 
-        return drawing_of(self)
+        yield drawing_of(self, options.max_width)
 
     def markdown(self) -> str:
         """A pipe table whose columns line up, so that it reads well as plain text."""

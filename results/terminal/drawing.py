@@ -21,6 +21,9 @@ from results.table import Cell, Table
 
 NARROW = 100
 """Columns of a terminal below which only a table's first column may take more than it needs."""
+ROOM_FOR_NAMES = 24
+"""A name breaks between its parts, but into lines that are no shorter while heads can break in its place."""
+BREAK_HEADS_AFTER = " .-_/"
 
 
 FEWEST_CHARACTERS = 9
@@ -122,8 +125,12 @@ def _larger(value: KnobValue, other: KnobValue) -> KnobValue:
     return max(value, other) if isinstance(value, int) and isinstance(other, int) else value
 
 
-def drawing_of(table: Table) -> Drawing:
-    """The table with its title above and its caption below; numbers stay on one line, texts wrap."""
+def drawing_of(table: Table, width: int) -> Drawing:
+    """The table with its title above and its caption below; numbers stay on one line, texts wrap.
+
+    Args:
+        width: columns of the terminal.
+    """
     drawing = Drawing(
         title=table.title or None,
         caption=table.caption or None,
@@ -132,13 +139,13 @@ def drawing_of(table: Table) -> Drawing:
         title_justify="left",
         caption_justify="left",
     )
-    for position, name in enumerate(table.columns):
+    for position, (name, head) in enumerate(zip(table.columns, _heads(table, width), strict=True)):
         is_number = name in table.numeric
         stays_whole = is_number or table.is_dense
         # A number that lost digits without a mark would be read as another number.
         folds = not stays_whole and any(_is_prose(row[position]) for row in table.rows)
         drawing.add_column(
-            name,
+            head,
             justify="right" if is_number else "left",
             no_wrap=stays_whole,
             overflow="fold" if folds else "ellipsis",
@@ -151,6 +158,37 @@ def drawing_of(table: Table) -> Drawing:
             drawing.add_section()
         drawing.add_row(*map(_renderable, row), style="bold" if is_total else None)
     return drawing
+
+
+def _heads(table: Table, width: int) -> list[str]:
+    """The heads; where names have too little room beside them, the longest break over as many lines as it takes."""
+    cells = [_least_width(table, position) for position in range(len(table.columns))]
+    heads = [[name] for name in table.columns]
+    lines_and_padding = len(cells) + 1 + (0 if table.is_dense else len(cells))
+    while sum(map(max, cells, map(_width_of, heads))) + lines_and_padding > width:
+        narrower = [break_lines("".join(head), _width_of(head) - 1, BREAK_HEADS_AFTER) for head in heads]
+        needed = map(max, cells, map(_width_of, narrower))
+        breaking = [place for place, least in enumerate(needed) if least < _width_of(heads[place])]
+        if not breaking:
+            break
+        widest = max(breaking, key=lambda place: _width_of(heads[place]))
+        heads[widest] = narrower[widest]
+    return ["\n".join(line.rstrip() for line in lines) for lines in heads]
+
+
+def _width_of(lines: Sequence[str]) -> int:
+    return max(len(line.rstrip()) for line in lines)
+
+
+def _least_width(table: Table, position: int) -> int:
+    """The characters below which the cells of a column are cut, or a name in it is hard to read."""
+    stays_whole = table.is_dense or table.columns[position] in table.numeric
+    widths = [table.least_name_width] if position == 0 else [0]
+    for cell in (row[position] for row in table.rows):
+        words = max(map(len, cell.text.split()), default=0)
+        whole = len(cell.text)
+        widths.append(whole if stays_whole else min(whole, ROOM_FOR_NAMES) if cell.breaks_after else words)
+    return max(widths)
 
 
 def columns_with_room(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 
+import pytest
 from rich.console import Console
 
 from results.report.sections.trials import section
@@ -31,6 +33,22 @@ def test_a_number_that_has_no_room_is_marked_as_cut_and_text_wraps() -> None:
     lines = drawn(Table(("layout", "tokens", "why"), rows, frozenset({"tokens"})), 20)
     assert any("…" in line for line in lines)
     assert "123456789" in " ".join(drawn(Table(("layout", "tokens", "why"), rows, frozenset({"tokens"})), 40))
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [("joules per token", "seconds of a step", "step s"), ("evaluate.region.tropics", "inference.error_of_all")],
+)
+def test_long_heads_break_before_names_are_cut(heads: tuple[str, ...]) -> None:
+    names = ("tp2-pp16-dp2-mb1-gb8-zero1-selective", "gb4 lr=3.4e-3 weight_decay=0.1 seed=1")
+    figures = [number("0.1234", 0.1234)] * len(heads)
+    rows = tuple((breakable(name, "- "), text("COMPLETED"), *figures) for name in names)
+    table = Table(("trial", "outcome", *heads), rows, frozenset(heads))
+    above, below = " ".join(drawn(table, 70)).split("─ ")
+    assert all(word in above for head in heads for word in re.split(r"[ .]", head))
+    shown = " ".join(below.replace("COMPLETED", "").replace("0.1234", "").split())
+    assert shown == "tp2-pp16-dp2-mb1-gb8- zero1-selective gb4 lr=3.4e-3 weight_decay=0.1 seed=1"
+    assert all(head in drawn(table, 120)[1] for head in heads)
 
 
 def test_rows_that_sum_up_the_others_stand_apart() -> None:
