@@ -19,7 +19,7 @@ from launcher.where import SweepPlace, slurm_answers
 from sweeps.folder.history import History
 from sweeps.later_command import Restriction
 from sweeps.reading import TrialReading
-from sweeps.sweep import Sweep, first_runs
+from sweeps.sweep import Sweep, by_predecessor, chain_of, first_runs, points_of_configuration
 from train_core.measurement import LIVE, Outcome
 
 MEASURED_AGAIN = "--remeasure measures every point again."
@@ -61,7 +61,7 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     is_cut_short = any(each.outcome in LIVE or each.is_called_off for each in wanted)
     _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
     if num_before is not None and not is_cut_short:
-        print_nothing_to_do(stored, wanted, num_before)
+        print_nothing_to_do(stored, _points_with_stages(readings, run.rules), num_before)
     try:
         report_on(stored, run.place.settings.tracking, run.restriction)
     except TrisweepError as error:  # it has an exit code of its own, by which nothing would have been started
@@ -75,6 +75,13 @@ def _wanted(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading
     """What the command asked for: not what earlier ones did, nor points beside the part that it names."""
     asked = (each for each in readings if each.trial.role == "asked")
     return [each for each in asked if each.trial.stage or rules.wants(each.trial)]
+
+
+def _points_with_stages(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
+    """The points of the command, those that an earlier one asked for too, and what followed each of them."""
+    points = [each for each in points_of_configuration(readings) if rules.wants(each.trial)]
+    later = by_predecessor(readings)
+    return [*points, *(stage for point in points for stage in chain_of(point, later).values())]
 
 
 def _print_why_it_ended(stored: Sweep, readings: Sequence[TrialReading], rules: Rules, *, is_cut_short: bool) -> None:
@@ -95,16 +102,16 @@ def num_attempts(sweep: Sweep) -> int:
     return sum(course.num_attempts for course in History.kept_in(sweep.folder).courses.values())
 
 
-def print_nothing_to_do(stored: Sweep, wanted: Sequence[TrialReading], before: int) -> None:
+def print_nothing_to_do(stored: Sweep, there: Sequence[TrialReading], before: int) -> None:
     """Print that a command started nothing, because there was nothing left to start.
 
     Args:
-        wanted: what the command asked for.
+        there: the points of the command and their stages, whichever command measured them.
         before: attempts before the command.
     """
     if num_attempts(stored) > before:
         return
-    print_unwrapped(f"Nothing to do: {ends_in_words(stored, wanted)}. {MEASURED_AGAIN}")
+    print_unwrapped(f"Nothing to do: {ends_in_words(stored, there)}. {MEASURED_AGAIN}")
 
 
 def end_command(sweep: Sweep, wanted: Sequence[TrialReading], place: SweepPlace) -> None:

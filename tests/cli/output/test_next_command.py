@@ -285,6 +285,39 @@ def test_trials_that_the_command_does_not_want_are_neither_counted_nor_run_again
     assert "failed" not in words
 
 
+@pytest.mark.parametrize(
+    ("named", "said"), [((0, 1, 2), "3 trials measured, 3 stages"), ((1,), "1 trial measured, 1 stage")]
+)
+def test_what_earlier_commands_measured_of_the_points_is_counted_with_the_stages_of_these_points(
+    write_sweep: WriteSweep,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: tuple[int, ...],
+    said: str,
+) -> None:
+    """A search after a grid asks for the baseline, and starts from the other points that it finds."""
+    monkeypatch.setattr(sweep_run, "report_on", lambda *_: None)
+    first = next(trial for trial in PROXY_TRIALS if trial.experiment)
+    roles = ("asked", "observed", "observed")
+    points = [first.model_copy(update={"trial_id": f"t{n}", "role": role}) for n, role in enumerate(roles)]
+    stages = [
+        point.model_copy(
+            update={
+                "trial_id": f"{point.trial_id}-again",
+                "stage": "again",
+                "after": point.trial_id,
+                "role": "asked" if point.role == "asked" else "kept",
+            }
+        )
+        for point in points
+    ]
+    sweep = write_sweep([*points, *stages], {each.trial_id: HOW[first.trial_id] for each in (*points, *stages)})
+    of_command = {points[number].trial_id for number in named}
+    sweep_run.finish(run_of(sweep, tmp_path, wants=lambda trial: trial.trial_id in of_command), num_before=0)
+    assert f"Nothing to do: {said} completed. --remeasure" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_trial_that_was_interrupted_waits_and_has_not_failed(write_sweep: WriteSweep) -> None:
     (first, *_) = [trial for trial in PROXY_TRIALS if trial.experiment]
     sweep = write_sweep([first])
