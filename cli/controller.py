@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from cli.commands.report import report_on
+from cli.commands.sweep.sweep_run import report_at_the_end
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress, SweepUnderWay
@@ -59,7 +59,7 @@ def _carry_out(sweep_folder: SweepFolder) -> bool:
             return False
     print(f"The sweep has ended: {step.finished}." if step.finished else "The sweep is paused.", flush=True)
     if step.finished:
-        report_on(up.conductor.sweep, settings.tracking)
+        report_at_the_end(up.conductor.sweep, settings.tracking)
     return bool(step.finished)
 
 

@@ -64,6 +64,10 @@ OF_HYPERPARAMETERS: tuple[MakeSection, ...] = (
 LAST: tuple[MakeSection, ...] = (learned.section, knobs.section, published.section, provenance.section)
 
 
+class ReportNotWritten(UsageError):
+    """A file of the report cannot be written, as on a full disk."""
+
+
 @dataclass(frozen=True)
 class ReportPaths:
     """The three files of the report."""
@@ -81,7 +85,7 @@ def write_report(sweep: Sweep, results: Sequence[TrialReading], out: Path | None
 
     Raises:
         ConfigError: the sweep asks for a published figure that is unknown.
-        UsageError: a file cannot be written.
+        ReportNotWritten: a file cannot be written.
     """
     folder, record = sweep
     subject = ReportSubject.of(sweep, results)
@@ -109,7 +113,7 @@ def _write(path: Path, text: str, sweep: str) -> None:
         write_atomically(path, text)
     except OSError as error:
         remedy = f"Write the report into a folder of your own: trisweep report {sweep} --out FOLDER"
-        raise UsageError(f"{path} cannot be written: {error.strerror}", remedy) from None
+        raise ReportNotWritten(f"{path} cannot be written: {error.strerror}", remedy) from None
 
 
 def sections_of(subject: ReportSubject) -> list[Section]:

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 import typer
 
 from cli.commands.plan.command import print_plan
-from cli.commands.report import report_on
-from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish, under_way
+from cli.commands.sweep.sweep_run import MEASURED_AGAIN, SweepRun, finish, report_at_the_end, under_way
 from cli.commands.sweep.what_is_measured import cost_text, print_left_out
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console, print_unwrapped, print_verbatim, shown_path
 from cli.output.next_command import next_command
 from cli.output.progress import ends_in_words, is_troubled, progress_on
 from conf.credentials import overrides_for_records
-from conf.errors import EXIT_INTERRUPTED
+from conf.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from conf.overrides import Overrides
 from conf.units import count_of
 from launcher.allocation.nodes import is_inside
@@ -228,4 +227,5 @@ def _run_inside(run: SweepRun) -> None:
         return
     remaining = f"The allocation ends with {count_of(step.num_waiting, 'trial')} left."
     console.print(f"{step.held or remaining} The same command continues in another.")
-    report_on(Sweep.stored_in(planned.folder), settings.tracking, run.restriction)
+    if not report_at_the_end(Sweep.stored_in(planned.folder), settings.tracking, run.restriction):
+        raise typer.Exit(EXIT_FAILED)

@@ -12,6 +12,8 @@ from cli.output.console import console, print_complaint, print_unwrapped
 from cli.output.next_command import next_command, same_command
 from cli.output.progress import SweepUnderWay, ends_in_words, has_failed, num_run_again
 from conf.errors import EXIT_FAILED, TrisweepError
+from conf.overrides import value_text
+from conf.types.sites import TrackingSpec
 from conf.units import count_of
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Rules
@@ -53,7 +55,7 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
         num_before: attempts before the command, where it says so if it had nothing to do.
 
     Raises:
-        typer.Exit: no point of the sweep has a measurement, or what was measured could not be reported.
+        typer.Exit: no point of the sweep has a measurement, or MLflow did not take what was measured.
     """
     stored = Sweep.stored_in(run.sweep.folder)
     readings = stored.read()
@@ -62,13 +64,37 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
     if num_before is not None and not is_cut_short:
         print_nothing_to_do(stored, _points_with_stages(readings, run.rules), num_before)
-    try:
-        report_on(stored, run.place.settings.tracking, run.restriction)
-    except TrisweepError as error:  # it has an exit code of its own, by which nothing would have been started
-        print_complaint(str(error))
-        end_command(stored, wanted, run.place)
-        raise typer.Exit(EXIT_FAILED) from None
+    is_taken = report_at_the_end(stored, run.place.settings.tracking, run.restriction)
     end_command(stored, wanted, run.place)
+    if not is_taken:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def report_at_the_end(sweep: Sweep, tracking: TrackingSpec, restriction: Restriction | None = None) -> bool:
+    """Report on a sweep that was carried out, and say what of that failed; False where MLflow did not take it.
+
+    An error would end the command with an exit code by which nothing was started. A file that cannot be written takes
+    nothing from the sweep, whose report a later command writes.
+    """
+    try:
+        report_on(sweep, tracking, restriction)
+    except TrisweepError as error:
+        from results.report.report import ReportNotWritten
+
+        if not isinstance(error, ReportNotWritten):
+            print_complaint(str(error))
+            return False
+        problem = error.problem
+    except OSError as error:
+        if error.filename is None:  # what is printed finds no room, or no reader any more
+            raise
+        problem = f"{error.filename}: {error.strerror}"
+    else:
+        return True
+    part = [f"{key}={value_text(value)}" for key, value in restriction.values.items()] if restriction else []
+    remedy = f"What was measured is kept: once that is mended, `{next_command('report', sweep, *part)}` reports on it."
+    print_complaint(f"{problem}. {remedy}")
+    return True
 
 
 def _wanted(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from cli.commands.sweep.sweep_run import SweepRun, end_command
 from cli.output.next_command import begun_command, command_by_name, folder_words, next_command, same_command, ui_command
 from cli.output.progress import ends_in_words, is_troubled
 from conf.compose.load import compose
+from conf.errors import EXIT_FAILED
 from conf.overrides import Overrides
 from launcher.control.orders import SweepOrders
 from launcher.control.rules import Budget, Rules
@@ -251,6 +253,50 @@ def test_a_sweep_that_a_limit_ended_says_which_and_not_that_nothing_is_left(
     words = " ".join(capsys.readouterr().out.split())
     assert "The sweep has ended: budget.device_hours = 1 leaves 0 device-hours." in words
     assert "Nothing to do" not in words
+
+
+NO_ROOM = OSError(errno.ENOSPC, "No space left on device", "/full/mlflow.lock")
+
+
+@pytest.mark.parametrize(
+    ("measured", "of_report", "said"),
+    [
+        (True, None, "report.html cannot be written: Is a directory. What was measured is kept"),
+        (True, NO_ROOM, "/full/mlflow.lock: No space left on device. What was measured is kept"),
+        (False, NO_ROOM, "/full/mlflow.lock: No space left on device."),
+    ],
+)
+def test_a_report_that_cannot_be_written_takes_nothing_from_what_was_measured(
+    write_sweep: WriteSweep,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: bool,
+    of_report: OSError | None,
+    said: str,
+) -> None:
+    sweep = write_sweep(PROXY_TRIALS, HOW if measured else FAILED)
+    if of_report is None:
+        sweep.folder.report("html").mkdir()
+    else:
+        monkeypatch.setattr(sweep_run, "report_on", Mock(side_effect=of_report))
+    if measured:
+        sweep_run.finish(run_of(sweep, tmp_path))
+    else:
+        with pytest.raises(typer.Exit) as ended:
+            sweep_run.finish(run_of(sweep, tmp_path))
+        assert ended.value.exit_code == EXIT_FAILED
+    words = " ".join(capsys.readouterr().err.split())
+    assert said in words
+    assert f"once that is mended, `{next_command('report', sweep)}` reports on it." in words
+
+
+def test_what_is_printed_on_a_full_disk_is_no_matter_of_the_report(
+    write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_run, "report_on", Mock(side_effect=BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    with pytest.raises(BrokenPipeError):
+        sweep_run.finish(run_of(write_sweep(PROXY_TRIALS, HOW), tmp_path))
 
 
 def test_what_the_search_learned_is_said_of_its_points_and_not_of_stages_and_repeats(
