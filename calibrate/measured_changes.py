@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from calibrate.cluster_file import LINKS, Change, value_in
 from calibrate.yaml_edit import KeyPath
 from conf.types.cluster_spec import ClusterSpec, LinkSpec
+from conf.units import count_of
 from train_core.rates.link_fit import fit_link, fit_patterns
 from train_core.rates.plan import reference_dtype
 from train_core.rates.record import DeviceRates, LinkTime, MeasuredSpread
@@ -62,8 +63,9 @@ def machine_of(rates: DeviceRates) -> str:
     versions = (
         rates.hostnames[:4] if len(rates.hostnames) <= 4 else (*rates.hostnames[:3], f"{len(rates.hostnames) - 3} more")
     )
+    ranks, cores = count_of(rates.plan.world_size, "rank"), count_of(it.num_cores, "core")
     return (
-        f"{', '.join(versions)} ({it.device}, {rates.plan.world_size} ranks, {it.num_cores} cores a host), torch"
+        f"{', '.join(versions)} ({it.device}, {ranks}, {cores} a host), torch"
         f" {it.torch_version}, Python {it.python_version}, {it.backend}; medians of {rates.plan.num_samples} samples"
     )
 

@@ -17,6 +17,7 @@ FLOAT32_BYTES = 4
 """The width of what is kept in fp32 whatever the precision: master weights, optimizer states, softmax statistics."""
 
 
-def count_of(number: int, noun: str) -> str:
-    """`1 trial`, `1,000 trials`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count_of(number: int, noun: str, verb_of_one: str = "", verb_of_many: str = "") -> str:
+    """`1 trial`, `1,000 trials`; with verbs `1 trial was`, `1,000 trials were`."""
+    counted = f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{counted} {verb_of_one if number == 1 else verb_of_many}".rstrip()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
+from conf.units import count_of
 from launcher.allocation.nodes import SlurmAllocation, own_allocation
 from launcher.allocation.step import StepExecutor
 from launcher.control.advance import Conductor
@@ -82,7 +83,7 @@ class AllocationJob:
 
     def _leave(self, step: SweepStep, room: AllocationRoom) -> None:
         """Say why nothing more is done here, and have Slurm run the job again where that gets any further."""
-        print(step.finished or step.held or f"left: {step.num_waiting} trials", flush=True)
+        print(step.finished or step.held or f"left: {count_of(step.num_waiting, 'trial')}", flush=True)
         if step.finished or step.held == PAUSED:
             return
         if room.why_given_up:

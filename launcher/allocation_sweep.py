@@ -9,7 +9,7 @@ from conf.credentials import overrides_for_records
 from conf.errors import ConfigError, UsageError
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
-from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE
+from conf.units import MINUTES_PER_HOUR, SECONDS_PER_MINUTE, count_of
 from launcher.allocation_job import POLL_SECONDS, AllocationJob, room_for
 from launcher.control.loop import go_on
 from launcher.control.orders import ORDINARY, SweepOrders
@@ -158,7 +158,7 @@ def _shape(sweep: Sweep, launcher: LauncherSpec, cluster: ClusterSpec) -> JobSha
         problem = "leaves open how many nodes the allocation has, as the sweep lists no point that can run"
         raise ConfigError("launcher.num_nodes", None, problem, "Give a number of nodes.")
     if largest is not None and launcher.num_nodes is not None and launcher.num_nodes < largest.num_nodes:
-        problem = f"is too small for {largest.label}, which needs {largest.num_nodes} nodes"
+        problem = f"is too small for {largest.label}, which needs {count_of(largest.num_nodes, 'node')}"
         raise ConfigError("launcher.num_nodes", launcher.num_nodes, problem, "Give more nodes, or null.")
     return JobShape(
         num_nodes=launcher.num_nodes or (largest.num_nodes if largest else 1),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import psutil
 
 from conf.errors import UsageError
+from conf.units import count_of
 from launcher.folder_lock import holder
 from launcher.local_jobs import controller_of, end_trees, is_running_here
 from launcher.slurm.answers import forget_answers
@@ -191,8 +192,9 @@ def cancel_jobs(submissions: Sequence[Submission]) -> list[str]:
     if living:
         forget_answers()
     if elsewhere := [job.elsewhere for job in jobs if job.elsewhere]:
-        problem = f"{len(live)} jobs were cancelled, and {len(elsewhere)} were not: of the first, {elsewhere[0]}"
-        raise UsageError(problem, "Give the same command there.")
+        done = f"{count_of(len(live), 'job', 'was', 'were')} cancelled"
+        left = f"{len(elsewhere)} {'was' if len(elsewhere) == 1 else 'were'} not: of the first, {elsewhere[0]}"
+        raise UsageError(f"{done}, and {left}", "Give the same command there.")
     return live
 
 

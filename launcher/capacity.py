@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from conf.plan.experiment import Experiment
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, count_of
 from launcher.tools import ask
 from sweeps.trial import Trial
 from train_core.costs import Estimate
@@ -59,11 +59,11 @@ def why_impossible(experiment: Experiment, predicted: Estimate | None, machine: 
     """Return why `machine`, even when idle, cannot run the experiment; None if it can."""
     ranks, needed = experiment.parallel.world_size, memory_needed(experiment, predicted, machine)
     if machine.num_devices and ranks > machine.num_devices:
-        return f"needs {ranks} devices, and this machine has {machine.num_devices}"
+        return f"needs {count_of(ranks, 'device')}, and this machine has {machine.num_devices}"
     if needed > machine.memory_bytes:
         short = (needed - machine.memory_bytes) / GIBIBYTE
         return (
-            f"its {ranks} ranks need {needed / GIBIBYTE:.1f} GiB of this machine's"
+            f"its {count_of(ranks, 'rank', 'needs', 'need')} {needed / GIBIBYTE:.1f} GiB of this machine's"
             f" {machine.memory_bytes / GIBIBYTE:.1f} GiB of memory, {short:.1f} GiB short"
         )
     return None

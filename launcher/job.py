@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from conf.units import count_of
 from launcher.executor import PREFLIGHT
 from launcher.preflight import require_fit_nodes
 from launcher.provenance import keep_job_provenance
@@ -102,7 +103,8 @@ def goes_on(stopped: Stopped) -> bool:
     """
     if stopped.number == signal.SIGUSR2:
         if stopped.num_steps < LEAST_STEPS:
-            print(f"saved, and not requeued: {stopped.num_steps} steps in one job. Raise slurm.time_limit_minutes.")
+            steps = count_of(stopped.num_steps, "step")
+            print(f"saved, and not requeued: {steps} in one job. Raise slurm.time_limit_minutes.")
         return stopped.num_steps >= LEAST_STEPS
     try:
         state = query_jobs([own_job_id()]).get(own_job_id())

@@ -17,6 +17,7 @@ from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.types.sweep_spec import Objective, is_of_time
+from conf.units import count_of
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import LiveJob, live_job
@@ -159,7 +160,7 @@ def _extend_training(run: LongRun, request: Overrides, other: str) -> LongRun:
     tree = run.experiment.model_dump(mode="json")
     longer = validate(Experiment, with_values(tree, {NUM_STEPS: wanted}))
     if longer.training.num_steps < before:
-        problem = f"{run.folder.path} holds this training with {before} steps"
+        problem = f"{run.folder.path} holds this training with {count_of(before, 'step')}"
         raise UsageError(problem, f"Give {NUM_STEPS}={before} or more, {other}.")
     if longer.training.num_steps == before:
         return run

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from conf.plan.experiment import Experiment
 from conf.types.sweep_spec import Objective
+from conf.units import count_of
 from sweeps.labels import Labels, distinct_names
 from sweeps.reading import TrialReading
 from sweeps.repeats.by_objective import SoughtPoint, sought_points
@@ -246,7 +247,7 @@ def _circumstances(results: Sequence[TrialReading]) -> Iterator[tuple[str, str]]
 
 def _environment_facts(environments: Sequence[Environment]) -> Iterator[tuple[str, str]]:
     yield "host", _distinct(each.hostname for each in environments)
-    yield "device", _distinct(f"{each.device}, {each.num_cores} cores" for each in environments)
+    yield "device", _distinct(f"{each.device}, {count_of(each.num_cores, 'core')}" for each in environments)
     yield "backend", _distinct(each.backend for each in environments)
     yield "torch", _distinct(each.torch_version for each in environments)
     yield "Python", _distinct(each.python_version for each in environments)

@@ -146,7 +146,7 @@ def _summary(measurement: Measurement) -> str:
     return (
         f"{measurement.outcome}: {performance.step_seconds * 1e3:.1f} ms a step"
         f" ({performance.step_seconds_min * 1e3:.1f} to {performance.step_seconds_max * 1e3:.1f},"
-        f" {performance.num_timed_steps} steps), {performance.tokens_per_second:,.0f} tokens/s,"
+        f" {count_of(performance.num_timed_steps, 'step')}), {performance.tokens_per_second:,.0f} tokens/s,"
         f" {performance.model_flops_per_second_per_device / TERA:.3g} TFLOPS a device"
         f" ({count_of(performance.num_devices, 'device')}),"
         f" MFU {performance.model_flops_utilization:.1%}"

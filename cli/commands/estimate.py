@@ -100,7 +100,7 @@ def _row_document(row: PricedRow) -> dict[str, Any]:
 def _summary(rows: Sequence[PricedRow], out: Path | None) -> str:
     priced = sum(row.prediction is not None for row in rows)
     rest = f"; {len(rows) - priced} not" if priced < len(rows) else ""
-    return f"{priced} of {len(rows)} rows priced{rest}" + (": see column reason" if rest and out else "")
+    return f"{priced} of {count_of(len(rows), 'row')} priced{rest}" + (": see column reason" if rest and out else "")
 
 
 def _print_reasons(rows: Sequence[PricedRow], most: int) -> None:

@@ -11,6 +11,7 @@ from cli.output.console import print_unwrapped
 from conf.errors import ConfigError
 from conf.private_files import shared_as_usual
 from conf.types.schema import Dtype
+from conf.units import count_of
 
 
 def export(
@@ -30,4 +31,4 @@ def export(
     found = checkpoint_in(checkpoint)
     with shared_as_usual():
         files = write(found, out, cast(Dtype, dtype))
-    print_unwrapped(f"{found}: {len(files)} files in {out}")
+    print_unwrapped(f"{found}: {count_of(len(files), 'file')} in {out}")

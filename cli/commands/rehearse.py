@@ -43,10 +43,12 @@ def rehearse(
     console.print(work_table(counts, predicted))
     ratio = counts.flops / predicted.flops
     rest = "; the others do exactly the same" if counts.num_rehearsed < len(counts.stages) else ""
+    number, stages = counts.num_micro_batches, count_of(len(counts.stages), "stage")
+    micro_batches = f"{number:,} micro-batch{'' if number == 1 else 'es'}"
     console.print(
-        f"{counts.label} on {counts.world_size:,} ranks, {counts.num_micro_batches:,} micro-batches:"
+        f"{counts.label} on {count_of(counts.world_size, 'rank')}, {micro_batches}:"
         f" {counts.flops:.4e} FLOPs counted, {predicted.flops:.4e} by formula ({ratio:.6g})."
-        f" {counts.num_rehearsed} of {len(counts.stages)} stages rehearsed{rest}. Nothing was run on devices."
+        f" {counts.num_rehearsed} of {stages} rehearsed{rest}. Nothing was run on devices."
     )
 
 

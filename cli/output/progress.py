@@ -202,7 +202,7 @@ def share_ended(states: Sequence[Reading], sweep: SweepUnderWay = PLAIN_SWEEP) -
     # Points that cannot run are no work, neither done nor to do.
     chosen = [state.outcome for state in states if state.outcome not in (None, Outcome.INFEASIBLE)]
     ended = sum(outcome is not None and outcome.is_final for outcome in chosen)
-    return f"{ended} of {len(chosen)} trials {'so far ' if sweep.may_grow else ''}ended"
+    return f"{ended} of {count_of(len(chosen), 'trial')} {'so far ' if sweep.may_grow else ''}ended"
 
 
 def _numbers(state: Reading) -> str:

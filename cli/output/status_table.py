@@ -62,8 +62,7 @@ def status_table(states: Sequence[Reading], width: int, *, by_loss: bool = False
     impossible = [_reason(state) for state in chosen if state.outcome is Outcome.INFEASIBLE]
     disturbed = disturbances(state for state in chosen if isinstance(state, TrialReading))
     table = state_table(shown, width, by_loss=by_loss, disturbed=disturbed)
-    is_cancelled = any(state.is_called_off for state in chosen)
-    unlisted = _not_listed(len(chosen) - len(shown), "were cancelled with the sweep" if is_cancelled else "only wait")
+    unlisted = _not_listed(len(chosen) - len(shown), any(state.is_called_off for state in chosen))
     return Group(
         table, *unlisted, *details, *impossible, _counts(states, len(disturbed)), *_waits(states), *_left_out(states)
     )
@@ -74,7 +73,11 @@ def _never_began(state: Reading) -> bool:
     return state.is_called_off or (state.outcome is Outcome.PENDING and not _has_more_to_say(state))
 
 
-def _not_listed(number: int, how: str) -> list[Text]:
+def _not_listed(number: int, is_cancelled: bool) -> list[Text]:
+    if number == 1:
+        how = "was cancelled with the sweep" if is_cancelled else "only waits"
+        return [Text(f"1 trial that {how} is not listed; `trisweep status --json` lists it.", style="dim")]
+    how = "were cancelled with the sweep" if is_cancelled else "only wait"
     note = f"{number:,} trials that {how} are not listed; `trisweep status --json` lists them."
     return [Text(note, style="dim")] if number else []
 

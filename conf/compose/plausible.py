@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from conf.compose.tree import Tree, part_at
 from conf.errors import ConfigError
+from conf.units import count_of
 
 
 class Unit(NamedTuple):
@@ -95,7 +96,7 @@ def _doubts_of_tiers(cluster: Tree) -> Iterator[str]:
     total = per_node * num_nodes
     for index, extent in enumerate(extents):
         if extent < total and per_node % extent and extent % per_node:
-            problem = f"a tier of {extent} devices does not fit nodes of {per_node}"
+            problem = f"a tier of {count_of(extent, 'device')} does not fit nodes of {per_node}"
             remedy = f"Take a divisor of {per_node} (inside a node), or a multiple of it (whole nodes)."
             raise ConfigError(f"cluster.links.{index}.num_devices", extent, problem, remedy)
     if extents[-1] <= per_node < total:

@@ -6,6 +6,7 @@ from conf.errors import InfeasiblePlan
 from conf.nearest import largest_share
 from conf.plan.setup_parts import SetupParts
 from conf.types.model_spec import ExpertsSpec, ModelSpec
+from conf.units import count_of
 
 SIZE, TENSOR_SIZE = "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size"
 DISPATCHER = "parallel.expert_dispatcher"
@@ -72,7 +73,7 @@ def _check_ranks(setup: SetupParts) -> None:
         raise InfeasiblePlan(
             SIZE,
             size,
-            f"does not go into the {ranks} ranks of a stage with expert_tensor_parallel_size = {split}:"
+            f"does not go into the {count_of(ranks, 'rank')} of a stage with expert_tensor_parallel_size = {split}:"
             f" {size} x {split} = {size * split}",
             f"Choose sizes whose product divides {ranks}.",
         )
@@ -90,7 +91,8 @@ def _check_order(setup: SetupParts) -> None:
         raise InfeasiblePlan(
             "parallel.pipeline_before_data",
             True,
-            f"needs experts on all {ranks} ranks of a replica's stage and on no others, and they are on {spread}",
+            f"needs experts on all {count_of(ranks, 'rank')} of a replica's stage and on no others,"
+            f" and they are on {spread}",
             "Set parallel.pipeline_before_data=false, or choose expert_parallel_size x expert_tensor_parallel_size"
             f" = {ranks}.",
         )

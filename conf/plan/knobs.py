@@ -318,7 +318,8 @@ def label_of_point(values: Mapping[str, object]) -> str:
     order = [knob.name for knob in IN_ORDER_OF_LABELS]
     layout = "-".join(label for name, label in sorted(labels, key=lambda pair: order.index(pair[0])) if label)
     parts = [layout, *(f"{name}={value}" for name, value in sizes.items())]
-    return " ".join(filter(None, (*parts, f"on {devices} devices" if devices is not None else "")))
+    many = "" if devices == 1 else "s"
+    return " ".join(filter(None, (*parts, f"on {devices} device{many}" if devices is not None else "")))
 
 
 def _has_label(name: str) -> bool:

@@ -15,6 +15,7 @@ from conf.plan.expert_axis import check_expert_axis
 from conf.plan.setup_parts import EXAMPLE, MIXED, SetupParts, StageBlock, written_blocks
 from conf.types.cluster_spec import DeviceSpec, narrow_dtype
 from conf.types.schema import PrecisionPlan
+from conf.units import count_of
 
 PIECES = 2
 """Of each context rank: one from the front and one from the end, so that the causal mask leaves all as much work."""
@@ -51,8 +52,8 @@ def _check_devices(setup: SetupParts) -> None:
         raise InfeasiblePlan(
             "parallel.world_size",
             parallel.world_size,
-            f"is more than the {cluster.num_devices} devices of cluster {cluster.name}"
-            f" ({cluster.num_nodes} nodes x {cluster.devices_per_node})",
+            f"is more than the {count_of(cluster.num_devices, 'device')} of cluster {cluster.name}"
+            f" ({count_of(cluster.num_nodes, 'node')} x {cluster.devices_per_node})",
             "Use fewer ranks, or raise cluster.num_nodes or cluster.devices_per_node.",
         )
     # Every node gets the same number of ranks, which is how Slurm is asked for tasks.
@@ -91,7 +92,10 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
     """Every block fills whole stages and, beyond one node, whole nodes; together they are all ranks of the job."""
     total, world_size = sum(block.num_devices for block in blocks), setup.parallel.world_size
     if total != world_size:
-        problem, remedy = f"names {total} devices, and parallel.world_size = {world_size}", "Make both the same."
+        problem, remedy = (
+            f"names {count_of(total, 'device')}, and parallel.world_size = {world_size}",
+            "Make both the same.",
+        )
         raise InfeasiblePlan(MIXED, blocks_text, problem, remedy)
     replica = setup.parallel.tensor_parallel_size * setup.parallel.context_parallel_size
     size = replica * setup.parallel.pipeline_parallel_size
@@ -108,8 +112,9 @@ def _check_nodes_of_block(block: StageBlock, blocks_text: str) -> None:
     cluster = block.cluster
     if not cluster.can_give(block.num_devices):
         problem = (
-            f"asks {cluster.name} for {block.num_devices} devices, and it has {cluster.num_nodes} nodes of"
-            f" {cluster.devices_per_node}, which a job fills if it needs more than one"
+            f"asks {cluster.name} for {count_of(block.num_devices, 'device')}, and it has"
+            f" {count_of(cluster.num_nodes, 'node')} of {cluster.devices_per_node},"
+            " which a job fills if it needs more than one"
         )
         raise InfeasiblePlan(MIXED, blocks_text, problem, f"Use up to {cluster.num_devices}.")
 
@@ -121,7 +126,7 @@ def _check_tensor_axis(setup: SetupParts) -> None:
         raise InfeasiblePlan(
             key,
             size,
-            f"is more than the {per_node} devices of a node",
+            f"is more than the {count_of(per_node, 'device')} of a node",
             "Stay inside a node, or set parallel.tensor_parallel_across_nodes=true.",
         )
     for shared, value in _shared_by_tensor_ranks(setup).items():
@@ -204,7 +209,7 @@ def _check_zero_groups(setup: SetupParts) -> None:
         return
     names = "data_parallel_size" + (" x context_parallel_size" if setup.parallel.context_parallel_size > 1 else "")
     fitting = largest_share([replicas], below=size)
-    problem = f"does not divide the {replicas} replicas of a stage ({names})"
+    problem = f"does not divide the {count_of(replicas, 'replica')} of a stage ({names})"
     raise InfeasiblePlan(
         ZERO_GROUP, size, problem, f"Use {ZERO_GROUP}={fitting}, or null for one group of all of them."
     )
@@ -233,10 +238,10 @@ def _check_pipeline_axis(setup: SetupParts) -> None:
 def _check_layers_per_stage(layers: tuple[int, ...], num_stages: int, num_layers: int) -> None:
     key = "parallel.layers_per_stage"
     if len(layers) != num_stages:
-        problem = f"names {len(layers)} stages, and parallel.pipeline_parallel_size = {num_stages}"
+        problem = f"names {count_of(len(layers), 'stage')}, and parallel.pipeline_parallel_size = {num_stages}"
         raise InfeasiblePlan(key, list(layers), problem, "Give one number for every stage, or null to spread evenly.")
     if sum(layers) != num_layers:
-        problem = f"adds up to {sum(layers)} layers, and model.num_layers = {num_layers}"
+        problem = f"adds up to {count_of(sum(layers), 'layer')}, and model.num_layers = {num_layers}"
         raise InfeasiblePlan(key, list(layers), problem, f"Choose numbers that add up to {num_layers}, or null.")
 
 
@@ -255,7 +260,8 @@ def _check_chunks(setup: SetupParts) -> None:
     chunks, layers = setup.parallel.virtual_pipeline_size, setup.layers_per_stage
     for stage, count in enumerate(layers):
         if count < least_layers(stage, len(layers), chunks):
-            problem = f"leaves chunks without a layer: stage {stage} has {count} of {setup.model.num_layers} layers"
+            layers_in_all = count_of(setup.model.num_layers, "layer")
+            problem = f"leaves chunks without a layer: stage {stage} has {count} of {layers_in_all}"
             raise InfeasiblePlan("parallel.virtual_pipeline_size", chunks, problem, _remedy_for_chunks(setup))
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from conf.errors import ConfigError
 from conf.nearest import nearest_divisor
 from conf.types.schema import NORM_EPSILON, AtLeastOne, Count, Family, Frozen, Name, NonNegative, Positive
+from conf.units import count_of
 
 
 class RotaryScaling(Frozen):
@@ -109,7 +110,8 @@ class ExpertsSpec(Frozen):
             problem = f"is more than model.experts.num_groups = {self.num_groups}"
             raise ConfigError(key, self.top_groups, problem, f"Use {key}={self.num_groups} or less.")
         if self.top_groups * each < self.top_k:
-            problem = f"takes {self.top_groups} groups of {each} experts, fewer than model.experts.top_k = {self.top_k}"
+            groups, of_each = count_of(self.top_groups, "group"), count_of(each, "expert")
+            problem = f"takes {groups} of {of_each}, fewer than model.experts.top_k = {self.top_k}"
             raise ConfigError(key, self.top_groups, problem, f"Use {key}={-(-self.top_k // each)} or more.")
         return self
 

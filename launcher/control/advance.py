@@ -282,11 +282,11 @@ class Conductor:
     def _ask_for_points(self, readings: Sequence[TrialReading], count: int) -> Answer:
         """Ask the search for so many points, as far as the sweep may still have more."""
         first = first_runs(readings)
-        if self.rules.max_trials is not None:
+        if (most := self.rules.max_trials) is not None:
             # Repeats do not count, as the limit is one of points.
-            count = min(count, self.rules.max_trials - num_taken(first))
-        if count <= 0:
-            return Answer(finished=f"sweep.max_trials = {self.rules.max_trials} points were taken")
+            count = min(count, most - num_taken(first))
+            if count <= 0:
+                return Answer(finished=f"sweep.max_trials = {count_of(most, 'point', 'was', 'were')} taken")
         return self.rules.search.ask(first, count)
 
     def _add_proposed_trials(self, answer: Answer, admission: Admission) -> list[TrialReading]:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from conf.compose.settings import NotifySpec
 from conf.credentials import hide_credentials, is_web_address
 from conf.types.schema import Frozen
-from conf.units import TERA
+from conf.units import TERA, count_of
 from launcher.control.rules import SweepStep
 from sweeps.folder.journal import Finished
 from sweeps.points.objectives import cost
@@ -158,7 +158,7 @@ def _notices(spec: NotifySpec, record: SweepRecord, before: LastNotice, step: Sw
     if now.failures > before.failures:
         failed = _failed_trials(step.readings)
         last = max(failed, key=lambda reading: reading.end_time or 0.0)
-        text = f"{len(failed)} trials have failed, the last of them {last.name}: {last.cause}"
+        text = f"{count_of(len(failed), 'trial', 'has', 'have')} failed, the last of them {last.name}: {last.cause}"
         yield Notice("failures", text, {"num_failed": len(failed), "trial_id": last.name, "cause": last.cause})
     for entry in step.news:
         if isinstance(entry, Finished):

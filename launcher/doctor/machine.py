@@ -72,7 +72,9 @@ def _devices() -> CheckResult:
     machine = this_machine()
     count = machine.num_devices
     has = count_of(count, "accelerator") if count else "no accelerator"
-    return MACHINE.ok("devices", f"{has}, {machine.num_cores} cores, {machine.memory_bytes / GIBIBYTE:.0f} GiB")
+    return MACHINE.ok(
+        "devices", f"{has}, {count_of(machine.num_cores, 'core')}, {machine.memory_bytes / GIBIBYTE:.0f} GiB"
+    )
 
 
 def _writable(folder: Path) -> CheckResult:

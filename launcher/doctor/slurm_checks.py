@@ -11,6 +11,7 @@ from pathlib import Path
 from conf.folders import shown_file
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.sites import SlurmSpec
+from conf.units import count_of
 from launcher.doctor.node_report import CheckResult, Findings
 from launcher.doctor.tiny_job import TinyJob
 from launcher.slurm.cluster import TOOLS, SlurmSite, best_of, node_kinds, read_site, this_cluster
@@ -106,11 +107,12 @@ def _partition(site: SlurmSite, wanted: TinyJob) -> Iterator[CheckResult]:
 
 def _time_limit(partition: str, facts: dict[str, str], slurm: SlurmSpec) -> CheckResult:
     most, wanted = minutes(facts.get("MaxTime", "")), slurm.time_limit_minutes
+    asked = f"{count_of(wanted, 'minute', 'is', 'are')} wanted"
     if most is not None and wanted > most:
-        says = f"{wanted} minutes are wanted, {partition} gives at most {most:g}"
+        says = f"{asked}, {partition} gives at most {most:g}"
         return SLURM.problem("time limit", says, f"Set slurm.time_limit_minutes={most:g} or less.")
     allowed = "any" if most is None else f"at most {most:g}"
-    return SLURM.ok("time limit", f"{wanted} minutes are wanted, {partition} gives {allowed}")
+    return SLURM.ok("time limit", f"{asked}, {partition} gives {allowed}")
 
 
 def _nodes(partition: str, facts: dict[str, str], cluster: ClusterSpec) -> CheckResult:
@@ -124,7 +126,7 @@ def _nodes(partition: str, facts: dict[str, str], cluster: ClusterSpec) -> Check
 
 
 def _nodes_by_file(cluster: ClusterSpec) -> str:
-    return f"{cluster.name} has {cluster.num_nodes} nodes by its file"
+    return f"{cluster.name} has {count_of(cluster.num_nodes, 'node')} by its file"
 
 
 def _account(site: SlurmSite, slurm: SlurmSpec) -> CheckResult:
@@ -173,7 +175,7 @@ def _qos_limits(name: str, facts: dict[str, str], wanted: TinyJob) -> CheckResul
         return SLURM.problem("QOS", says, f"Set slurm.time_limit_minutes={wall:g} or less, or another slurm.qos.")
     most_nodes = re.search(r"(?<![\w/])node=(\d+)", facts.get("MaxTRES", ""))
     if most_nodes and wanted.cluster.num_nodes > int(most_nodes[1]):
-        says = f"{name} gives a job at most {most_nodes[1]} nodes; {_nodes_by_file(wanted.cluster)}"
+        says = f"{name} gives a job at most {count_of(int(most_nodes[1]), 'node')}; {_nodes_by_file(wanted.cluster)}"
         remedy = f"Set cluster.num_nodes={most_nodes[1]}, or another slurm.qos."
         return SLURM.warning("QOS", says, remedy)
     jobs = [f"{key} {facts[key]}" for key in ("MaxJobsPU", "MaxSubmitPU", "MaxJobsPA", "MaxSubmitPA") if facts.get(key)]
@@ -238,7 +240,7 @@ def _cores(wanted: TinyJob) -> Iterator[CheckResult]:
     per_task, per_node = wanted.slurm.cpus_per_task, wanted.cluster.devices_per_node
     if kind is None or per_task is None:
         return
-    asks = f"{per_node} ranks of {per_task} cores (slurm.cpus_per_task)"
+    asks = f"{count_of(per_node, 'rank')} of {count_of(per_task, 'core')} (slurm.cpus_per_task)"
     if per_node * per_task > kind.num_cores:
         says = f"{asks} are more than the {kind.num_cores} of a node of {kind.partition}"
         yield SLURM.problem("cores", says, f"Set slurm.cpus_per_task={max(1, kind.num_cores // per_node)} or less.")

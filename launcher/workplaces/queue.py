@@ -13,6 +13,7 @@ from pathlib import Path
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
+from conf.units import count_of
 from launcher.cancel import cancel_jobs
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.control.workplace import Workplace
@@ -160,7 +161,10 @@ def _refusal_error(refusal: UsageError, submitted: Sequence[SubmittedArray]) -> 
         return refusal
     jobs, count = ", ".join(array.job_id for array in submitted), sum(len(array.trial_ids) for array in submitted)
     # Of the same type, because whoever goes on with the sweep tells a limit from a wrong request.
-    return type(refusal)(f"{count} trials were submitted (job {jobs}), and then: {refusal.problem}", refusal.remedy)
+    return type(refusal)(
+        f"{count_of(count, 'trial', 'was', 'were')} submitted (job {jobs}), and then: {refusal.problem}",
+        refusal.remedy,
+    )
 
 
 def logs_folder(folder: SweepFolder) -> Path:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from conf.units import count_of
 from results.knobs.table import KnobColumn, KnobTable, RatesAre, Set, setting_text
 from results.units import percent
 
@@ -122,7 +123,8 @@ def why_untold(table: KnobTable) -> str:
         return "fewer than two knobs vary"
     fewest = max(FEWEST_POINTS, 2 * columns)
     if rated < fewest:
-        return f"{rated} trials with a rate are too few for {columns} knobs: at least {fewest} are needed"
+        few = count_of(rated, "trial", "with a rate is", "with a rate are")
+        return f"{few} too few for {columns} knobs: at least {fewest} are needed"
     rates = [point.rate or 0.0 for point in table.rated_points]
     # No tree has anything to split then, and fANOVA divides by what they split.
     return f"all {rated} trials have the same rate" if max(rates) <= min(rates) * (1 + EQUAL) else ""

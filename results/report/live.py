@@ -17,6 +17,7 @@ from typing import TypeAlias
 from markupsafe import escape
 
 from conf.errors import UsageError
+from conf.units import count_of
 from results.report.page import TEMPLATES
 from results.report.report import report_page
 from sweeps.folder.history import History
@@ -78,7 +79,7 @@ def _news_of(sweep: Sweep, readings: Sequence[TrialReading]) -> tuple[str, str]:
     counts = Counter(each.outcome for each in readings if each.outcome is not None)
     not_ended = sum(each.outcome in LIVE or each.is_called_off for each in readings)
     history = History.kept_in(sweep.folder)
-    ended = f"{counts.total() - not_ended} of {counts.total()} trials have ended"
+    ended = f"{counts.total() - not_ended} of {count_of(counts.total(), 'trial', 'has', 'have')} ended"
     if not history.has_ended(counts):
         return f"Live: {ended}, {counts[Outcome.RUNNING]} running. The page follows by itself.", ""
     if history.is_cancelled:

@@ -16,6 +16,7 @@ from conf.plan.trainer_limits import limits_of_program
 from conf.types.schema import Value
 from conf.types.sweep_spec import SearchPlan
 from conf.types.trainer_spec import TrainerSpec
+from conf.units import count_of
 from sweeps.planner.choosing.explain import neighbours
 from sweeps.planner.plans.search import search_space
 from sweeps.planner.plans.space import MOST_ZERO_STAGE, Space, searched_schedules
@@ -86,7 +87,7 @@ def fastest_plan(space: Space, parts: ExperimentParts, plan: SearchPlan) -> Stra
 
 def _empty_error(space: Space, parts: ExperimentParts, plan: SearchPlan) -> InfeasiblePlan:
     """The error that says why the plainest kind of plan that fits is refused, or that nothing fits."""
-    shown = f"of {parts.model.name} on {space.world_size} devices that fits"
+    shown = f"of {parts.model.name} on {count_of(space.world_size, 'device')} that fits"
     remedy = "Use more devices or a smaller model, or pin fewer knobs."
     for _, strategy in chain.from_iterable(_fastest(kind, parts, 1) for kind in kinds_of(space)):
         reason = refusal_of(strategy, parts)

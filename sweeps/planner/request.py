@@ -26,7 +26,7 @@ from conf.types.cluster_spec import ClusterSpec, DeviceSpec
 from conf.types.model_spec import ModelSpec
 from conf.types.schema import Value
 from conf.types.sweep_spec import SweepSpec
-from conf.units import GIBIBYTE, MEBIBYTE
+from conf.units import GIBIBYTE, MEBIBYTE, count_of
 from sweeps.planner.plans.runnable import require_run
 from sweeps.planner.plans.space import Space, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
@@ -338,7 +338,7 @@ def _require_expressible(settings: Settings, knobs: Mapping[str, KnobValue]) -> 
         return
     key, num_layers = "parallel.layers_per_stage", settings.model.num_layers
     if sum(listed) != num_layers:
-        problem = f"adds up to {sum(listed)} layers, and model.num_layers = {num_layers}"
+        problem = f"adds up to {count_of(sum(listed), 'layer')}, and model.num_layers = {num_layers}"
         raise InfeasiblePlan(key, list(listed), problem, f"Choose numbers that add up to {num_layers}, or null.")
     even = spread_layers(num_layers, len(listed), *even_ends(num_layers, len(listed)))
     if listed not in (even, spread_layers(num_layers, len(listed), listed[0], listed[-1])):

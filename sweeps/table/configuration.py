@@ -14,6 +14,7 @@ from conf.plan.knobs import KNOBS
 from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.cluster_spec import ClusterSpec
+from conf.units import count_of
 from sweeps.table.cells import Row, flag_of, index_of, match_in, text_of
 from sweeps.table.clusters import cluster_of
 from sweeps.table.layout import batch_of, model_of, parallel_of
@@ -122,7 +123,9 @@ def _configuration_of(row: Row, implementation: str | None) -> Configuration:
     stage = index_of(row, "stage")
     if stage is not None and stage >= parallel.pipeline_parallel_size:
         remedy = f"Choose 0 to {parallel.pipeline_parallel_size - 1}."
-        raise ConfigError("stage", stage, f"is not one of pp = {parallel.pipeline_parallel_size} stages", remedy)
+        raise ConfigError(
+            "stage", stage, f"is not one of pp = {count_of(parallel.pipeline_parallel_size, 'stage')}", remedy
+        )
     # A row that was measured did run, and the usual trainer is a guess: neither is refused for what trainers can do.
     if (implementation is not None or text_of(row, "implementation")) and not _was_run(row):
         require_runnable(setup, trainer.name, limits_of(trainer.name))

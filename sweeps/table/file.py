@@ -15,6 +15,7 @@ from pathlib import Path
 
 from conf.errors import ConfigError, UsageError
 from conf.nearest import listed
+from conf.units import count_of
 from sweeps.table.cells import REMARK_COLUMNS, Row
 from sweeps.table.configuration import DEVICE_COLUMNS, MEASURED_COLUMNS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from sweeps.table.remarks import NAMED_OTHERWISE, UNREAD_COLUMNS
@@ -88,7 +89,7 @@ class Record:
             ConfigError: it has such cells.
         """
         if self.num_surplus:
-            problem = f"has {self.num_surplus} cells more than the header has columns"
+            problem = f"has {count_of(self.num_surplus, 'cell')} more than the header has columns"
             raise ConfigError("row", ",".join(self.cells[:3]) + ",...", problem, "Quote cells that hold commas.")
 
 

@@ -14,6 +14,7 @@ from conf.nearest import VOCABULARY_MULTIPLE, next_multiple
 from conf.plan.knobs import EXPERT_DISPATCHERS, plain_values
 from conf.types.model_spec import AttentionWindowSpec, ExpertsSpec, LatentAttentionSpec, ModelSpec
 from conf.types.schema import MOST_SEQUENCES, BatchPlan, ExpertDispatcher, Family, ParallelPlan, Recompute
+from conf.units import count_of
 from sweeps.table.cells import Row, choice_of, flag_of, index_of, integer_of, match_in, number_of, text_of
 
 USUAL_VOCABULARY = 51_200  # GPT-2's 50,257 as Megatron-LM pads it for 8 tensor ranks
@@ -284,7 +285,7 @@ def batch_of(row: Row, parallel: ParallelPlan) -> BatchPlan:
     many = MANY_MICRO_BATCHES if flag_of(row, "grad_reduce_excluded", default=False) else 1
     of_replica = micro_batch * many if local is None else local
     if of_replica * replicas > MOST_SEQUENCES:
-        problem = f"makes {of_replica * replicas:,} sequences of a step, on {replicas:,} replicas"
+        problem = f"makes {count_of(of_replica * replicas, 'sequence')} of a step, on {count_of(replicas, 'replica')}"
         remedy = f"Correct it, or fill in global_batch with up to {MOST_SEQUENCES:,}."
         column = "micro_batch" if local is None else "local_batch"
         raise ConfigError(column, text_of(row, column), problem, remedy)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conf.units import count_of
 from train_core.whole_files import replacing
 
 Ids = NDArray[np.integer]
@@ -36,7 +37,7 @@ class TokenFile:
     @property
     def name(self) -> str:
         """The name of the tokens wherever they lie: a text's file is named by its content, a dataset's by people."""
-        return f"{self.path.stem} ({self.num_tokens:,} tokens)"
+        return f"{self.path.stem} ({count_of(self.num_tokens, 'token')})"
 
     def read(self) -> Ids:
         """The ids (num_tokens), memory-mapped.

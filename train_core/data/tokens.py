@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
 from conf.types.schema import DOCUMENTS, DataSpec
+from conf.units import count_of
 from train_core.data.indexed_dataset import prepare_indexed, starts_in_index
 from train_core.data.text import prepare_text, starts_of_files
 from train_core.data.token_file import Split, TokenFile, split, with_documents
@@ -70,10 +71,10 @@ def split_of(experiment: Experiment, num_tokens: int) -> Split:
     found = split(num_tokens, length, data.held_out_fraction)
     num_sequences = sum(found)
     if num_sequences < 1:
-        problem = f"gives {num_tokens} tokens, and one sequence with its targets needs {length + 1}"
+        problem = f"gives {count_of(num_tokens, 'token')}, and one sequence with its targets needs {length + 1}"
         raise ConfigError("data.path", data.path, problem, "Give more text or raise data.max_bytes.")
     if not found.num_training:
-        problem = f"leaves none of {num_sequences} sequences to train on"
+        problem = f"leaves none of {count_of(num_sequences, 'sequence')} to train on"
         raise ConfigError("data.held_out_fraction", data.held_out_fraction, problem, "Use less, or more data.")
     needed = plan.num_evaluation_batches * experiment.batch.global_batch_size
     if plan.evaluate_every is not None and found.num_held_out < needed:

@@ -18,6 +18,7 @@ from conf.compose.load import validate
 from conf.compose.tree import with_values
 from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment
+from conf.units import count_of
 from train_core.checkpoints.checkpoint_folder import last_whole, step_of
 from train_core.trial_folder import TrialFolder
 
@@ -71,8 +72,8 @@ def training_in(root: Path, experiment: Experiment) -> StoredTraining:
 def extension_lines(schedules: Sequence[tuple[int, int]], num_steps: int) -> list[str]:
     """The lines for a person about a training of `num_steps` steps that was extended."""
     return [
-        f"Extended at step {done}: up to there learning rates fell as in a training of {before} steps, so that its"
-        f" losses are not those of {num_steps} steps from the start."
+        f"Extended at step {done}: up to there learning rates fell as in a training of {count_of(before, 'step')}, so"
+        f" that its losses are not those of {num_steps} steps from the start."
         for before, done in schedules
     ]
 
@@ -97,4 +98,4 @@ def _require_no_longer(own: Path, begun: list[StoredTraining]) -> None:
     if longer is not None:
         steps = longer.experiment.training.num_steps
         remedy = f"Give {NUM_STEPS}={steps} or more, or another output_dir."
-        raise UsageError(f"{own} holds this training extended to {steps} steps", remedy)
+        raise UsageError(f"{own} holds this training extended to {count_of(steps, 'step')}", remedy)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conf.errors import TrisweepError, UsageError
 from conf.plan.experiment import Experiment
+from conf.units import count_of
 from train_core.checkpoints.huggingface_config import warn_of_weights
 from train_core.data.byte_pairs import tokenizer_of
 from train_core.data.tokens import prepare, token_folder
@@ -86,7 +87,10 @@ def _gpus(experiment: Experiment, devices: tuple[int, ...]) -> tuple[int, ...] |
     if not devices:
         return tuple(range(needed)) if experiment.cluster.device.kind == "gpu" else None
     if len(devices) != needed:
-        raise UsageError(f"the plan has {needed} ranks, and {len(devices)} devices were given", "Give one per rank.")
+        raise UsageError(
+            f"the plan has {count_of(needed, 'rank')}, and {count_of(len(devices), 'device', 'was', 'were')} given",
+            "Give one per rank.",
+        )
     return devices
 
 
@@ -118,7 +122,8 @@ def run_trial_as_rank(
 
     seat = require_seat()
     if seat.size != experiment.parallel.world_size:  # before anything of an earlier attempt is forgotten
-        problem = f"{seat.size} ranks were started, and the plan has {experiment.parallel.world_size}"
+        started = count_of(seat.size, "rank", "was", "were")
+        problem = f"{started} started, and the plan has {experiment.parallel.world_size}"
         raise UsageError(problem, "Start as many tasks as parallel.world_size.")
     if completed := trial.completed(experiment):
         return completed if seat.rank == 0 else None

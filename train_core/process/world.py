@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from conf.errors import UsageError
+from conf.units import count_of
 from train_core.parallel.clock import Clock, DeviceClock
 from train_core.process.gpu_settings import set_defaults
 from train_core.process.machine import this_node
@@ -116,7 +117,7 @@ def choose_device(kind: str, index: int, *, may_be_bound: bool = False) -> torch
     if may_be_bound and visible == 1:
         index = 0
     if index >= visible:
-        problem = f"rank needs GPU {index}, but this process sees {visible} GPUs"
+        problem = f"rank needs GPU {index}, but this process sees {count_of(visible, 'GPU')}"
         raise UsageError(problem, "Ask for one GPU per rank, or choose a cluster whose device.kind is cpu.")
     # Before the driver is asked for a device: there torch's allocator reads its settings, once for all.
     set_defaults(os.environ, is_hip=torch.version.hip is not None)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from conf.errors import UsageError
+from conf.units import count_of
 from train_core.job.failures import ended_by_failure
 from train_core.job.rank import environment
 from train_core.parallel.collectives import Axis, gather_objects
@@ -36,7 +37,7 @@ def run_rank(folder: RatesFolder, seat: Seat, device_index: int) -> None:
     with ended_by_failure(folder, seat.rank):
         plan = folder.read_plan()
         if seat.size != plan.world_size:
-            problem = f"{seat.size} ranks were started, and the plan has {plan.world_size}"
+            problem = f"{count_of(seat.size, 'rank', 'was', 'were')} started, and the plan has {plan.world_size}"
             raise UsageError(problem, "Start as many tasks as the plan has ranks.")
         world = join(seat, choose_device(plan.kind, device_index, may_be_bound=seat.may_be_bound))
         rates = _measure(folder, plan, world)

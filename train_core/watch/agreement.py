@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from conf.errors import TrainingError
+from conf.units import count_of
 from train_core.parallel.collectives import Axis, all_gather, gather_objects
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
@@ -113,4 +114,6 @@ def _divergence_error(differences: Sequence[Difference], step: int) -> TrainingE
 def _all_of(differences: Sequence[Difference]) -> str:
     """The first two say where to look; after a long divergence hundreds of groups may differ."""
     words = " and ".join(str(found) for found in differences[:2])
-    return words if len(differences) <= 2 else f"{words}, and {len(differences) - 2} more groups differ"
+    if (further := len(differences) - 2) <= 0:
+        return words
+    return f"{words}, and {count_of(further, 'more group')} differ{'s' if further == 1 else ''}"

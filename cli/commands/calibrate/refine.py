@@ -23,6 +23,7 @@ from conf.compose.load import Composition
 from conf.errors import UsageError
 from conf.folders import given_words
 from conf.overrides import for_a_shell
+from conf.units import count_of
 from results.table import Table, breakable, text
 from sweeps.confidence import half_width
 from sweeps.points.plan import plan_sweep
@@ -73,7 +74,7 @@ def _print(name: str, sweep: str, chosen: Sequence[tuple[Trial, FinishedTrial]],
     columns = ("layout", "predicted s")
     console.print(Table(columns, rows, frozenset({"predicted s"}), title="Measure these first"))
     console.print(
-        f"Of {num_points} points of sweep {name}, their steps would say most of the constants of"
+        f"Of {count_of(num_points, 'point')} of sweep {name}, their steps would say most of the constants of"
         f" {chosen[0][1].setup.cluster.name}: each is"
         " the one whose step is least certain once those above it are known."
     )

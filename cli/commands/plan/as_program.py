@@ -19,7 +19,7 @@ from conf.folders import options
 from conf.overrides import Override
 from conf.plan.experiment import Experiment
 from conf.plan.trainer_call import Call, call_of, met_limits, names_of, torchrun_words
-from conf.units import TERA
+from conf.units import TERA, count_of
 from launcher.command_trainer.process import HUGGINGFACE_STARTER
 from results.report.findings.ranking import by_prediction
 from results.search.notes import padded_vocabulary_sentence, tight_sentence
@@ -132,11 +132,14 @@ def _best_of_sweep(composition: Composition) -> ChosenPlan:
     if not fitting:
         reasons = [trial.infeasible_reason for trial in record.plan if trial.infeasible_reason]
         first = reasons[0].rstrip(".")
-        problem = f"None of the {len(record.plan)} points of sweep {record.name} can be run; the first: {first}"
+        problem = (
+            f"None of the {count_of(len(record.plan), 'point')} of sweep {record.name} can be run; the first: {first}"
+        )
         raise UsageError(problem, "Look at them with `trisweep plan`, or search all plans with --search.")
     best = by_prediction(fitting)[0]
     lost = len(record.plan) - len(fitting)
-    notes = (f"Of the sweep's {len(record.plan)} points, {lost} do not fit or cannot be carried out.",) if lost else ()
+    out = f"{lost} {'does' if lost == 1 else 'do'} not fit or cannot be carried out"
+    notes = (f"Of the sweep's {len(record.plan)} points, {out}.",) if lost else ()
     return ChosenPlan(best.planned, best.predicted, best.planned.trainer.costs_of, notes)
 
 

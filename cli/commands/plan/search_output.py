@@ -11,6 +11,7 @@ from cli.output.console import console, print_json, print_unwrapped
 from cli.output.next_command import same_command
 from conf.grouped import grouped
 from conf.overrides import Overrides
+from conf.units import count_of
 from results.search.notes import notes, padded_vocabulary_sentence, tight_sentences
 from results.search.rows import (
     as_csv,
@@ -146,14 +147,15 @@ def _document(answer: SearchOutput) -> dict[str, object]:
 def _print_tables(answer: SearchOutput) -> None:
     choice, training = answer.choice, answer.training
     console.print(_question(answer.request))
+    families = "family" if choice.num_left_out == 1 else "families"
     of_families = "" if answer.flat else "the best of each family, "
     ranked = f"{of_families}ranked by {RANKED_BY[answer.objective]}"
     several = len(answer.request.spaces) > 1
     console.print(judged_table(answer.shown, training, ranked, several_places=several, width=console.width))
     console.print(
-        f"{choice.num_strategies:,} plans, {choice.num_fitting:,} fit"
+        f"{count_of(choice.num_strategies, 'plan')}, {choice.num_fitting:,} fit"
         + (f", {choice.num_feasible:,} within the limits" if choice.num_feasible < choice.num_fitting else "")
-        + (f"; {choice.num_left_out:,} more families cannot be among the best" if choice.num_left_out else "")
+        + (f"; {choice.num_left_out:,} more {families} cannot be among the best" if choice.num_left_out else "")
         + f"; searched in {choice.search_seconds:.2f} s."
     )
     for out in answer.request.left_out:
@@ -189,13 +191,15 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
 def _question(request: Request) -> str:
     settings = request.settings
     places = grouped(request.spaces, lambda space: space.setting.cluster.name)
-    devices = ", ".join(f"{_counts(spaces)} devices of {name}" for name, spaces in places.items())
+    devices = ", ".join(f"{_counts(spaces)} of {name}" for name, spaces in places.items())
     return (
         f"{settings.model.name} in {settings.precision.in_words} on {devices}; a step is"
-        f" {settings.batch.global_batch_size:,} sequences of {settings.model.seq_length:,} tokens."
+        f" {count_of(settings.batch.global_batch_size, 'sequence')} of {settings.model.seq_length:,} tokens."
     )
 
 
 def _counts(spaces: Sequence[Space]) -> str:
     counts = [space.world_size for space in spaces]
-    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers)"
+    if len(counts) == 1:
+        return count_of(counts[0], "device")
+    return f"{counts[0]:,} to {counts[-1]:,} ({len(counts)} numbers) devices"

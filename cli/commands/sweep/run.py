@@ -198,10 +198,8 @@ def _print_costs(place: SweepPlace, record: SweepRecord) -> None:
             " fewer steps with training.num_steps."
         )
     if place.settings.search.asks_later:
-        further = record.spec.max_trials - len(chosen)
-        console.print(
-            f"The search chooses up to {further} further points; each counts at its time limit until it ends."
-        )
+        further = count_of(record.spec.max_trials - len(chosen), "further point")
+        console.print(f"The search chooses up to {further}; each counts at its time limit until it ends.")
 
 
 def _run_here(run: SweepRun) -> None:
@@ -248,10 +246,8 @@ def _print_full_size_summary(record: SweepRecord, composition: Composition) -> N
     print_question(record, composition)
     search = composition.settings.search
     if search.asks_later:
-        most = record.spec.max_trials
-        console.print(
-            f"Measured here: its proxy, at most {most} points. search={search.kind} chooses each by those before."
-        )
+        most = count_of(record.spec.max_trials, "point")
+        console.print(f"Measured here: its proxy, at most {most}. search={search.kind} chooses each by those before.")
         return
     fitting = sum(trial.infeasible_reason is None for trial in record.plan)
     impossible = sum(trial.experiment is None for trial in record.plan)

@@ -44,7 +44,7 @@ def facts(record: SweepRecord, results: Sequence[TrialReading]) -> tuple[tuple[s
     days = sorted({_day(result.measurement.ended) for result in results if result.measurement and result.performance})
     known_facts = [
         ("subject", _subject(record)),
-        ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {e.num_cores} cores")),
+        ("machine", _distinct(environments, lambda e: f"{e.hostname}: {e.device}, {count_of(e.num_cores, 'core')}")),
         ("backend", _distinct(environments, lambda e: e.backend)),
         ("trainer", _distinct(programs, lambda trainer: f"{trainer.name}, read from its log; FLOPs by our formula")),
         ("software", _distinct(recorded, lambda e: f"torch {e.torch_version}, Python {e.python_version}")),
@@ -112,7 +112,8 @@ def notes(record: SweepRecord, results: Sequence[TrialReading], folder: SweepFol
         sentences.append(f"Leaders and baseline were measured again in turn. The sweep ended because {why}.")
     if left_out := sum(result.outcome is None for result in results):
         sentences.append(
-            f"{left_out} points that fit were left out, beyond `sweep.max_trials={record.spec.max_trials}`."
+            f"{count_of(left_out, 'point', 'that fits was', 'that fit were')} left out,"
+            f" beyond `sweep.max_trials={record.spec.max_trials}`."
         )
     for result in results:
         sentences += [f"A damaged file of {result.label} was set aside: {path.name}." for path in result.damaged_files]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from conf.nearest import listed
 from conf.types.sweep_spec import Objective, figure_of, is_of_time
-from conf.units import TERA
+from conf.units import TERA, count_of
 from results.units import ABSENT, significant
 from sweeps.points.objectives import is_better_when_larger
 from sweeps.reading import TrialReading
@@ -120,7 +120,7 @@ def _front(record: SweepRecord, points: Sequence[SoughtPoint]) -> str:
     more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
     words = " and ".join(words_of(objective) for objective in record.objective)
     these = "this" if len(best) == 1 else f"these {len(best)}"
-    return f"No other of {len(points)} points beats {these} in {words}: {named}{more}."
+    return f"No other of {count_of(len(points), 'point')} beats {these} in {words}: {named}{more}."
 
 
 def _values(record: SweepRecord, point: SoughtPoint) -> str:

@@ -95,7 +95,7 @@ def verdict(
 def _all_cancelled(results: Sequence[TrialReading], where: str) -> str:
     """The sentences on a sweep of which nothing failed, but trials were cancelled, and what runs them again."""
     causes = [result.cause for result in results if result.outcome is Outcome.CANCELLED]
-    number = f"{count_of(len(causes), 'trial')} {'was' if len(causes) == 1 else 'were'}"
+    number = count_of(len(causes), "trial", "was", "were")
     said = f"Nothing was measured: {number} cancelled ({listed(list(dict.fromkeys(causes)), MOST_NAMED)})."
     if all(cause == CANCELLED_BY_NAME for cause in causes):
         return said
@@ -118,9 +118,9 @@ def _other_code(results: Sequence[TrialReading], where: str) -> tuple[str, ...]:
         return ()
     names = listed([each.title for each in others], MOST_NAMED)
     return (
-        f"{len(others)} of {len(measured)} trials ran other code of the trainer than {newest.title}, the last one,"
-        f" and may not compare with it: {names}. `trisweep sweep {where} --remeasure` measures every point with the"
-        " present code.",
+        f"{len(others)} of {count_of(len(measured), 'trial')} ran other code of the trainer than {newest.title}, the"
+        f" last one, and may not compare with it: {names}. `trisweep sweep {where} --remeasure` measures every point"
+        " with the present code.",
     )
 
 

@@ -102,8 +102,9 @@ def _finding(compared: Sequence[Pair]) -> str:
         )
     inside = sum(_is_inside(pair) for pair in compared)
     return (
-        f"The predicted step is off by {percent(errors.median)} % in the median of {errors.count} trials and by"
-        f" {percent(errors.worst)} % at worst, {_bias_in_words(errors)}. {inside} of {errors.count} measured steps lie"
+        f"The predicted step is off by {percent(errors.median)} % in the median of"
+        f" {count_of(errors.count, 'trial')} and by {percent(errors.worst)} % at worst, {_bias_in_words(errors)}."
+        f" {inside} of {count_of(errors.count, 'measured step', 'lies', 'lie')}"
         " in the 80 % interval of their prediction."
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from conf.units import count_of
 from results.knobs.out_of_memory import KnobShare, memory_counts, memory_shares
 from results.knobs.sensitivity import MOST_POINTS, Sensitivity, finding, published_order, sensitivity, why_untold
 from results.knobs.table import (
@@ -97,7 +98,9 @@ def _method(table: KnobTable, sensitivity: Sensitivity) -> str:
     taken = (
         f", of which {MOST_POINTS} are taken evenly over their ranking" if sensitivity.num_points > MOST_POINTS else ""
     )
-    others = f" {table.num_others} more trials ended otherwise, or have yet to run." if table.num_others else ""
+    others, have = "", "has" if table.num_others == 1 else "have"
+    if table.num_others:
+        others = f" {count_of(table.num_others, 'more trial')} ended otherwise, or {have} yet to run."
     return (
         f"From {sensitivity.num_points} {table.rates_are} rates (model FLOP/s per device){taken}: trees explain"
         f" {percent(max(0.0, sensitivity.explained))} % of the differences between trials that they have not seen."

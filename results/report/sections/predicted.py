@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conf.units import GIBIBYTE, TERA
+from conf.units import GIBIBYTE, TERA, count_of
 from results.report.blocks.charts import MOST_BARS, Spec, bars, category
 from results.report.findings.ranking import by_prediction, predicted_cells
 from results.report.section import Block, NamedTable, Paragraph, Plot, ReportSubject, Section
@@ -85,16 +85,17 @@ def _subject(plan: Sequence[Trial]) -> str:
         return f"{of}. Constants of the prediction: {sources}."
     efficiency = cluster.efficiency
     return (
-        f"{experiment.model.name} on {cluster.name}: up to {cluster.num_devices:,} devices ({cluster.device.name},"
-        f" {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Large matrix products are taken to"
-        f" reach {percent(efficiency.matmul)} % of the peak. Constants of the prediction: {efficiency.source}."
+        f"{experiment.model.name} on {cluster.name}: up to {count_of(cluster.num_devices, 'device')}"
+        f" ({cluster.device.name}, {peak} TFLOPS peak, {gib(cluster.device.memory_bytes)} GiB). Large matrix products"
+        f" are taken to reach {percent(efficiency.matmul)} % of the peak."
+        f" Constants of the prediction: {efficiency.source}."
     )
 
 
 def _verdict(record: SweepRecord, plan: Sequence[Trial], fitting: Sequence[Trial]) -> str:
     if not fitting:
         return "No full-size point fits; what each one lacks is below."
-    counted = f"{len(fitting)} of {len(plan)} points fit, ranked by model TFLOPS per device."
+    counted = f"{len(fitting)} of {count_of(len(plan), 'point', 'fits', 'fit')}, ranked by model TFLOPS per device."
     if len(fitting) < 2:
         return counted
     first, second = (trial.predicted.model_flops_per_second_per_device for trial in fitting[:2])

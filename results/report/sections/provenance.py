@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.overrides import Override
+from conf.units import count_of
 from results.report.section import Block, FactList, Heading, NamedTable, Paragraph, ReportSubject, Section
 from results.table import Table, text
 from sweeps.reading import TrialReading
@@ -108,7 +109,7 @@ def _blocks(subject: ReportSubject, given: Sequence[GivenCommand]) -> Iterator[B
         yield Heading("Commands")
         yield NamedTable("commands", _commands_table(given))
     if table := _trials_table(subject.results):
-        yield NamedTable("fingerprints", table, folded_as=f"Fingerprints of {len(table.rows)} trials")
+        yield NamedTable("fingerprints", table, folded_as=f"Fingerprints of {count_of(len(table.rows), 'trial')}")
         yield Paragraph(
             "A fingerprint is of all that changes a measurement: model, cluster, layout, batch, precision, data and"
             " training. Equal fingerprints are one experiment, in whatever sweep.",

@@ -90,13 +90,13 @@ def _finding(record: SweepRecord, studies: dict[str, ScalingStudy]) -> str:
 
 
 def _devices_in_words(point: StudyPoint) -> str:
-    return f"{count(point.num_devices)} devices" if point.num_devices > 1 else "1 device"
+    return count_of(point.num_devices, "device")
 
 
 def _sharing_note(study: ScalingStudy) -> str:
     shared = [str(point.num_ranks) for point in study.points if point.shares_devices]
     devices = max(point.num_devices for point in study.points)
-    return f"; {' and '.join(shared)} ranks shared {devices} devices" if shared else ""
+    return f"; {' and '.join(shared)} ranks shared {count_of(devices, 'device')}" if shared else ""
 
 
 def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> Iterator[Block]:
@@ -116,10 +116,10 @@ def _finding_blocks(subject: ReportSubject, measured: ScalingStudy | None) -> It
     for note in noise_notes([each.performance for each in subject.results if each.performance]):
         yield Paragraph(note, is_caution=True)
     if shared := [point for point in measured.points if point.shares_devices]:
-        devices = shared[0].num_devices
+        of_them = count_of(shared[0].num_devices, "device")
         yield Paragraph(
-            f"{' and '.join(str(point.num_ranks) for point in shared)} ranks shared {devices} devices (cores of a CPU,"
-            f" each a device). Their rate is that of {devices} devices, they are left out of the fit, and nothing is"
+            f"{' and '.join(str(point.num_ranks) for point in shared)} ranks shared {of_them} (cores of a CPU,"
+            f" each a device). Their rate is that of {of_them}, they are left out of the fit, and nothing is"
             " predicted for them.",
             is_caution=True,
         )
@@ -151,7 +151,7 @@ def _law(study: ScalingStudy) -> str:
 
 
 def _row(point: StudyPoint) -> tuple[Cell, ...]:
-    note = f" ({point.num_ranks} ranks share {point.num_devices} devices)" if point.shares_devices else ""
+    note = f" ({point.num_ranks} ranks share {count_of(point.num_devices, 'device')})" if point.shares_devices else ""
     return (
         text(point.label + note),
         number(count(point.num_ranks), point.num_ranks),
@@ -172,7 +172,7 @@ def _interval(point: StudyPoint) -> str:
 
 def _published_blocks(figures: Sequence[PublishedFigure]) -> Iterator[Block]:
     for figure in figures:
-        devices = f" on {figure.num_devices:,} devices" if figure.num_devices else ""
+        devices = f" on {count_of(figure.num_devices, 'device')}" if figure.num_devices else ""
         yield Paragraph(
             f"Published: {figure.source}, {figure.model}: {figure.scaling_efficiency_percent:g} %"
             f" {figure.scaling_kind} scaling{devices} (confirmed: {figure.confirmed}). {figure.notes}"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conf.plan.experiment import Experiment
+from conf.units import count_of
 from results.report.findings.ranking import BestPlan, best_plan
 from results.report.section import Block, Heading, NamedTable, NumbersAre, Paragraph, ReportSubject, Section
 from results.report.timeline.gantt import DrawnStep, devices_of_stages, gantt_plots, stage_names, stages_to_draw
@@ -180,8 +181,8 @@ def _shared_cores_caution(trial: RecordedTrial) -> str | None:
     if performance is None or not trial.reading.shares_devices:
         return None
     return (
-        f"{num_ranks} ranks took turns on {performance.num_devices} cores when this was measured, so that waits of one"
-        " are the work of another; the prediction gives each rank a core of its own."
+        f"{num_ranks} ranks took turns on {count_of(performance.num_devices, 'core')} when this was measured, so that"
+        " waits of one are the work of another; the prediction gives each rank a core of its own."
     )
 
 

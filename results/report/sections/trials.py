@@ -74,7 +74,7 @@ def _finding(results: Sequence[TrialReading], points: Sequence[MeasuredPoint]) -
     others = "".join(f", {number_of} {outcome}" for outcome, number_of in unmeasured.items())
     if repeats:
         total = len(points) + unmeasured.total()
-        return f"{total} points: {len(points)} measured ({len(points) + repeats} runs){others}."
+        return f"{count_of(total, 'point')}: {len(points)} measured ({len(points) + repeats} runs){others}."
     counted = count_of(len(results), "trial")
     return f"{counted}: {len(points)} measured{others}."
 

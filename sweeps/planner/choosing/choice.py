@@ -15,7 +15,7 @@ from conf.errors import InfeasiblePlan
 from conf.plan.knobs import KNOB
 from conf.plan.setup import Setup
 from conf.plan.setup_parts import SetupParts
-from conf.units import GIBIBYTE
+from conf.units import GIBIBYTE, count_of
 from sweeps.confidence import Interval, interval_of
 from sweeps.planner.choosing.objectives import (
     PlanObjective,
@@ -271,7 +271,7 @@ def _empty_error(spaces: Sequence[Space], founds: Sequence[Found], training: Tra
             "cluster.device.memory_bytes",
             capacity,
             f"is too little for {space.setting.model.name} on {space.world_size} x {space.setting.cluster.device.name}:"
-            f" of {found.num_strategies:,} plans that {_trainer(space)} runs the one that needs least takes"
+            f" of {count_of(found.num_strategies, 'plan')} that {_trainer(space)} runs the one that needs least takes"
             f" {found.smallest_bytes / GIBIBYTE:.1f} GiB per device of {capacity / GIBIBYTE:.1f} GiB{free}",
             f"Use more devices or another cluster, or {_wider(space)}.",
         )
@@ -282,13 +282,12 @@ def _no_plan(spaces: Sequence[Space]) -> InfeasiblePlan:
     sizes = sorted({space.world_size for space in spaces})
     pinned = {KNOB[name].key: value for space in spaces for name, value in space.pinned.items()}
     devices = sizes[0] if len(sizes) == 1 else sizes
-    job = f"{spaces[0].setting.model.name} and a batch of {spaces[0].global_batch_size} sequences"
+    words = count_of(sizes[0], "device") if len(sizes) == 1 else f"{sizes} devices"
+    job = f"{spaces[0].setting.model.name} and a batch of {count_of(spaces[0].global_batch_size, 'sequence')}"
     remedy = f"Change the number of devices or batch.global_batch_size, or {_wider(spaces[0])}."
     if len(pinned) == 1:
         ((key, value),) = pinned.items()
-        return InfeasiblePlan(
-            key, value, f"leaves no legal plan for {job} on {devices} devices", HINTS.get(key, remedy)
-        )
+        return InfeasiblePlan(key, value, f"leaves no legal plan for {job} on {words}", HINTS.get(key, remedy))
     given = ", ".join(f"{key}={value}" for key, value in pinned.items())
     problem = f"has no legal plan that {_trainer(spaces[0])} runs for {job}" + (f" with {given}" if given else "")
     return InfeasiblePlan("parallel.world_size", devices, problem, remedy)

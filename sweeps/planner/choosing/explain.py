@@ -109,8 +109,9 @@ def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implem
 def plain_label(strategy: Strategy) -> str:
     """A label for a plan that cannot exist, whose other sizes need not even be whole numbers."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "micro_batch_size")
+    devices = strategy.parallel.world_size
     said = "-".join(KNOB[name].label_of(strategy.knob_value(name)) for name in sizes)
-    return f"{said} on {strategy.parallel.world_size} devices"
+    return f"{said} on {devices} device{'' if devices == 1 else 's'}"
 
 
 def shortfall(predicted: Estimate) -> str | None:

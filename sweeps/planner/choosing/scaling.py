@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conf.errors import ConfigError
+from conf.units import count_of
 from sweeps.planner.choosing.choice import Candidate, best_of
 from sweeps.planner.choosing.objectives import ScalingKind
 from sweeps.planner.plans.space import Space
@@ -63,7 +64,7 @@ def _scale(space: Space, largest: Space, kind: ScalingKind) -> Space:
         raise ConfigError(
             "batch.global_batch_size",
             space.global_batch_size,
-            f"on {largest.world_size} devices has no whole share for {space.world_size}",
+            f"on {count_of(largest.world_size, 'device')} has no whole share for {space.world_size}",
             "Choose a batch that the numbers of devices divide, or other numbers with --devices.",
         )
     return replace(space, global_batch_size=sequences)

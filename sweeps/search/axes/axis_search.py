@@ -18,6 +18,7 @@ import numpy as np
 from conf.compose.tree import Tree
 from conf.errors import ConfigError
 from conf.types.sweep_spec import SearchPlan
+from conf.units import count_of
 from sweeps.points.axes import AxisSpace, Point, spaces_of, stated_points
 from sweeps.points.objectives import front
 from sweeps.points.plan import SweepPart, trial_of
@@ -74,7 +75,7 @@ class AxisSearch:
     def ask(self, trials: Sequence[TrialReading], count: int) -> Answer:
         seen = seen_points(trials, self.plan.objective)
         left = self.max_trials - num_taken(trials)
-        limit = f"all of sweep.max_trials = {self.max_trials} trials were asked for"
+        limit = f"all of sweep.max_trials = {count_of(self.max_trials, 'trial', 'was', 'were')} asked for"
         proposals, why_last = self._next(trials, seen, min(count, left)) if left > 0 else ([], limit)
         # What is in flight may still deserve further seeds, or show that the search is worth going on with.
         if proposals or count <= 0 or any(reading.outcome in LIVE for reading in trials):

@@ -14,6 +14,7 @@ from math import exp, inf, log, log1p
 import numpy as np
 
 from conf.types.sweep_spec import Objective
+from conf.units import count_of
 from sweeps.reading import TrialReading
 from sweeps.search.layouts.candidates import Candidates
 from sweeps.search.layouts.memory_fit import MemoryFit
@@ -64,7 +65,7 @@ class Bayes(Search):
         observed = self._observer.observe(trials)
         left = self.max_trials - num_taken(trials)
         if left <= 0:
-            ending = f"sweep.max_trials = {self.max_trials} trials were asked for"
+            ending = f"sweep.max_trials = {count_of(self.max_trials, 'trial', 'was', 'were')} asked for"
             return Answer(finished="" if _any_in_flight(trials) else ending)
         proposals, ending = self._choose(observed, min(count, left))
         # While anything runs, its result may still change what is expected of the others.
@@ -90,7 +91,7 @@ class Bayes(Search):
             if place is None:
                 return proposals, self._ending(ahead)
             rows.append(int(ahead.rows[place]))
-            on_paper = f"predicted the best of {len(self.candidates.prices):,} plans"
+            on_paper = f"predicted the best of {count_of(len(self.candidates.prices), 'plan')}"
             because = on_paper if knows_nothing else self._because(ahead, place)
             gain = None if knows_nothing else float(ahead.gain[place])
             proposals.append(Proposal(self.candidates.point(rows[-1]), because, gain))
@@ -140,7 +141,8 @@ class Bayes(Search):
     def _ending(self, ahead: Outlook) -> str:
         """Return why nothing more is asked, and what would have been."""
         if not len(ahead.rows):
-            return f"all {len(self.candidates.prices):,} plans were tried"
+            number = len(self.candidates.prices)
+            return "the only plan was tried" if number == 1 else f"all {count_of(number, 'plan')} were tried"
         following = self.candidates.experiment(int(ahead.rows[int(np.argmax(ahead.worth))]))
         label = "another plan" if following is None else following.label
         if ahead.expected_gain < self.min_gain:
@@ -217,7 +219,7 @@ def _of_step(observed: Observed) -> str:
     seen = observed.measured_rates()
     ratios = np.exp(seen.log_seconds) / seen.priced.step_seconds
     return (
-        f"measured steps take {np.median(ratios):.2f} x the prediction ({len(ratios)} trials,"
+        f"measured steps take {np.median(ratios):.2f} x the prediction ({count_of(len(ratios), 'trial')},"
         f" {ratios.min():.2f} to {ratios.max():.2f})"
     )
 
@@ -229,7 +231,7 @@ def _of_terms(surrogate: Surrogate, num_trials: int) -> Iterator[str]:
             low, high = (exp(mean[number] + side * spread[number]) for side in (-1, 1))
             yield (
                 f"{TERMS_IN_WORDS[name]} {exp(mean[number]):.2f} x the prediction"
-                f" (between {low:.2f} and {high:.2f}, from {num_trials} trials)"
+                f" (between {low:.2f} and {high:.2f}, from {count_of(num_trials, 'trial')})"
             )
 
 
@@ -241,4 +243,4 @@ def _of_memory(observed: Observed) -> Iterator[str]:
     ratio = exp(float(np.median(mean)))
     # Less than this is measured only where a process on a CPU needs less than what is set aside for its framework.
     if ratio >= LEAST_MEMORY_RATIO:
-        yield f"plans need {ratio:.2f} x the predicted memory ({len(seen.ratios)} trials)"
+        yield f"plans need {ratio:.2f} x the predicted memory ({count_of(len(seen.ratios), 'trial')})"

@@ -161,5 +161,5 @@ def test_a_table_of_which_nothing_could_be_priced_is_a_failure(tmp_path: Path) -
     (tmp_path / "in.csv").write_text(HEADER + BAD)
     done = trisweep("estimate", "in.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 1
-    assert "0 of 1 rows priced" in done.stdout
+    assert "0 of 1 row priced" in done.stdout
     assert (tmp_path / "out.csv").exists()

@@ -121,7 +121,7 @@ def test_a_search_that_may_ask_for_more_does_not_read_as_finished(read: Read, is
     with progress_on(console, SweepUnderWay(may_grow=True)) as progress:
         progress.show([cast("TrialReading", read("runs", "one"))])
         progress.show([cast("TrialReading", read("done", "one"))])
-    assert "1 of 1 trials so far ended" in stream.getvalue()
+    assert "1 of 1 trial so far ended" in stream.getvalue()
 
 
 def test_a_terminal_says_why_a_trial_failed(read: Read) -> None:

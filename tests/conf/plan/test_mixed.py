@@ -86,7 +86,7 @@ def test_a_world_size_that_is_left_out_is_that_of_all_blocks() -> None:
         (["mixed=selene:12+dgx-h100:12"], "cannot be cut into equal stages of 2 replicas with tensor_parallel_size 4"),
         (
             [MIXED, "cluster.num_nodes=1"],
-            "asks selene for 16 devices, and it has 1 nodes of 8, which a job fills if it needs more than one",
+            "asks selene for 16 devices, and it has 1 node of 8, which a job fills if it needs more than one",
         ),
         (["mixed=selene:16+local:8"], "mixes CPUs and GPUs"),
         (

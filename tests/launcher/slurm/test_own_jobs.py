@@ -78,7 +78,7 @@ def test_another_clusters_login_node_knows_nothing_about_a_job_and_proves_nothin
     )
     (job,) = standings([slurm_submission("12", **OURS)])
     assert (job.state, job.is_unknown, job.elsewhere) == (None, False, ELSEWHERE)
-    with pytest.raises(UsageError, match=rf"0 jobs were cancelled, and 1 were not: of the first, {ELSEWHERE}"):
+    with pytest.raises(UsageError, match=rf"0 jobs were cancelled, and 1 was not: of the first, {ELSEWHERE}"):
         cancel_jobs([job.submission])
 
 

@@ -89,7 +89,7 @@ def test_a_table_with_predictions_can_be_priced_again(tmp_path: Path) -> None:
 
 def test_a_row_with_too_many_cells_has_a_reason_and_the_rest_is_priced(tmp_path: Path) -> None:
     first, second = priced_again(table_of(tmp_path, SMALL + "one, two", SMALL), tmp_path / "out.csv")
-    assert "has 1 cells more than the header has columns. Quote cells that hold commas." in first["reason"]
+    assert "has 1 cell more than the header has columns. Quote cells that hold commas." in first["reason"]
     assert second["reason"] == ""
 
 

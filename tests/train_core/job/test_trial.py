@@ -381,7 +381,7 @@ def test_another_number_of_ranks_than_the_plan_has_is_refused(
     seat = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     for name, value in seat.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="1 ranks were started, and the plan has 2"):
+    with pytest.raises(UsageError, match="1 rank was started, and the plan has 2"):
         run_trial_as_rank(trial_of(TENSOR_2).path)
 
 

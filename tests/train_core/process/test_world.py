@@ -123,7 +123,7 @@ def test_the_allocator_has_its_settings_when_the_driver_is_first_asked_for_a_dev
 def test_two_ranks_do_not_share_the_only_gpu_unless_srun_may_have_given_each_its_own(visible: Any) -> None:
     visible(1)
     assert choose_device("gpu", 0) == torch.device("cuda", 0)
-    with pytest.raises(UsageError, match="rank needs GPU 1, but this process sees 1 GPUs"):
+    with pytest.raises(UsageError, match="rank needs GPU 1, but this process sees 1 GPU"):
         choose_device("gpu", 1)
     srun = seat_from_launcher(SRUN)
     assert srun is not None

@@ -116,7 +116,7 @@ def test_the_last_picture_of_a_sweep_that_has_ended_says_so(write_sweep: WriteSw
     sweep = write_sweep((trial("base"),), {"base": performance(100.0)})
     stream = io.StringIO()
     watch(sweep.folder, "made-up", Console(file=stream, force_terminal=True, width=80, height=30, color_system=None))
-    assert "1 of 1 trials ended. The sweep has ended." in stream.getvalue()
+    assert "1 of 1 trial ended. The sweep has ended." in stream.getvalue()
     assert "goes on" not in stream.getvalue()
 
 

@@ -108,7 +108,7 @@ def test_a_long_step_is_shown_where_it_fills_and_drains_with_little_data(write_s
 def test_ranks_that_shared_cores_are_cautioned_about(write_sweep: WriteSweep) -> None:
     sweep = write_sweep((PIPED,), {"piped": performance(120.0, 1)}, mode="cluster")
     leave(sweep, "piped", made_up_stages(2, 8))
-    assert "2 ranks took turns on 1 cores when this was measured" in text_of(shown_of(section, sweep))
+    assert "2 ranks took turns on 1 core when this was measured" in text_of(shown_of(section, sweep))
 
 
 def test_clocks_of_several_machines_are_said_to_be_aligned(sweep: Sweep) -> None:
