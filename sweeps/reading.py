@@ -404,8 +404,9 @@ class TrialReading(Reading):
     awaits_figures: bool = False
 
     def __post_init__(self) -> None:
-        plain = self.experiment.label if self.experiment else label_of_point(self.trial.point)
-        object.__setattr__(self, "label", self.label or plain)
+        if not self.label:
+            plain = self.experiment.label if self.experiment else label_of_point(self.trial.point)
+            object.__setattr__(self, "label", plain)
         super().__post_init__()
 
     @property

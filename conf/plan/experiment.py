@@ -38,6 +38,19 @@ NARROW_MULTIPLE = 16
 """Kernels for 8 bits take operands whose rows are a multiple of so many elements."""
 
 
+LATER_KEYS = {
+    group: {name: field.default for name, field in spec.model_fields.items() if not field.is_required()}
+    for group, spec in (
+        ("parallel", ParallelPlan),
+        ("data", DataSpec),
+        ("precision", PrecisionPlan),
+        ("model", ModelSpec),
+        ("checkpoint", CheckpointPlan),
+    )
+}
+"""What was true before there were these keys; ten thousand experiments are asked at a time."""
+
+
 class ExperimentParts(SetupParts):
     """The parts of an experiment, not yet checked against each other."""
 
@@ -105,16 +118,9 @@ class Experiment(Setup, ExperimentParts):
 
 def _leave_out_later_keys(content: dict[str, Any]) -> None:
     """Take out keys that did not exist when earlier folders were written, where they say what was true then."""
-    later = (
-        ("parallel", ParallelPlan),
-        ("data", DataSpec),
-        ("precision", PrecisionPlan),
-        ("model", ModelSpec),
-        ("checkpoint", CheckpointPlan),
-    )
-    for group, spec in later:
-        for name, field in spec.model_fields.items():
-            if not field.is_required() and content[group].get(name) == field.default:
+    for group, said_then in LATER_KEYS.items():
+        for name, value in said_then.items():
+            if content[group].get(name) == value:
                 content[group].pop(name, None)
     if experts := content["model"].get("experts"):
         for name in ("balance_loss", "balance_bias", "scores", "routed_scale", "num_groups", "top_groups"):

@@ -181,7 +181,7 @@ class SetupParts(Frozen):
         total = sum(block.num_devices * value for block, value in zip(self.blocks, of_blocks, strict=True))
         return total / self.parallel.world_size
 
-    @property
+    @cached_property
     def label(self) -> str:
         """A short name of the plan for people; no program parses it."""
         return label_of(self.parallel, self.batch, self.layers_per_stage)
