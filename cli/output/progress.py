@@ -24,7 +24,7 @@ from conf.types.sweep_spec import Objective
 from conf.units import TERA, count_of
 from launcher.control.workplace import ProgressDisplay
 from sweeps.points.objectives import cost, measured_value
-from sweeps.reading import Reading, TrialReading
+from sweeps.reading import CANCELLED_BY_NAME, Reading, TrialReading
 from sweeps.sweep import Sweep
 from train_core.measurement import LIVE, Outcome
 
@@ -263,17 +263,22 @@ def ends_in_words(sweep: Sweep, readings: Sequence[TrialReading]) -> str:
     ends += [f"{count_of(stages, 'stage')} completed"] if stages else []
     ends += [f"{failed} failed (--retry-failed runs {_them(failed)} again)"] if failed else []
     for outcome, words in NAMED.items():
-        if number := sum(each.outcome is outcome and not each.is_called_off for each in readings):
+        if number := sum(each.outcome is outcome and not _is_taken_up_again(each) for each in readings):
             again = next_command("retry", sweep, "--trial", "ID")
             ends.append(f"{number} {words} (only `{again}` runs {_them(number)} again)")
-    called_off = sum(each.is_called_off for each in readings)
-    ends += [f"{called_off} cancelled with the sweep"] if called_off else []
+    taken_up = sum(map(_is_taken_up_again, readings))
+    ends += [f"{taken_up} cancelled (the sweep's command runs {_them(taken_up)} again)"] if taken_up else []
     return ", ".join(ends)
 
 
 def num_run_again(readings: Sequence[TrialReading]) -> int:
     """Trials that failed, and that `--retry-failed` runs again: those that the last command asked for."""
     return sum(each.trial.selected and has_failed(each) and each.outcome not in NAMED for each in readings)
+
+
+def _is_taken_up_again(reading: TrialReading) -> bool:
+    """True if a person ended the trial, but not by its name: the sweep's next command runs it again."""
+    return reading.outcome is Outcome.CANCELLED and reading.cause != CANCELLED_BY_NAME
 
 
 def _them(number: int) -> str:

@@ -118,7 +118,8 @@ def test_trials_that_were_never_submitted_are_cancelled_with_their_sweep_until_i
     said = capsys.readouterr().out
     assert "2 CANCELLED, 1 COMPLETED" in said
     assert f"cause    {CALLED_OFF}" in said
-    assert ends_in_words(stored, stored.read()) == "1 trial measured, 2 cancelled with the sweep"
+    in_words = "1 trial measured, 2 cancelled (the sweep's command runs them again)"
+    assert ends_in_words(stored, stored.read()) == in_words
     cancel(str(folder.path))
     assert "0 trials cancelled in" in capsys.readouterr().out
     Journal(folder.journal).append(begun)

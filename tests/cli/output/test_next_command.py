@@ -26,6 +26,7 @@ from launcher.control.rules import Budget, Rules
 from launcher.where import SweepPlace
 from sweeps.folder.journal import Begun, Finished, Journal
 from sweeps.folder.submission import Submission, shape_of, write_submission
+from sweeps.reading import CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 from tests.composed import composed
@@ -175,27 +176,32 @@ def test_where_nothing_is_left_to_do_completed_stages_are_not_called_failed(
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "words"),
+    ("ends", "words"),
     [
-        ([Outcome.COMPLETED, Outcome.INFEASIBLE], "1 trial measured"),
+        ([(Outcome.COMPLETED, ""), (Outcome.INFEASIBLE, "")], "1 trial measured"),
         (
-            [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NODE_FAILED],
+            [(Outcome.FAILED, ""), (Outcome.TIMED_OUT, ""), (Outcome.NODE_FAILED, "")],
             "0 trials measured, 3 failed (--retry-failed runs them again)",
         ),
         (
-            [Outcome.OUT_OF_MEMORY, Outcome.CANCELLED, Outcome.CANCELLED],
+            [(Outcome.OUT_OF_MEMORY, ""), *[(Outcome.CANCELLED, CANCELLED_BY_NAME)] * 2],
             "0 trials measured, 1 out of memory (only `trisweep retry made-up --trial ID` runs it again),"
             " 2 cancelled (only `trisweep retry made-up --trial ID` runs them again)",
+        ),
+        (
+            [(Outcome.CANCELLED, CANCELLED_BY_NAME), (Outcome.CANCELLED, "cancelled in Slurm")],
+            "0 trials measured, 1 cancelled (only `trisweep retry made-up --trial ID` runs it again),"
+            " 1 cancelled (the sweep's command runs it again)",
         ),
     ],
 )
 def test_ends_are_counted_by_what_runs_a_trial_again(
-    write_sweep: WriteSweep, outcomes: list[Outcome], words: str
+    write_sweep: WriteSweep, ends: list[tuple[Outcome, str]], words: str
 ) -> None:
     names = [trial.trial_id for trial in PROXY_TRIALS if trial.experiment]
-    sweep = write_sweep(PROXY_TRIALS, {name: (outcome, "") for name, outcome in zip(names, outcomes, strict=False)})
+    sweep = write_sweep(PROXY_TRIALS, dict(zip(names, ends, strict=False)))
     readings = [each for each in sweep.read() if each.measurement]
-    assert len(readings) == len(outcomes)
+    assert len(readings) == len(ends)
     assert ends_in_words(sweep, readings) == words
 
 
