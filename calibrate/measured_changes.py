@@ -251,11 +251,13 @@ CLAUSE = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
 def source_after(source: str, names: Sequence[str], how: str) -> str:
     """`source` once a calibration has set `names`: earlier clauses lose these names, the original source stays."""
     clauses_before, separator, original = source.rpartition(BEFORE)
-    clauses = [clause for part in clauses_before.split("; ") if (clause := _without(part, names))] if separator else []
+    clauses = (
+        [clause for part in clauses_before.split("; ") if (clause := _clause_without(part, names))] if separator else []
+    )
     return "; ".join([f"{', '.join(names)}: {how}", *clauses]) + BEFORE + original
 
 
-def _without(clause: str, names: Sequence[str]) -> str:
+def _clause_without(clause: str, names: Sequence[str]) -> str:
     """The clause of the names that are left; empty when none is."""
     match = CLAUSE.fullmatch(clause)
     if match is None:

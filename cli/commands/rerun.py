@@ -112,12 +112,12 @@ def _document(before: Reading, again: Reading, planned: Rerun) -> dict[str, Any]
         "cause_again": again.cause,
         "same_code": before.code == again.code if before.code and again.code else None,
         "same_losses": all(losses[step] == of_again[step] for step in common) if common else None,
-        "numbers": {name: _compared(_value(before, name), _value(again, name)) for name, _, _ in COMPARED},
-        "metrics": {name: _compared(before.metrics.get(name), again.metrics.get(name)) for name in names},
+        "numbers": {name: _both_measurements(_value(before, name), _value(again, name)) for name, _, _ in COMPARED},
+        "metrics": {name: _both_measurements(before.metrics.get(name), again.metrics.get(name)) for name in names},
     }
 
 
-def _compared(first: float | None, second: float | None) -> dict[str, float | None]:
+def _both_measurements(first: float | None, second: float | None) -> dict[str, float | None]:
     ratio = second / first if first and second is not None else None
     return {"measured_before": first, "measured_again": second, "ratio": ratio}
 

@@ -36,7 +36,7 @@ def page() -> str:
     groups = {name: model for name, field in fields.items() if (model := model_in(field.annotation))}
     sections = [_group(name, model, tree.get(name)) for name, model in groups.items()]
     schema, described = Settings.model_json_schema(), _meanings(Settings)
-    rest = [_row(name, schema, described[name], _shown(tree[name])) for name in fields if name not in groups]
+    rest = [_row(name, schema, described[name], _text_of(tree[name])) for name in fields if name not in groups]
     rest.append([f"`{MIXED}`", f"text such as `{EXAMPLE}`, or `null`", "`null`", _meanings(Settings)[MIXED]])
     return "\n".join([HEAD, *sections, "## Outside of groups\n", *_table(rest)]) + "\n"
 
@@ -53,7 +53,7 @@ def _rows(prefix: str, model: type[BaseModel], values: Tree | None) -> Iterator[
     schema, described = model.model_json_schema(), _meanings(model)
     for name, field in model.model_fields.items():
         value, nested = (values or {}).get(name), model_in(field.annotation)
-        shown = _shown(value) if values and name in values and not isinstance(value, dict) else ""
+        shown = _text_of(value) if values and name in values and not isinstance(value, dict) else ""
         key = f"{prefix}.{name}"
         yield _row(key, schema, described.get(name, ""), shown)
         if nested is not None:
@@ -78,7 +78,7 @@ def _values(schema: Schema, root: Schema) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_values(each, root) for each in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{_shown(value)}`" for value in schema.get("enum", [schema.get("const")]))
+        return ", ".join(f"`{_text_of(value)}`" for value in schema.get("enum", [schema.get("const")]))
     if schema.get("type") == "array":
         return f"list of {_values(schema.get('items', {}), root)}"
     return NAMES.get(schema.get("type", ""), "any value") + _bounds(schema)
@@ -100,7 +100,7 @@ def _bounds(schema: Schema) -> str:
     return f" {' and '.join(bounds)}" if bounds else ""
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -45,11 +45,11 @@ def make_pictures(report: Path, folder: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, picture in SHOWN.items():
-            _take(_opened(browser, report, picture), picture, folder / name)
+            _take(_open_page(browser, report, picture), picture, folder / name)
         browser.close()
 
 
-def _opened(browser: Browser, report: Path, picture: Picture) -> Page:
+def _open_page(browser: Browser, report: Path, picture: Picture) -> Page:
     width, height = picture.size
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=picture.scheme)
     page.goto(report.absolute().as_uri())

@@ -83,7 +83,7 @@ def check_record(record: SweepRecord, warn: Callable[[str], None]) -> SweepRecor
         for (trial_id, experiment), refusal in zip(alike, refusals, strict=True):
             if refusal is not None:
                 refused[trial_id] = _reason_of(experiment.trainer, refusal)
-    return record.model_copy(update={"trials": tuple(_judged(trial, refused) for trial in record.trials)})
+    return record.model_copy(update={"trials": tuple(_with_refusal(trial, refused) for trial in record.trials)})
 
 
 def _parser_of(trainer: TrainerSpec) -> Hashable:
@@ -91,7 +91,7 @@ def _parser_of(trainer: TrainerSpec) -> Hashable:
     return (trainer.parser, trainer.python, trainer.working_dir, trainer.prefix)
 
 
-def _judged(trial: Trial, refused: dict[str, str]) -> Trial:
+def _with_refusal(trial: Trial, refused: dict[str, str]) -> Trial:
     reason = refused.get(trial.trial_id)
     return trial if reason is None else trial.model_copy(update={"selected": False, "infeasible_reason": reason})
 

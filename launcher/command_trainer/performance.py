@@ -139,14 +139,14 @@ def _with_imports(script: Path, working_dir: Path) -> dict[Path, bytes]:
         if path in contents:
             continue
         contents[path] = _content(path)
-        imported = _imported(path, contents[path]) if path.suffix == ".py" else ()
+        imported = _imported_names(path, contents[path]) if path.suffix == ".py" else ()
         named = {(name, folder) for name, own in imported for folder in own or (script.parent, working_dir)}
         waiting += [file for name, folder in named - seen for file in _files_of(name, folder)]
         seen |= named
     return contents
 
 
-def _imported(module: Path, content: bytes) -> Iterator[tuple[str, tuple[Path, ...]]]:
+def _imported_names(module: Path, content: bytes) -> Iterator[tuple[str, tuple[Path, ...]]]:
     """The dotted names that a module imports, each with the folder that a relative one begins at.
 
     A line of a text that reads like an import counts as one, which is harmless; a syntax tree would take ten times as

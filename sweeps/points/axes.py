@@ -154,16 +154,16 @@ class AxisSpace:
             likely = most_like(flag, list(part_at(self.tree, FLAGS)))
             meant = "" if likely is None else f" Or did you mean {FLAGS}.{likely}?"
             return f"Write `{flag}: null` under {FLAGS}, and the axis sets it.{meant}"
-        return nearest_key(_varied(self.tree), key)
+        return nearest_key(_tree_without_sweep(self.tree), key)
 
     def _require_names(self, where: str, names: frozenset[str]) -> None:
         for name in sorted(names - {DERIVED}):
             if not has_key(self.tree, name) or isinstance(part_at(self.tree, name), dict):
-                remedy = nearest_key(_varied(self.tree), name, DERIVED)
+                remedy = nearest_key(_tree_without_sweep(self.tree), name, DERIVED)
                 raise ConfigError(where, name, "is not a key of the configuration that has a single value", remedy)
 
 
-def _varied(tree: Tree) -> Tree:
+def _tree_without_sweep(tree: Tree) -> Tree:
     """The configuration without the sweep's own keys: `sweep.axes.KEY` would be nearest to each misspelt KEY."""
     return {key: part for key, part in tree.items() if key != "sweep"}
 

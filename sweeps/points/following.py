@@ -131,20 +131,20 @@ def _with_prediction(drafted: Trial, experiment: Experiment) -> Trial:
 def _trainer(name: str, spec: StageSpec, of_sweep: Mapping[str, Any]) -> dict[str, Any]:
     """The stage's program, or the sweep's own trainer with what the stage changes of it."""
     if spec.command is None:
-        return _merged(of_sweep, spec.trainer)
+        return _changed_tree(of_sweep, spec.trainer)
     shared = {key: of_sweep[key] for key in OF_EVERY_PROGRAM if key in of_sweep}
     metrics = spec.metrics.model_dump() if spec.metrics else None
     fixed = {"kind": "program", "name": name, "command": list(spec.command), "metrics": metrics}
     return {"start": "once", **shared, **spec.trainer, **fixed}
 
 
-def _merged(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_tree(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The whole with what changes in it: mappings such as `flags` key by key, as overrides change them."""
     merged = dict(whole)
     for key, value in changes.items():
         before = merged.get(key)
         goes_deeper = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(before or {}, value) if goes_deeper else value
+        merged[key] = _changed_tree(before or {}, value) if goes_deeper else value
     return merged
 
 

@@ -140,7 +140,9 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
     placed = [name for name in groups if name not in diverged and name not in aside]
     best = {placed[number] for number in front([costs[name] for name in placed])}
     sought = record.objective[0]
-    kept = {name: _drawn_values(sought, _counted(runs, 0)) for name, runs in groups.items() if name not in diverged}
+    kept = {
+        name: _drawn_values(sought, _runs_that_count(runs, 0)) for name, runs in groups.items() if name not in diverged
+    }
     in_vain = not is_of_time(sought) and _are_repeated_in_vain(list(groups.values()))
     half_widths = {} if in_vain else _half_widths(sought, kept)
     return [
@@ -159,7 +161,7 @@ def sought_points(record: SweepRecord, readings: Sequence[TrialReading]) -> list
 
 def _means(runs: Sequence[Run]) -> tuple[float, ...]:
     numbers = range(len(runs[0].values))
-    return tuple(fmean(run.values[number] for run in _counted(runs, number)) for number in numbers)
+    return tuple(fmean(run.values[number] for run in _runs_that_count(runs, number)) for number in numbers)
 
 
 def _drawn_values(sought: Objective, runs: Sequence[Run]) -> list[float]:
@@ -174,7 +176,7 @@ def _drawn_values(sought: Objective, runs: Sequence[Run]) -> list[float]:
     return [fmean(run.values[0] for run in same) for same in draws.values()]
 
 
-def _counted(runs: Sequence[Run], number: int) -> Sequence[Run]:
+def _runs_that_count(runs: Sequence[Run], number: int) -> Sequence[Run]:
     """The runs that count for an objective; all where none does."""
     return [run for run in runs if run.counts[number]] or runs
 

@@ -82,13 +82,13 @@ class Batches:
         # Sequences count through steps, then replicas, then micro-batches, so that every layout makes the same global
         # batch of a step.
         first = batch * self.global_batch_size + self.first_sequence + index * self.micro_batch_size
-        ids = self._on_device(self._stacked((self.training, self.held_out)[part], first))  # (s + 1, b)
+        ids = self._on_device(self._windows_of((self.training, self.held_out)[part], first))  # (s + 1, b)
         if self.documents is None:
             return MicroBatch(ids[:-1], ids[1:])
-        numbers = self._stacked(self.documents[part], first)[:-1]
+        numbers = self._windows_of(self.documents[part], first)[:-1]
         return MicroBatch(ids[:-1], ids[1:], Documents.of(numbers, self._on_device))
 
-    def _stacked(self, window: Window, first: int) -> NDArray[np.int64]:
+    def _windows_of(self, window: Window, first: int) -> NDArray[np.int64]:
         """The windows of a micro-batch that begins with sample `first`: (s + 1, b)."""
         return np.stack([window(first + i) for i in range(self.micro_batch_size)], axis=1)
 

@@ -30,7 +30,7 @@ def hold_lock(lock: Path) -> Iterator[int]:
     Raises:
         UsageError: another process holds it.
     """
-    descriptor = _opened(lock)
+    descriptor = _open_lock(lock)
     # Tried again for a while, because a status that asks whether a job runs takes the lock for a moment too.
     deadline = time.monotonic() + PROBE_SECONDS
     try:
@@ -52,7 +52,7 @@ def hold_lock(lock: Path) -> Iterator[int]:
 @contextmanager
 def wait_for_lock(lock: Path) -> Iterator[None]:
     """Hold an exclusive flock on `lock`, as soon as nobody else does."""
-    descriptor = _opened(lock)
+    descriptor = _open_lock(lock)
     try:
         _lock(descriptor, fcntl.LOCK_EX)
         yield
@@ -60,7 +60,7 @@ def wait_for_lock(lock: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _opened(lock: Path) -> int:
+def _open_lock(lock: Path) -> int:
     lock.parent.mkdir(parents=True, exist_ok=True)
     return os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
 

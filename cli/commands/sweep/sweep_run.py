@@ -59,7 +59,7 @@ def finish(run: SweepRun, num_before: int | None = None) -> None:
     """
     stored = Sweep.stored_in(run.sweep.folder)
     readings = stored.read()
-    wanted = _wanted(readings, run.rules)
+    wanted = _readings_of_command(readings, run.rules)
     is_cut_short = any(each.outcome in LIVE or each.is_called_off for each in wanted)
     _print_why_it_ended(stored, readings, run.rules, is_cut_short=is_cut_short)
     if num_before is not None and not is_cut_short:
@@ -97,7 +97,7 @@ def report_at_the_end(sweep: Sweep, tracking: TrackingSpec, restriction: Restric
     return True
 
 
-def _wanted(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
+def _readings_of_command(readings: Sequence[TrialReading], rules: Rules) -> list[TrialReading]:
     """What the command asked for: not what earlier ones did, nor points beside the part that it names."""
     asked = (each for each in readings if each.trial.role == "asked")
     return [each for each in asked if each.trial.stage or rules.wants(each.trial)]
