@@ -3,13 +3,12 @@
 Every module here with a `main()` is one benchmark. It prints what it likes and returns its `Target`s (`target`);
 `__main__` runs all and prints what was promised beside what was seen.
 
-Predictions: `validate` holds them against `published_rows` and `measured_rows`, and writes `validation_page` from
-`validation`, `validation_summary` and `table_results`; `left_out`, `levels` (from `level_results`) and
-`replayed_calibrations` are files it reads (`csv_rows`). `forward` is what was predicted before anybody had looked,
-`fastest_fit` the plan said to be fastest, `expert_plans` what a search proposes beside what was run,
-`cost_model_tables` the tables of docs (`marked_tables` puts them there).
-The trainer: `trainer` against `plain_gpt`, `overhead`, `timeline`, `gpu` with `known_device`, and `own_runs`, what it
-took on a GPU beside what was predicted.
+Predictions: `validate` holds them against `published_rows` and `measured_rows`, and writes its page from `validation`,
+`validation_summary` and `table_results`; `left_out` and `levels` are of the files that it reads. `forward` is what was
+predicted before anybody had looked, `expert_plans` what a search proposes beside what was run, `cost_model_tables` the
+tables of docs (`marked_tables` puts them there).
+The trainer: `trainer` against `plain_gpt`, `overhead`, `timeline`, `gpu` with the plan said to be fastest, and
+`own_runs`, what it took on a GPU beside what was predicted.
 Sweeps: `search`, `lean`, `pilot`, `large_sweep`, `disturbed_runs`, `search_jobs`. Rooms: `replay`,
 `fitting`, `chaos`, `gpu_check`.
 """

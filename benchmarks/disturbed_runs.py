@@ -18,8 +18,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from benchmarks.replay.reading import NOWHERE, ReplayedReading
-from benchmarks.replay.run import as_measured
+from benchmarks.replay.run import NOWHERE, ReplayedReading, as_measured
 from benchmarks.target import Target, at_least, at_most, figure
 from conf.compose.load import compose
 from conf.overrides import Overrides

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.level_results import LevelResult, level_result
+from benchmarks.levels import LevelResult, level_result
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
 from benchmarks.published_rows import PUBLISHED
 from sweeps.confidence import Interval, interval_around, load_validated

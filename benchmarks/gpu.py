@@ -12,21 +12,21 @@ from __future__ import annotations
 import csv
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.fastest_fit import FastestFit, fastest_fit
-from benchmarks.gpu_check.probe import Probe, probe_gpus
-from benchmarks.known_device import cluster_of
+from benchmarks.gpu_check.probe import Probe, cluster_of, probe_gpus
 from benchmarks.target import Target, at_least, at_most
 from conf.compose.load import compose_tree, settings_of
-from conf.compose.tree import with_values
+from conf.compose.tree import Tree, with_values
+from conf.errors import InfeasiblePlan
 from conf.plan.experiment import Experiment
 from conf.types.schema import Value
 from conf.units import GIBIBYTE
-from train_core.costs import Estimate
+from train_core.costs import Estimate, estimate
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Measurement
 from train_core.trial_folder import TrialFolder
@@ -190,3 +190,31 @@ def _row(session: GpuSession, name: str, run: RunOnGpu) -> dict[str, str]:
         "predicted_memory_gib": f"{predicted.allocated_bytes / GIBIBYTE:.2f}",
     }
     return row | figures
+
+
+class FastestFit(NamedTuple):
+    """An experiment that fits, and what it should cost."""
+
+    experiment: Experiment
+    predicted: Estimate
+
+
+def fastest_fit(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float = 1.0) -> FastestFit | None:
+    """The fastest of all combinations; of equally fast ones the first. None where nothing fits.
+
+    Args:
+        choices: values of each dotted key, smaller ones first.
+        memory_share: how much of a device's memory may be predicted to be full.
+    """
+    return min(_fits(tree, choices, memory_share), key=lambda fit: fit.predicted.step_seconds, default=None)
+
+
+def _fits(tree: Tree, choices: Mapping[str, Sequence[Value]], memory_share: float) -> Iterator[FastestFit]:
+    for values in product(*choices.values()):
+        try:
+            experiment = settings_of(with_values(tree, dict(zip(choices, values, strict=True)))).experiment()
+        except InfeasiblePlan:
+            continue
+        predicted = estimate(experiment)
+        if predicted.peak_memory_bytes <= memory_share * predicted.memory_capacity_bytes:
+            yield FastestFit(experiment, predicted)

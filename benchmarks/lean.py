@@ -22,7 +22,7 @@ from statistics import median
 
 import psutil
 
-from benchmarks.chaos.cluster import Cluster, command, test_cluster
+from benchmarks.chaos.cluster import Cluster, command, test_cluster, wait_for
 from benchmarks.chaos.workbench import PERFORMANCE, ChaosWorkbench
 from benchmarks.target import Target, at_most, figure
 from launcher.executor import ByName
@@ -32,7 +32,7 @@ from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial
 
 NUM_POINTS, NUM_READ, NUM_TRIVIAL, NUM_RUNS = 1000, 10_000, 20, 3
-WATCHED_SECONDS = 60.0
+WATCHED_SECONDS, PATIENCE_SECONDS, POLL_SECONDS = 60.0, 300.0, 0.02
 HYDRA_SECONDS, HYDRA_POINTS = 5.6, 4
 """Four points by hydra-submitit-launcher 1.2.0 on such a cluster, 2 s of work in each; recorded, not of this run."""
 
@@ -61,7 +61,7 @@ def main() -> list[Target]:
         reading = at_most(
             f"states of {NUM_READ:,} trials read", limits.reading_seconds, seconds_to_read(Path(folder, "many")), " s"
         )
-        if not _may_start_slurm():
+        if os.geteuid() != 0 or not Path("/usr/bin/apt-get").exists():
             left_out = [Target(what, "", "left out: no Slurm test cluster here", None) for what in ON_CLUSTER]
             return [*left_out, reading]
         with test_cluster() as cluster:
@@ -109,7 +109,7 @@ def trivial_points(folder: Path, cluster: Cluster, count: int) -> tuple[float, f
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     start = time.perf_counter()
     submit(bench.sweep, bench.slurm, job=bench.job)
-    _wait(lambda: len(bench.executions("complete")) == count)
+    wait_for(lambda: len(bench.executions("complete")) == count, PATIENCE_SECONDS, POLL_SECONDS)
     ours = time.perf_counter() - start
     return ours, _raw_array(folder, count)
 
@@ -123,7 +123,7 @@ def _raw_array(folder: Path, count: int) -> float:
     script.write_text(f'#!/bin/bash\n#SBATCH --output=/dev/null\nsrun {sys.executable} -c "{leave}"\n')
     start = time.perf_counter()
     command("sbatch", f"--array=0-{count - 1}", str(script))
-    _wait(lambda: len(list(done.iterdir())) == count)
+    wait_for(lambda: len(list(done.iterdir())) == count, PATIENCE_SECONDS, POLL_SECONDS)
     return time.perf_counter() - start
 
 
@@ -184,15 +184,3 @@ def _finished_sweep(folder: Path) -> Sweep:
 def median_of(run: Callable[[int], tuple[float, float]]) -> tuple[float, float]:
     ours, raw = zip(*(run(number) for number in range(NUM_RUNS)), strict=True)
     return median(ours), median(raw)
-
-
-def _wait(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not done():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the jobs did not end within five minutes")
-        time.sleep(0.02)
-
-
-def _may_start_slurm() -> bool:
-    return os.geteuid() == 0 and Path("/usr/bin/apt-get").exists()

@@ -16,11 +16,9 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.replay.cbo import CboPlayer, is_installed
-from benchmarks.replay.game import Game, play
-from benchmarks.replay.knobs import KnobSpace
+from benchmarks.replay.knobs import CboPlayer, KnobSpace, is_installed
 from benchmarks.replay.machine import InventedMachine, SurprisingMachine
-from benchmarks.replay.players import Player, RandomPlayer, TpePlayer, TpeSpace
+from benchmarks.replay.players import Game, Player, RandomPlayer, TpePlayer, TpeSpace, play
 from benchmarks.replay.published import measured_grounds, sections
 from benchmarks.replay.sites import SITES, ModelSite, SiteGround
 from benchmarks.target import Target, at_most, figure, print_targets

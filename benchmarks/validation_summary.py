@@ -9,9 +9,8 @@ from statistics import fmean
 
 from benchmarks.fitting.learned import SHARE
 from benchmarks.forward import FIRST, SECOND
-from benchmarks.level_results import LevelResult
-from benchmarks.levels import GENERATION, TABLE
-from benchmarks.replayed_calibrations import ReplayedCalibration
+from benchmarks.left_out import ReplayedCalibration
+from benchmarks.levels import GENERATION, TABLE, LevelResult
 from benchmarks.table_results import TableResult, TestedRow
 from benchmarks.target import Target
 from benchmarks.validation import LARGE_ERROR, Validation, median_gain

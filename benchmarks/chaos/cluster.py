@@ -83,10 +83,10 @@ def command(*words: str, check: bool = True) -> str:
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=check).stdout
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60.0, every: float = 0.1) -> None:
     """Raises TimeoutError where it does not become true."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s in vain")
-        time.sleep(0.1)
+        time.sleep(every)

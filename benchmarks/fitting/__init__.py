@@ -4,5 +4,4 @@ constants           which are fitted, what was known of each before, and where i
 fit                 one fit of all, and one without each table and its machines
 learned             what rows that were left out say of predictions: widths of intervals, and what lies outside
 replays             calibrations on five rows of a table at most, replayed
-report              what a fit prints; `written_constants` writes the values where they are declared
 """

@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
 
-from benchmarks.csv_rows import write_rows
+from benchmarks.fitting.constants import fitted_constants, write_constants
 from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
 from benchmarks.fitting.learned import intervals, lessons_of, yaml_text
 from benchmarks.fitting.replays import replays_of
-from benchmarks.fitting.report import print_calibrations, print_constants, print_tables
-from benchmarks.fitting.written_constants import write_constants
-from benchmarks.left_out import LEFT_OUT, LeftOutRow
-from benchmarks.level_results import LEVEL_RESULTS, LevelResult, level_results
-from benchmarks.levels import GENERATION, LEVELS, TABLE
-from benchmarks.measured_rows import measured_rows, published_rows
-from benchmarks.replayed_calibrations import CALIBRATED, ReplayedCalibration
+from benchmarks.left_out import CALIBRATED, LEFT_OUT, LeftOutRow, ReplayedCalibration, write_rows
+from benchmarks.levels import GENERATION, LEVEL_RESULTS, LEVELS, TABLE, LevelResult, level_results
+from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
+from benchmarks.target import empty_table, print_table
+from calibrate.robust_fit import Values
+from results.score import score
 from sweeps.confidence import VALIDATED
 from train_core.whole_files import write_atomically
 
@@ -57,6 +58,68 @@ def run(arguments: Sequence[str]) -> None:
     if "--write" in options:
         places = write_constants(found.values)
         print(f"Written: {len(places)} constants in {len({place.path for place in places})} files")
+
+
+def print_constants(values: Values) -> None:
+    """Each constant: what was known of it, what the rows say, and how far that is in spreads."""
+    table = _table("constant", "prior", "spread", "fitted", "moved", "why the prior")
+    for each in fitted_constants():
+        constant = each.constant
+        moved = constant.coordinate(values[each.name]) - constant.coordinate(each.prior)
+        at_bound = values[each.name] <= each.lowest or values[each.name] >= each.highest
+        fitted = f"{values[each.name]:.3g}" + (" (bound)" if at_bound else "")
+        table.add_row(each.name, f"{each.prior:.3g}", f"{each.spread:.2g}", fitted, f"{moved:+.1f}", each.reason)
+    print_table(table)
+
+
+def print_tables(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> None:
+    """Each table's mean error: as the code is now, fitted, and left out; beside it that of a constant rate.
+
+    Args:
+        fitted: seconds of a step of every row by the fitted constants, (n,).
+    """
+    table = _table("table", "rows", "now %", "fitted %", "left out %", "constant %", "inside %")
+    shares = []
+    for name in dict.fromkeys(row.table for row in rows):
+        members = [index for index, row in enumerate(rows) if row.table == name]
+        shares.append(
+            _shares([rows[index] for index in members], [left_out[index] for index in members], fitted[members])
+        )
+        table.add_row(name, str(len(members)), *_percents(shares[-1]))
+    table.add_row(
+        "mean over tables", str(len(rows)), *_percents([float(np.mean(column)) for column in zip(*shares, strict=True)])
+    )
+    print_table(table)
+
+
+def print_calibrations(found: Sequence[ReplayedCalibration]) -> None:
+    """Print the error on the rest of each table before and after five of its runs."""
+    table = _table("calibrated on five rows", "rows", "chosen: before %", "after %", "random: before %", "after %")
+    for each in found:
+        errors = (each.told_before, each.told_after, each.drawn_before, each.drawn_after)
+        table.add_row(each.table, str(each.num_rows), *_percents(errors))
+    print_table(table)
+
+
+def _shares(rows: Sequence[MeasuredRow], left_out: Sequence[LeftOutRow], fitted: NDArray[np.float64]) -> list[float]:
+    """Mean errors of a table as of now, fitted, left out and of a constant rate; share of rows in their intervals."""
+    scored = score([row.compared for row in rows])
+    errors = np.abs(fitted / [row.seconds for row in rows] - 1)
+    without, inside = [abs(row.error) for row in left_out], [float(row.is_inside) for row in left_out]
+    means = [float(np.mean(each)) for each in (errors, without)]
+    return [scored.step_error or 0.0, *means, scored.constant_error or 0.0, float(np.mean(inside))]
+
+
+def _percents(shares: Sequence[float]) -> list[str]:
+    return [f"{100 * share:.1f}" for share in shares]
+
+
+def _table(first: str, *others: str) -> Table:
+    table = empty_table()
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name.startswith("why") else "right")
+    return table
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.gpu_check.probe import Probe
-from benchmarks.known_device import TorchDevice
+from benchmarks.gpu_check.probe import Probe, TorchDevice
 from conf.types.schema import Frozen
 from conf.units import GIBIBYTE
 from launcher.capacity import this_machine

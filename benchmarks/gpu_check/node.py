@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from benchmarks.gpu_check.machine import CheckedMachine
-from benchmarks.known_device import TorchDevice, cluster_of
+from benchmarks.gpu_check.probe import TorchDevice, cluster_of
 from conf.compose.load import compose_tree
 from conf.compose.tree import Tree, part_at, with_values
 from conf.types.schema import Dtype, Value

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.fastest_fit import FastestFit, fastest_fit
-from benchmarks.gpu import MICRO_BATCH_SIZES, MODELS, RECOMPUTES
+from benchmarks.gpu import MICRO_BATCH_SIZES, MODELS, RECOMPUTES, FastestFit, fastest_fit
 from benchmarks.gpu_check.agreement import figures_of
 from benchmarks.gpu_check.check import Check, CheckFinding, CheckLeftOut
 from benchmarks.gpu_check.scale import FAMILIES

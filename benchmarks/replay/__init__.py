@@ -4,13 +4,11 @@ The result is a replay, not a measurement: it shows how a search behaves, never 
 `python -m benchmarks.replay SWEEP` replays a sweep; `python -m benchmarks search_jobs` counts jobs on plans of models.
 
 machine     a made-up machine: what it really needs for a step, in seconds and bytes
-run         one experiment on it, as the measurement that a trial would leave
-reading     a trial with such a measurement, read as if it lay in a folder
+run         one experiment on it, as the measurement that a trial would leave, and the trial read with it
 ground      candidates on a machine, and what each of them really takes: `Ground`
 sites       every legal plan of a model as candidates
-study       the points of a sweep as candidates
 published   the rows of a published table as candidates, on the machine that they were measured on
-players     a search of sweeps, chance and Optuna's TPE; `knobs` and `cbo` are for those that choose knob by knob
-game        one player on one ground, until it is near the best
-contest     the players of a sweep side by side, over several machines
+players     a search of sweeps, chance and Optuna's TPE, each on one ground until it is near the best
+knobs       plans of a site as values of knobs, and DeepHyper's search, which chooses knob by knob
+contest     the points of a sweep as candidates, and its players side by side, over several machines
 """

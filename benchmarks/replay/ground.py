@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import log
 
-from benchmarks.replay.reading import ReplayedReading
+from benchmarks.replay.run import ReplayedReading
 from sweeps.points.axes import Point
 from train_core.costs.setting import Booleans, Floats
 

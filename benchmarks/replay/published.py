@@ -14,11 +14,9 @@ import numpy as np
 
 from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
 from benchmarks.published_rows import compared_rows, row_sets, sweep_of
-from benchmarks.replay.game import Game, play
 from benchmarks.replay.ground import Ground
-from benchmarks.replay.players import Player, SearchPlayer
-from benchmarks.replay.reading import ReplayedReading, replayed_reading, unplanned_trial
-from benchmarks.replay.run import as_measured
+from benchmarks.replay.players import Game, Player, SearchPlayer, play
+from benchmarks.replay.run import ReplayedReading, as_measured, replayed_reading, unplanned_trial
 from conf.compose.load import load
 from conf.errors import ConfigError
 from conf.grouped import grouped

@@ -1,10 +1,17 @@
-"""One experiment on a made-up machine, as the measurement that a trial would leave."""
+"""One experiment on a made-up machine, as the measurement that a trial would leave, and the trial read with that."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 from benchmarks.replay.machine import InventedMachine
 from conf.plan.experiment import Experiment
 from conf.units import GIBIBYTE
+from sweeps.folder.submission import Submission
+from sweeps.reading import TrialReading
+from sweeps.trial import Trial
 from train_core.costs.counts.flops import FLOPS_FORMULA, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import executed_flops, plan_of, setting_of
@@ -12,6 +19,7 @@ from train_core.costs.implementation import Implementation
 from train_core.costs.terms import StepTime, row_of
 from train_core.costs.trainers import IMPLEMENTATIONS, TRISWEEP
 from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms
+from train_core.trial_folder import TrialFolder
 
 REPLAYED = "replayed on a made-up machine"
 FINAL_LOSS = 0.0  # a replay trains nothing
@@ -99,3 +107,50 @@ def _breakdown(terms: StepTime, noise: float) -> Breakdown:
         optimizer_seconds=terms.optimizer_seconds * noise,
     )
     return Breakdown(ranks=(slowest,), slowest_rank=0)
+
+
+NOWHERE = TrialFolder(Path("replayed"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedReading(TrialReading):
+    """The state of a replayed trial, for which nothing is read from a disk.
+
+    Attributes:
+        left: what the machine measured; None while the trial runs.
+    """
+
+    left: Measurement | None
+
+    @cached_property
+    def submission(self) -> Submission | None:
+        return None
+
+    @cached_property
+    def _stored_measurement(self) -> Measurement | None:
+        return self.left
+
+    @cached_property
+    def _listing(self) -> frozenset[str]:
+        return frozenset()
+
+    @cached_property
+    def _judgement(self) -> tuple[Outcome | None, str]:
+        if self.left is None:
+            return Outcome.RUNNING, ""
+        return self.left.outcome, self.left.cause
+
+
+def replayed_reading(trial: Trial, ended: Measurement | None) -> ReplayedReading:
+    """The reading of a trial that ended like this, or that runs."""
+    return ReplayedReading(folder=NOWHERE, experiment=trial.experiment, trial=trial, left=ended)
+
+
+def unplanned_trial(trial_id: str, experiment: Experiment) -> Trial:
+    """A trial of an experiment that no sweep has planned."""
+    return Trial(
+        trial_id=trial_id,
+        point={},
+        experiment=experiment,
+        selected=True,
+    )

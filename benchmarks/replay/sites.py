@@ -12,8 +12,7 @@ import numpy as np
 from benchmarks.replay.ground import Ground
 from benchmarks.replay.machine import InventedMachine
 from benchmarks.replay.players import ExcessBytes, SearchPlayer
-from benchmarks.replay.reading import ReplayedReading, replayed_reading, unplanned_trial
-from benchmarks.replay.run import as_measured
+from benchmarks.replay.run import ReplayedReading, as_measured, replayed_reading, unplanned_trial
 from conf.compose.load import Composition, compose
 from conf.overrides import Overrides
 from conf.plan.experiment import Experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.forward import forward_results
-from benchmarks.level_results import LevelResult
+from benchmarks.levels import LevelResult
 from benchmarks.measured_rows import published_rows
 from sweeps.table.prices import PricedRow
 

@@ -6,10 +6,9 @@ import csv
 
 import pytest
 
-from benchmarks.csv_rows import read_rows
 from benchmarks.forward import FORWARD_TESTS
-from benchmarks.level_results import LEVEL_RESULTS, LevelResult, mean_over_tables
-from benchmarks.levels import LEVELS
+from benchmarks.left_out import read_rows
+from benchmarks.levels import LEVEL_RESULTS, LEVELS, LevelResult, mean_over_tables
 from sweeps.table.prices import PricedRow
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.known_device import TorchDevice, cluster_of
+from benchmarks.gpu_check.probe import TorchDevice, cluster_of
 from conf.units import GIBIBYTE
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import benchmark_names
-from benchmarks.level_results import LevelResult
+from benchmarks.levels import LevelResult
 from benchmarks.measured_rows import measured_rows
 from benchmarks.published_rows import PUBLISHED, compared_rows, row_sets, sweep_of
 from benchmarks.target import at_least, at_most, figure, within
+from benchmarks.validate import PAGE, page
 from benchmarks.validation import Validation, validation
-from benchmarks.validation_page import PAGE, page
 from sweeps.table.prices import PricedRow
 
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fitting.constants import chip_of, chip_values, constants_with, fitted_constants, prior_values
-from benchmarks.fitting.written_constants import number_text, places_of, with_number
+from benchmarks.fitting.constants import (
+    chip_of,
+    chip_values,
+    constants_with,
+    fitted_constants,
+    number_text,
+    places_of,
+    prior_values,
+    with_number,
+)
 from benchmarks.measured_rows import measured_rows, says_little, series_weights
 from calibrate.refit_cluster import PricedRuns
 from conf.folders import options

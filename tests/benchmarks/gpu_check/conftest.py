@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.gpu_check.machine import CheckedMachine
 from benchmarks.gpu_check.node import node_of
+from benchmarks.gpu_check.probe import TorchDevice
 from benchmarks.gpu_check.scale import CPU, GPU
 from benchmarks.gpu_check.workbench import CheckWorkbench
-from benchmarks.known_device import TorchDevice
 from conf.compose.load import compose_tree
 
 H200 = TorchDevice(name="NVIDIA H200", memory_bytes=150_109_880_320, num_multiprocessors=132, capability="9.0")

@@ -13,9 +13,9 @@ from benchmarks.gpu_check import faults
 from benchmarks.gpu_check.faults import _overfull
 from benchmarks.gpu_check.layouts import LAYOUTS, CheckLayout
 from benchmarks.gpu_check.one_device import WAYS
+from benchmarks.gpu_check.probe import TorchDevice
 from benchmarks.gpu_check.session import PARTS, rounds
 from benchmarks.gpu_check.speed import GPU_SHAPES, STEP_SECONDS, Shape, chosen_layout
-from benchmarks.known_device import TorchDevice
 from conf.units import GIBIBYTE
 from tests.benchmarks.gpu_check.conftest import H200, GpuBench
 from train_core.costs import estimate

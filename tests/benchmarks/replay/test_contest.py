@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.replay.contest import Contest, contest_of
-from benchmarks.replay.game import Game, play
+from benchmarks.replay.contest import Contest, Study, StudyGround, contest_of
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.study import Study, StudyGround
+from benchmarks.replay.players import Game, play
 from conf.types.sweep_spec import ReplaySpec
 from sweeps.points.plan import part_of, plan_sweep
 from tests.composed import composed

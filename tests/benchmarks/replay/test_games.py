@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.replay.contest import SearchStanding
-from benchmarks.replay.game import Game, play
 from benchmarks.replay.ground import NEAR
 from benchmarks.replay.knobs import KnobSpace
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.players import RandomPlayer
+from benchmarks.replay.players import Game, RandomPlayer, play
 from benchmarks.replay.published import sections
 from benchmarks.replay.run import replay_trial
 from benchmarks.replay.sites import SITES, SiteGround

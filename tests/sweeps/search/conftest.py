@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.reading import ReplayedReading, replayed_reading
-from benchmarks.replay.run import replay_trial
+from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_reading
 from conf.compose.load import settings_of
 from conf.compose.tree import with_values
 from sweeps.points.plan import plan_sweep

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.reading import ReplayedReading, replayed_reading
-from benchmarks.replay.run import replay_trial
+from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_reading
 from conf.plan.experiment import Experiment
 from sweeps.points.plan import plan_sweep, trial_of
 from sweeps.reading import TrialReading

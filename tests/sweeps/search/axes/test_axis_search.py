@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.replay.reading import NOWHERE, ReplayedReading
+from benchmarks.replay.run import NOWHERE, ReplayedReading
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
 from sweeps.reading import TrialReading

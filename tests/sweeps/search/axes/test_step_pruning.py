@@ -8,7 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
-from benchmarks.replay.reading import NOWHERE
+from benchmarks.replay.run import NOWHERE
 from conf.types.schema import Value
 from sweeps.points.objectives import LAST_PART
 from sweeps.search.axes.seen_points import with_seed

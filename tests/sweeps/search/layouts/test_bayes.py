@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.replay.reading import ReplayedReading, replayed_reading
+from benchmarks.replay.run import ReplayedReading, replayed_reading
 from conf.units import GIBIBYTE
 from sweeps.search.choice import search_for
 from sweeps.search.searcher import Listed

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pytest
 
-from benchmarks.replay.reading import NOWHERE, ReplayedReading
+from benchmarks.replay.run import NOWHERE, ReplayedReading
 from sweeps.search.layouts.bayes import SURPRISE
 from tests.sweeps.search.conftest import SWEEP, Replay
 from train_core.measurement import StepMetrics
