@@ -27,6 +27,7 @@ from sweeps.folder.submission import JobShape, ShapePart, shape_of
 from sweeps.reading import Reading, TrialReading
 from sweeps.sweep import Sweep
 from train_core.trial_folder import TrialFolder
+from train_core.whole_files import stored_values
 
 RERUNS = "rerun"
 """The folder of all reruns, beside those of the sweeps."""
@@ -163,7 +164,7 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
         raise UsageError(f"{trial.name} has never been started", "Name one that has: `trisweep status` lists them.")
     if trial.is_in_slurm and slurm is None:
         raise UsageError(f"{trial.name} was a job of Slurm's", "Run this on its login node, or see --print.")
-    kept = _provenance_of(trial.folder)
+    kept = stored_values(trial.folder.path / OF_TRIAL)
     folder = _free_folder(sweep.folder.path.parent / RERUNS, trial.name)
     return Rerun(
         trial=trial,
@@ -174,14 +175,6 @@ def plan_rerun(sweep: Sweep, trial: TrialReading, slurm: SlurmSpec | None) -> Re
         modules=tuple(kept.get("modules", ())),
         slurm=slurm if trial.is_in_slurm else None,
     )
-
-
-def _provenance_of(folder: TrialFolder) -> dict[str, dict[str, str]]:
-    try:
-        kept = json.loads((folder.path / OF_TRIAL).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
 
 
 def _code_of(sweep: Sweep, trial: TrialReading, kept: dict[str, dict[str, str]]) -> Path:

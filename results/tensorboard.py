@@ -18,7 +18,7 @@ from conf.errors import ConfigError
 from conf.types.sites import TrackingSpec
 from results.mlflow.metric_keys import RANK_MEMORY
 from results.mlflow.run_content import LoggedMetric, RunContent
-from train_core.whole_files import write_atomically
+from train_core.whole_files import stored_values, write_atomically
 
 TENSORBOARD = "tensorboard"
 """Its name in `tracking.also`, and the folder of its files in that of the sweep."""
@@ -54,7 +54,7 @@ def write_events(contents: Sequence[RunContent], folder: Path) -> None:
 
 def _write_run(content: RunContent, folder: Path) -> None:
     """Add a file with what is new; of a trial that started over, or whose note is damaged, all is written anew."""
-    before = _read_state(folder)
+    before = stored_values(folder / WRITTEN)
     if before.get("digest") == content.digest:
         return
     if before.get("attempt") not in ("", content.attempt) and folder.exists():
@@ -64,15 +64,6 @@ def _write_run(content: RunContent, folder: Path) -> None:
     _write_file(content, int(before.get("last_step", 0)), folder)
     state = {"attempt": content.attempt, "last_step": content.last_step, "digest": content.digest}
     write_atomically(folder / WRITTEN, json.dumps(state))
-
-
-def _read_state(folder: Path) -> dict[str, Any]:
-    """The state at the last writing; empty where there is none, or its file is damaged."""
-    try:
-        state = json.loads((folder / WRITTEN).read_text())
-    except (OSError, ValueError):
-        return {}
-    return state if isinstance(state, dict) else {}
 
 
 def _write_file(content: RunContent, last_step: int, folder: Path) -> None:

@@ -23,7 +23,7 @@ from conf.plan.experiment import Experiment
 from conf.private_files import unreadable
 from train_core.measurement import Measurement, Outcome, RankFailure, Standing, StepMetrics
 from train_core.stage_timeline import StageTimeline
-from train_core.whole_files import append_whole, replacing, write_atomically
+from train_core.whole_files import append_whole, replacing, stored_values, write_atomically
 
 Model = TypeVar("Model", bound=BaseModel)
 READ_BYTES = 2**20
@@ -219,11 +219,7 @@ class TrialFolder(JobFolder):
             self.put_aside(self.trial)
 
     def _stored_experiment(self) -> object:
-        try:
-            held = json.loads(self.trial.read_bytes())
-        except (OSError, ValueError):  # not there, or not JSON, or not even text
-            return None
-        return held.get("experiment") if isinstance(held, dict) else None
+        return stored_values(self.trial).get("experiment")
 
     def read_experiment(self) -> Experiment:
         return Experiment.model_validate_json(json.dumps(json.loads(self.trial.read_text())["experiment"]))

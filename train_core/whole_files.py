@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_IMODE
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 """The errors of file systems without hard links."""
@@ -69,6 +70,15 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
     """Write `text` to `path` so that a reader sees the old file or the new one, never a part. See `replacing`."""
     with replacing(path, durable=durable) as file:
         file.write(text.encode())
+
+
+def stored_values(path: Path) -> dict[str, Any]:
+    """The values of a file of JSON; empty where it is not there, damaged, or no mapping."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def append_whole(path: Path, text: str) -> None:

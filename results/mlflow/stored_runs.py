@@ -25,7 +25,7 @@ from sweeps.glance import glance_at, is_settled
 from sweeps.reading import TrialReading
 from sweeps.sweep import Sweep
 from train_core.process.git_sha import ROOT
-from train_core.whole_files import write_atomically
+from train_core.whole_files import stored_values, write_atomically
 
 SWEEP_ID, KEY, DIGEST = "trisweep.sweep_id", "trisweep.key", "trisweep.digest"
 """Tags of a run: which sweep or training it is of, which part of it, and what it holds."""
@@ -116,7 +116,7 @@ class LastImport:
 
     def parent_if_all_stored(self) -> StoredRun | None:
         """The sweep's run, where nothing has changed since the last import, neither on disk nor in the store."""
-        record = self._read_memory()
+        record = stored_values(self.memory)
         if record.get("files") != self.files:
             return None
         stored = self._read_stored_runs()
@@ -134,13 +134,6 @@ class LastImport:
     def _read_stored_runs(self) -> Mapping[str, StoredRun]:
         runs = stored_runs(self.database, self.experiment, self.sweep_id) or {}
         return {key: run for key, run in runs.items() if run.digest != LEFT}
-
-    def _read_memory(self) -> Mapping[str, object]:
-        try:
-            record = json.loads(self.memory.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return record if isinstance(record, dict) else {}
 
 
 def _digest_of(stored: Mapping[str, StoredRun]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train_core.whole_files import append_whole, replacing, write_atomically
+from train_core.whole_files import append_whole, replacing, stored_values, write_atomically
 
 
 def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
@@ -88,3 +88,15 @@ def test_without_hard_links_what_is_there_stays_and_what_is_not_is_written(
             file.write(text.encode())
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"[1]", b"\xff", b"[" * 100_000])
+def test_a_file_that_is_not_there_or_damaged_holds_no_values(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "state.json").write_bytes(content)
+    assert stored_values(tmp_path / "state.json") == {}
+
+
+def test_values_are_read_as_they_were_written(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "state.json", '{"step": 3}')
+    assert stored_values(tmp_path / "state.json") == {"step": 3}
