@@ -120,7 +120,7 @@ def _run_all(
     parent = Path(tempfile.mkdtemp(prefix="trisweep-chaos-"))
     for alone in (False, True):
         group = [scenario for scenario in chosen if scenario.alone is alone]
-        each_time = [(scenario, number) for scenario in group for number in range(_repetitions(scenario, once))]
+        each_time = [(scenario, number) for scenario in group for number in range(1 if once else scenario.repetitions)]
         random.Random(seed).shuffle(each_time)
         with ThreadPoolExecutor(1 if alone else SIDE_BY_SIDE) as threads:
             folders = [parent / f"{scenario.name}-{number}" for scenario, number in each_time]
@@ -136,10 +136,6 @@ def _run_all(
     with contextlib.suppress(OSError):  # it is not empty
         parent.rmdir()
     yield from ((scenario, found[scenario.name]) for scenario in chosen)
-
-
-def _repetitions(scenario: Scenario, once: bool) -> int:
-    return 1 if once else scenario.repetitions
 
 
 def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int) -> Aftermath:

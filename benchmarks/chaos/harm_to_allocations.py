@@ -37,8 +37,7 @@ def allocation_loses_a_node(bench: ChaosWorkbench) -> None:
     job_id = _allocate(bench)
     assert job_id is not None
     wait_for(bench.executions)
-    bench.num_faults += 1
-    with bench.cluster.without(own_allocation({"SLURM_JOB_ID": job_id}).nodes[-1].name):
+    with bench.without(own_allocation({"SLURM_JOB_ID": job_id}).nodes[-1].name):
         wait_for(lambda: bench.executions("complete"))
     _finish(bench)
 

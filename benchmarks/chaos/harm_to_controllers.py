@@ -60,8 +60,7 @@ def controller_loses_its_node(bench: ChaosWorkbench) -> None:
     job = live_job(bench.sweep.folder.controller)
     assert job is not None
     node = command("squeue", "--noheader", "--format=%N", f"--jobs={job.job_id}").strip()
-    bench.num_faults += 1
-    with bench.cluster.without(node):
+    with bench.without(node):
         pass
     _finish(bench)
 

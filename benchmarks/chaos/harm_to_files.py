@@ -30,18 +30,14 @@ def disk_full(bench: ChaosWorkbench) -> None:
 @CATALOGUE.add("the disk fills up while jobs run, and is emptied", repetitions=1)
 def disk_full_while_jobs_run(bench: ChaosWorkbench) -> None:
     with _disk(bench, "20m"):
-        bench.order(seconds=4)
-        bench.start()
-        bench.until_running()
+        bench.train(seconds=4)
         filler = bench.sweep.folder.path / "filler"
         bench.harm(_fill, filler)
         bench.advance()
         wait_for(lambda: not command("squeue", "--noheader", f"--jobs={bench.job_of(bench.names[0])}"))
         filler.unlink()
         bench.settle()
-        bench.order(seconds=1)
-        bench.advance(retry_failed=True)
-        bench.finish()
+        bench.retry()
         bench.take_stock()
 
 
@@ -112,9 +108,7 @@ def no_locks(bench: ChaosWorkbench) -> None:
 @CATALOGUE.add("the file system keeps times in whole seconds; running jobs are requeued", repetitions=1)
 def coarse_times(bench: ChaosWorkbench) -> None:
     with _disk_of_whole_seconds(bench):
-        bench.order(seconds=4)
-        bench.start()
-        bench.until_running()
+        bench.train(seconds=4)
         for name in bench.names:
             bench.harm(command, "scontrol", "requeue", bench.job_of(name))
         bench.finish()

@@ -21,9 +21,7 @@ def rank_killed(bench: ChaosWorkbench) -> None:
     bench.harm(os.kill, bench.processes(victim)[1], signal.SIGKILL)
     bench.finish()
     _require_end(bench, victim, Outcome.FAILED, Fault.KILLED, rank=1)
-    bench.order(seconds=1)
-    bench.advance(retry_failed=True)
-    bench.finish()
+    bench.retry()
 
 
 @CATALOGUE.add("kill -9 of all ranks of a job; then --retry-failed", repetitions=3)
@@ -36,9 +34,7 @@ def all_ranks_killed(bench: ChaosWorkbench) -> None:
         bench.harm(os.kill, process, signal.SIGKILL)
     bench.finish()
     _require_end(bench, victim, Outcome.FAILED, Fault.KILLED)
-    bench.order(seconds=1)
-    bench.advance(retry_failed=True)
-    bench.finish()
+    bench.retry()
 
 
 @CATALOGUE.add("scancel of one element of an array; the next sweep runs it again", repetitions=3)
@@ -55,9 +51,7 @@ def element_cancelled(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("scontrol requeue of every running element", repetitions=3)
 def elements_requeued(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=5)
-    bench.start()
-    bench.until_running()
+    bench.train(seconds=5)
     for name in bench.names:
         bench.harm(command, "scontrol", "requeue", bench.job_of(name))
     bench.finish()
@@ -78,9 +72,7 @@ def completed_elements_requeued(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("scontrol suspend and resume of running elements", repetitions=2)
 def elements_suspended(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=4)
-    bench.start()
-    bench.until_running()
+    bench.train(seconds=4)
     for name in bench.names[:2]:
         bench.harm(command, "scontrol", "suspend", bench.job_of(name))
     bench.advance()
@@ -126,9 +118,7 @@ def memory_of_a_device_met(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("preemption of everything by an urgent job, with requeue", repetitions=1, alone=True)
 def preempted_and_requeued(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=4)
-    bench.start()
-    bench.until_running()
+    bench.train(seconds=4)
     bench.harm(_urgent_job)
     bench.finish()
 
@@ -137,9 +127,7 @@ def preempted_and_requeued(bench: ChaosWorkbench) -> None:
 def preempted_and_cancelled(bench: ChaosWorkbench) -> None:
     command("scontrol", "update", "PartitionName=test", "PreemptMode=CANCEL")
     try:
-        bench.order(seconds=4)
-        bench.start()
-        bench.until_running()
+        bench.train(seconds=4)
         bench.harm(_urgent_job)
         bench.settle()
         faults = {bench.measurement_of(name).why for name in bench.names}
@@ -166,9 +154,7 @@ def mixed_rank_killed(bench: ChaosWorkbench) -> None:
     bench.harm(os.kill, bench.processes(victim)[1], signal.SIGKILL)
     bench.settle()
     _require_end(bench, victim, Outcome.FAILED, Fault.KILLED, rank=1)
-    bench.order(seconds=1)
-    bench.advance(retry_failed=True)
-    bench.finish()
+    bench.retry()
 
 
 @CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True, repetitions=1)
@@ -186,11 +172,8 @@ def mixed_cancelled_and_requeued(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("over two kinds of nodes: a node of the second kind goes down", is_mixed=True, repetitions=1, alone=True)
 def mixed_node_down(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=8)
-    bench.start()
-    bench.until_running()
-    bench.num_faults += 1
-    with bench.cluster.without(bench.executions()[0][5]):
+    bench.train(seconds=8)
+    with bench.without(bench.executions()[0][5]):
         bench.advance()
     bench.order(seconds=1)
     bench.finish()

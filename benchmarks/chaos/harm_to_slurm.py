@@ -19,9 +19,7 @@ ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on se
 
 @CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
 def slurmd_killed(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=8)
-    bench.start()
-    bench.until_running()
+    bench.train(seconds=8)
     node = bench.executions()[0][5]
     bench.harm(bench.cluster.kill, f"slurmd.{node}")
     bench.advance()
@@ -31,9 +29,7 @@ def slurmd_killed(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("kill -9 of slurmctld while jobs run, and its return", repetitions=1, alone=True)
 def slurmctld_killed_while_jobs_run(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=5)
-    bench.start()
-    bench.until_running()
+    bench.train(seconds=5)
     bench.harm(bench.cluster.kill, "slurmctld")
     bench.advance()
     bench.cluster.restore()
@@ -63,11 +59,8 @@ def slurmdbd_killed(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("a node goes down and comes back; Slurm requeues", repetitions=1, alone=True)
 def node_down(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=8)
-    bench.start()
-    bench.until_running()
-    bench.num_faults += 1
-    with bench.cluster.without(bench.executions()[0][5]):
+    bench.train(seconds=8)
+    with bench.without(bench.executions()[0][5]):
         bench.advance()
     bench.finish()
 
@@ -77,8 +70,7 @@ def node_down_without_requeue(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start(extra_sbatch={"no-requeue": True})
     bench.until_running()
-    bench.num_faults += 1
-    with bench.cluster.without(bench.executions()[0][5]):
+    with bench.without(bench.executions()[0][5]):
         bench.advance()
     bench.order(seconds=1)
     bench.finish()
@@ -94,9 +86,7 @@ def accounting_off(bench: ChaosWorkbench) -> None:
         bench.start()
         bench.settle()
         assert bench.measurement_of(bench.names[0]).why is Fault.KILLED
-        bench.order(seconds=1)
-        bench.advance(retry_failed=True)
-        bench.finish()
+        bench.retry()
 
 
 @CATALOGUE.add("sbatch takes the jobs, and its answer is lost", repetitions=2)

@@ -6,7 +6,8 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ PERFORMANCE: dict[str, Any] = {
     **{"num_timed_steps": 1, "num_devices": 1, "num_parameters": 1, "final_loss": 1.0, "losses": [1.0]},
     **{"flops_formula": "made up", "peak_source": "made up", "peak_memory_bytes": [1]},
 }
-KINDS = (
+MIXED_NODES = (
     *("slurm.constraint=a100", "+slurm.extra_sbatch.gres=gpu:a100:1"),
     "+slurm.components.h100-nodes={constraint: h100, extra_sbatch: {gres: 'gpu:h100:1'}}",
 )
@@ -136,7 +137,7 @@ class ChaosWorkbench:
         blocks = [{"cluster": tree["cluster"] | {"name": name}, "num_devices": 1} for name in names]
         points: list[dict[str, Value]] = [{"training.seed": index} for index in range(num_trials)]
         record = _record(points, with_values(tree, {**TWO_STAGES, "mixed": blocks}))
-        return cls(Sweep(SweepFolder(folder), record), cluster, seed, KINDS)
+        return cls(Sweep(SweepFolder(folder), record), cluster, seed, MIXED_NODES)
 
     @classmethod
     def of(cls, folder: Path, cluster: Cluster) -> ChaosWorkbench:
@@ -167,6 +168,25 @@ class ChaosWorkbench:
         """Submit everything, with these settings for Slurm from now on."""
         self.slurm = self.slurm.model_copy(update=slurm)
         submit(self.sweep, self.slurm, job=self.job)
+
+    def train(self, *, seconds: float) -> None:
+        """Submit everything, and wait until all trials train."""
+        self.order(seconds=seconds)
+        self.start()
+        self.until_running()
+
+    def retry(self) -> None:
+        """Have what failed run again, for a second, and carry the sweep on."""
+        self.order(seconds=1)
+        self.advance(retry_failed=True)
+        self.finish()
+
+    @contextmanager
+    def without(self, node: str) -> Iterator[None]:
+        """Harm the sweep by the loss of a node, which is back when the block ends."""
+        self.num_faults += 1
+        with self.cluster.without(node):
+            yield
 
     def advance(self, *, retry_failed: bool = False) -> list[TrialReading]:
         """Give the same command again; a refusal that it explains is no fault."""
