@@ -3,8 +3,8 @@
 Every module here with a `main()` is one benchmark. It prints what it likes and returns its `Target`s (`target`);
 `__main__` runs all and prints what was promised beside what was seen.
 
-Predictions: `validate` holds them against `published_rows` and `measured_rows`, and writes its page from `validation`,
-`validation_summary` and `table_results`; `left_out` and `levels` are of the files that it reads. `forward` is what was
+Predictions: `validate` holds them against `published_rows`, and writes its page from `validation`, `validation_summary`
+and `table_results`; `left_out` and `levels` are of the files that it reads. `forward` is what was
 predicted before anybody had looked, `expert_plans` what a search proposes beside what was run, `cost_model_tables` the
 tables of docs (`marked_tables` puts them there).
 The trainer: `trainer` against `plain_gpt`, `overhead`, `timeline`, `gpu` with the plan said to be fastest, and

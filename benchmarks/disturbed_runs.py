@@ -129,13 +129,13 @@ class DisturbedMachine:
         return first.model_copy(update={"repeat": repeat, "trial_id": repeat_id(first.trial_id, repeat)})
 
     def run(self, trial: Trial) -> Series:
-        kinds = list(KINDS)
+        kinds = list(DISTURBANCES)
         kind = kinds[self.draw.integers(len(kinds))] if self.draw.random() < self.share_disturbed else ""
         steps = np.exp(self.draw.normal(0.0, self.jitter, self.num_steps)) * np.exp(self.draw.normal(0.0, BETWEEN_RUNS))
         if self.draw.random() < SHARE_WITH_A_SLOW_STEP:
             steps[self.draw.integers(self.num_steps)] *= self.draw.uniform(1.3, 4.0)
         if kind:
-            steps *= KINDS[kind](self.draw, self.num_steps)
+            steps *= DISTURBANCES[kind](self.draw, self.num_steps)
         seconds = tuple(map(float, steps * self.seconds[str(trial.point)]))
         left = _measurement(trial, seconds)
         return Series(folder=NOWHERE, experiment=trial.experiment, trial=trial, left=left, series=seconds, kind=kind)
@@ -168,7 +168,7 @@ def co_tenants(draw: Generator, num_steps: int) -> Factors:
     return factors
 
 
-KINDS: Mapping[str, Callable[[Generator, int], Factors]] = {
+DISTURBANCES: Mapping[str, Callable[[Generator, int], Factors]] = {
     "two speeds": two_speeds,
     "drift": drift,
     "a slow node": slow_node,
@@ -225,7 +225,7 @@ def _catches(replays: Sequence[Replay]) -> list[Target]:
     missed = sum((each.missed for each in replays), Counter[str]())
     return [
         at_least("disturbed runs that are found", 90, _share(caught.total(), missed.total()), " %"),
-        *(figure(f"  {kind}", _share(caught[kind], missed[kind]), " %") for kind in KINDS),
+        *(figure(f"  {kind}", _share(caught[kind], missed[kind]), " %") for kind in DISTURBANCES),
         _alarms(replays),
     ]
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.levels import LevelResult, level_result
-from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
-from benchmarks.published_rows import PUBLISHED
+from benchmarks.published_rows import PUBLISHED, MeasuredRow, measured_rows, published_rows
 from sweeps.confidence import Interval, interval_around, load_validated
 from sweeps.table.cells import text_of
 
@@ -51,9 +50,11 @@ def forward_results() -> list[LevelResult]:
 
 def _results(test: ForwardTest) -> list[LevelResult]:
     rows = [row for row in measured_rows(published_rows((test.path,))) if _is_new(row)]
-    then, now = ([seconds(row) for row in rows] for seconds in (_seconds_of_that_day, _seconds_of_today))
+    then = [_stated(row, "iter_time") for row in rows]
+    now = [row.compared.prediction.estimate.step_seconds for row in rows]
+    of_that_day = [Interval(_stated(row, "low"), _stated(row, "high"), 0.0, ()) for row in rows]
     return [
-        _result(test.as_it_happened, rows, then, [_interval_of_that_day(row) for row in rows]),
+        _result(test.as_it_happened, rows, then, of_that_day),
         _result(test.as_of_today, rows, now, _intervals_of_today(rows, now)),
     ]
 
@@ -73,24 +74,12 @@ def _result(name: str, rows: Sequence[MeasuredRow], seconds: Sequence[float], ar
     return level_result(name, len(set(tables)), tables, measured, ratios, around)
 
 
-def _interval_of_that_day(row: MeasuredRow) -> Interval:
-    return Interval(_stated(row, "low"), _stated(row, "high"), 0.0, ())
-
-
 def _intervals_of_today(rows: Sequence[MeasuredRow], seconds: Sequence[float]) -> list[Interval]:
     known = load_validated()
     return [
         interval_around(each, row.run.setup, row.run.implementation.name, known)
         for row, each in zip(rows, seconds, strict=True)
     ]
-
-
-def _seconds_of_that_day(row: MeasuredRow) -> float:
-    return _stated(row, "iter_time")
-
-
-def _seconds_of_today(row: MeasuredRow) -> float:
-    return row.compared.prediction.estimate.step_seconds
 
 
 def _stated(row: MeasuredRow, name: str) -> float:

@@ -98,7 +98,9 @@ def _bench(session: GpuSession, name: str) -> Iterator[Target]:
     runs = [run for fit in _candidates(name, session.cluster) if (run := _run(session, name, fit))]
     best = max(runs, key=_utilization, default=None)
     if best is not None and best.measured.performance is not None:
-        if compiled := _run(session, name, FastestFit(_with_compiled_layers(best.experiment), best.predicted)):
+        training = best.experiment.training.model_copy(update={"compile_layers": True})
+        with_compiled_layers = best.experiment.model_copy(update={"training": training})
+        if compiled := _run(session, name, FastestFit(with_compiled_layers, best.predicted)):
             runs.append(compiled)
         best = max(runs, key=_utilization)
     if best is None or best.measured.performance is None:
@@ -137,10 +139,6 @@ def _candidates(name: str, cluster: str) -> list[FastestFit]:
     }
     fits = (fastest_fit(tree, {"parallel.recompute": [recompute], **batches}) for recompute in RECOMPUTES)
     return sorted((fit for fit in fits if fit), key=lambda fit: fit.predicted.step_seconds)
-
-
-def _with_compiled_layers(experiment: Experiment) -> Experiment:
-    return experiment.model_copy(update={"training": experiment.training.model_copy(update={"compile_layers": True})})
 
 
 def _run(session: GpuSession, name: str, fit: FastestFit) -> RunOnGpu | None:

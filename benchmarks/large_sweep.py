@@ -71,7 +71,8 @@ def main(num_trials: int = NUM_TRIALS) -> list[Target]:
         tracking = sweep.record.tracking
         time.sleep(TICK_NS / NANOSECONDS)  # else the folders are too new to be remembered
         first = _spent_on(lambda: import_sweep(sweep, tracking, output_dir))
-        again = _spent_on(lambda: _import_in_a_process(sweep.folder.path))
+        alone = [sys.executable, "-c", IMPORT, str(sweep.folder.path)]
+        again = _spent_on(lambda: subprocess.run(alone, check=True, cwd=ROOT))
         last = sweep.record.trials[-1]
         sweep.folder_of(last).clear_results()  # as nothing but this benchmark changes what was measured
         _finish(sweep, last, 2.0)
@@ -102,10 +103,6 @@ def _spent_on(work: Callable[[], object]) -> Spent:
     clock, core = time.perf_counter(), sum(os.times()[:4])
     work()
     return Spent(time.perf_counter() - clock, sum(os.times()[:4]) - core)
-
-
-def _import_in_a_process(folder: Path) -> None:
-    subprocess.run([sys.executable, "-c", IMPORT, str(folder)], check=True, cwd=ROOT)
 
 
 def finished_sweep(folder: SweepFolder, num_trials: int) -> Sweep:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from train_core.whole_files import write_atomically
 
-Row = TypeVar("Row", bound=tuple[Any, ...])
+Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
-def write_rows(path: Path, kind: type[Row], rows: Iterable[Row], digits: int = 5) -> None:
+def write_rows(path: Path, kind: type[Record], rows: Iterable[Record], digits: int = 5) -> None:
     """Write the file whole or not at all; floats with that many significant digits."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -22,7 +22,7 @@ def write_rows(path: Path, kind: type[Row], rows: Iterable[Row], digits: int = 5
     write_atomically(path, text.getvalue())
 
 
-def read_rows(path: Path, kind: type[Row]) -> list[Row]:
+def read_rows(path: Path, kind: type[Record]) -> list[Record]:
     """The rows that `write_rows` wrote; each cell as the type of its field."""
     types = get_type_hints(kind).values()
     with path.open(newline="") as file:

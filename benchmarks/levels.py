@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measured_rows import MeasuredRow
+from benchmarks.published_rows import MeasuredRow
 from sweeps.confidence import Interval
 
 TABLE, GENERATION = "table", "generation"

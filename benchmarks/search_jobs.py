@@ -12,11 +12,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
+from importlib.util import find_spec
+from statistics import fmean, median
 
 import numpy as np
 
-from benchmarks.replay.knobs import CboPlayer, KnobSpace, is_installed
+from benchmarks.replay.knobs import CboPlayer, KnobSpace
 from benchmarks.replay.machine import InventedMachine, SurprisingMachine
 from benchmarks.replay.players import Game, Player, RandomPlayer, TpePlayer, TpeSpace, play
 from benchmarks.replay.published import measured_grounds, sections
@@ -62,9 +63,10 @@ def _ours(grounds: Sequence[SiteGround]) -> list[Target]:
         for site in SITES
     ]
     lost, jobs = sum(game.num_lost for game in games), sum(game.num_jobs for game in games)
+    mean = fmean(game.jobs_to_best or game.num_jobs for game in games)
     what = f"search=bayes: median jobs to 98 % of the best, {len(grounds)} replays"
     return [
-        at_most(what, 5, _median_jobs(games), "", f"mean {_mean_jobs(games):.1f}"),
+        at_most(what, 5, _median_jobs(games), "", f"mean {mean:.1f}"),
         *by_site,
         at_most("  jobs out of memory", 5, 100 * lost / jobs, " %", f"{lost} of {jobs}"),
     ]
@@ -101,13 +103,11 @@ def _tpe(*, constrained: bool) -> MakePlayer:
 
 def _cbo(grounds: Sequence[SiteGround]) -> Target:
     name = "DeepHyper CBO, as in the Frontier study"
-    if not is_installed("deephyper"):
+    if find_spec("deephyper") is None:
         return figure(f"{name}: not installed (pip install trisweep[bench])", None)
-    return _figure_of(name, grounds, _cbo_player, MOST_JOBS_OF_CBO)
-
-
-def _cbo_player(ground: SiteGround, seed: int) -> Player:
-    return CboPlayer(ground, seed, KnobSpace(ground.site))
+    return _figure_of(
+        name, grounds, lambda ground, seed: CboPlayer(ground, seed, KnobSpace(ground.site)), MOST_JOBS_OF_CBO
+    )
 
 
 def _on_published_rows() -> Iterable[Target]:
@@ -165,10 +165,6 @@ def _sizes(grounds: Sequence[SiteGround], site: ModelSite) -> str:
 
 def _median_jobs(games: Iterable[Game]) -> float:
     return float(median(game.counted_jobs for game in games))
-
-
-def _mean_jobs(games: Sequence[Game]) -> float:
-    return sum(game.jobs_to_best or game.num_jobs for game in games) / len(games)
 
 
 if __name__ == "__main__":

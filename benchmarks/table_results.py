@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from benchmarks.left_out import LeftOutRow
-from benchmarks.measured_rows import MeasuredRow, table_of
-from benchmarks.published_rows import compared_rows
+from benchmarks.published_rows import MeasuredRow, compared_rows, table_of
 from conf.grouped import grouped
 from results.accuracy import spearman
 from results.score import RowComparison, constant_error, score

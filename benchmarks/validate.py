@@ -75,6 +75,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def page(found: Validation) -> str:
     """The whole page, ending in a newline."""
+    targets = [(each.what, each.target, each.seen, each.verdict) for each in found.targets]
     parts = [HEADING, *summary(found), ""]
     parts += ["## By trainer\n", BY_TRAINER, "", *table_lines(TRAINER_COLUMNS, by_trainer(found.tables)), ""]
     parts += ["## Levels\n", LEVELS_SAID, "", *_levels(found.levels), ""]
@@ -82,7 +83,7 @@ def page(found: Validation) -> str:
     parts += ["## Five runs of one's own\n", CALIBRATED, "", *_calibrations(found.calibrations), ""]
     parts += ["## Largest misses\n", MISSED, "", *_misses(found.tables), ""]
     parts += ["## Memory\n", REMEMBERED, *_memories(found.memories), ""]
-    parts += ["## Targets\n", PROMISED, "", *_target_table(found.targets), ""]
+    parts += ["## Targets\n", PROMISED, "", *table_lines(("what", "target", "seen", "verdict"), targets), ""]
     parts += ["## Rows without a prediction\n", *_unpriced_lines(found), ""]
     parts += ["## How it is made\n", MADE]
     return "\n".join(parts).rstrip() + "\n"
@@ -130,10 +131,6 @@ def _levels(found: Sequence[LevelResult]) -> list[str]:
         for each in found
     ]
     return table_lines(LEVEL_COLUMNS, cells)
-
-
-def _target_table(targets: Sequence[Target]) -> list[str]:
-    return table_lines(("what", "target", "seen", "verdict"), [(t.what, t.target, t.seen, t.verdict) for t in targets])
 
 
 def _tables(tables: Sequence[TableResult]) -> list[str]:

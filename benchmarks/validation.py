@@ -10,8 +10,7 @@ from statistics import median
 from benchmarks.forward import SECOND, forward_results
 from benchmarks.left_out import CALIBRATED, LEFT_OUT, LeftOutRow, ReplayedCalibration, read_rows
 from benchmarks.levels import LEVEL_RESULTS, LevelResult
-from benchmarks.measured_rows import measured_rows, published_rows
-from benchmarks.published_rows import FRONTIER_SCALING, compared_rows, row_sets
+from benchmarks.published_rows import FRONTIER_SCALING, compared_rows, measured_rows, published_rows, row_sets
 from benchmarks.table_results import MemoryResult, TableResult, memory_results, table_results
 from benchmarks.target import Target, at_least, at_most, figure, within
 from conf.grouped import grouped

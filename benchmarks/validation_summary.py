@@ -51,7 +51,8 @@ def by_trainer(tables: Sequence[TableResult]) -> list[tuple[str, ...]]:
 
 
 def _trainer_cells(name: str, tables: Sequence[TableResult]) -> tuple[str, ...]:
-    own = [TableResult(table.name, rows) for table in tables if (rows := _rows_of(table, name))]
+    by_table = {table.name: tuple(each for each in table.rows if _trainer(each) == name) for table in tables}
+    own = [TableResult(table, rows) for table, rows in by_table.items() if rows]
     worst = max(own, key=lambda table: table.left_out_error)
     devices = {each.row.run.setup.cluster.device.name.split("-")[0] for table in own for each in table.rows}
     return (
@@ -62,10 +63,6 @@ def _trainer_cells(name: str, tables: Sequence[TableResult]) -> tuple[str, ...]:
         percent(fmean([table.left_out_error for table in own])),
         f"{percent(worst.left_out_error)} ({worst.name})",
     )
-
-
-def _rows_of(table: TableResult, trainer: str) -> tuple[TestedRow, ...]:
-    return tuple(each for each in table.rows if _trainer(each) == trainer)
 
 
 def _trainer(tested: TestedRow) -> str:

@@ -22,7 +22,7 @@ from benchmarks.fitting.learned import intervals, lessons_of, yaml_text
 from benchmarks.fitting.replays import replays_of
 from benchmarks.left_out import CALIBRATED, LEFT_OUT, LeftOutRow, ReplayedCalibration, write_rows
 from benchmarks.levels import GENERATION, LEVEL_RESULTS, LEVELS, TABLE, LevelResult, level_results
-from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
+from benchmarks.published_rows import MeasuredRow, measured_rows, published_rows
 from benchmarks.target import empty_table, print_table
 from calibrate.robust_fit import Values
 from results.score import score

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.fitting.constants import constants_with, fitted_constants, prior_values
 from benchmarks.left_out import LeftOutRow
 from benchmarks.levels import LEVELS, TABLE, groups_left_out
-from benchmarks.measured_rows import MeasuredRow, series_weights
+from benchmarks.published_rows import MeasuredRow, series_weights
 from calibrate.refit_cluster import PricedRuns
 from calibrate.robust_fit import (
     Constant,

@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
-from benchmarks.measured_rows import MeasuredRow
+from benchmarks.published_rows import MeasuredRow
 from sweeps.confidence import (
     Interval,
     Range,

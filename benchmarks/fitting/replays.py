@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fitting.constants import constants_with
 from benchmarks.left_out import ReplayedCalibration
-from benchmarks.measured_rows import MeasuredRow
+from benchmarks.published_rows import MeasuredRow
 from calibrate.refit_cluster import CONSTANTS, NUM_RUNS, Constants, PricedRuns, most_telling, present_values
 from calibrate.robust_fit import Floats, LogRatios, Values, choose_constants, refit, slopes
 from train_core.costs.setting import Setting

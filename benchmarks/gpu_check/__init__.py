@@ -5,6 +5,6 @@
 - `one_device`, `layouts`, `agreement`: every axis against one device, and the same bits again
 - `faults`: hang, memory, kill, reshard
 - `hardware`: what devices and links reach; `speed`: MFU of three shapes, and where their steps go
-- `machine`, `probe`, `node`: what is here, and what the configuration says of it; `scale`: how large the checks are
+- `machine`, `probe`: what is here, and what the configuration says of it; `scale`: how large the checks are
 - `workbench`, `job`, `rates_job`: what is run, in processes of its own, through the same folders as a user's
 """

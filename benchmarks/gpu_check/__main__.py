@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_check.machine import machine_of
-from benchmarks.gpu_check.node import node_of
+from benchmarks.gpu_check.machine import machine_of, node_of
 from benchmarks.gpu_check.probe import Probe, probe_gpus
 from benchmarks.gpu_check.session import PARTS, CheckSession
 from conf.errors import EXIT_FAILED, EXIT_USAGE

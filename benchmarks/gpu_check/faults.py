@@ -47,7 +47,7 @@ def _hang(bench: CheckWorkbench, devices: tuple[int, ...]) -> CheckFinding:
         ran = bench.wait_for(job)
         return CheckFinding(passed=False, seen=f"it ended before the fault: {ran.why}", figures=figures_of(ran))
     stopped = layout.num_ranks - 1
-    pid = job.pid_of_rank(stopped)
+    pid = job.pid_writing(job.trial.rank_log(stopped))
     if pid is None:
         job.kill()
         raise CheckLeftOut(f"the process of rank {stopped} was not found")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.gpu_check.check import Check, CheckFinding
-from benchmarks.gpu_check.node import GENERIC
+from benchmarks.gpu_check.machine import GENERIC
 from benchmarks.gpu_check.workbench import CheckWorkbench
 from conf.compose.load import settings_of
 from conf.types.cluster_spec import ClusterSpec, LinkSpec

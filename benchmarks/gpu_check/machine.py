@@ -1,4 +1,7 @@
-"""The machine, for people elsewhere: devices, versions, links and variables, and nobody's names or paths."""
+"""The machine, for people elsewhere: devices, versions, links and variables, and nobody's names or paths.
+
+As a configuration it is the cluster file of its device, or a generic one made of what torch says of it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from benchmarks.gpu_check.probe import Probe, TorchDevice
-from conf.types.schema import Frozen
-from conf.units import GIBIBYTE
+from benchmarks.gpu_check.probe import Probe, TorchDevice, cluster_of
+from conf.compose.load import compose_tree
+from conf.compose.tree import Tree, part_at, with_values
+from conf.types.schema import Dtype, Frozen, Value
+from conf.units import GIBIBYTE, TERA
 from launcher.capacity import this_machine
 from launcher.tools import ask
 from train_core.process.git_sha import git_sha
@@ -66,10 +71,6 @@ class CheckedMachine(Frozen):
         gpus = ", ".join(f"{count} x {name}" for name, count in names.items())
         shared = f", shared by {self.num_ranks} ranks" if self.shares_devices else ""
         return f"{gpus}{shared}" if gpus else f"{self.num_ranks} CPU ranks"
-
-    @property
-    def link_text(self) -> str:
-        return links_in(self.topology) if len(self.devices) > 1 else ""
 
 
 def machine_of(probe: Probe, num_ranks: int | None) -> CheckedMachine:
@@ -147,9 +148,84 @@ def device_lines(machine: CheckedMachine) -> Mapping[str, str]:
     )
     lines = {
         "devices": machine.device_text + (f" ({gpu})" if gpu else ""),
-        "links": machine.link_text,
+        "links": links_in(machine.topology) if len(machine.devices) > 1 else "",
         "versions": ", ".join(f"{name} {value}" for name, value in machine.versions.items()),
         "host": f"{machine.processor}, {machine.host_memory_bytes / GIBIBYTE:.0f} GiB",
         "variables": ", ".join(f"{name}={value}" for name, value in machine.variables.items()),
     }
     return {name: text for name, text in lines.items() if text}
+
+
+PATTERN = "dgx-h100"
+"""The stand-in for a device that no file describes, but for what torch says of it."""
+
+GENERIC = "this-node"
+TRIED_OUT = "CPU ranks try the script out: no figure here says anything of a GPU."
+GUESSED_PEAK, GUESSED_FP32_PEAK = 300 * TERA, 30 * TERA
+"""Rates of a device that no file describes. Predictions are as wrong as these; what is measured does not use them."""
+
+
+class Node(NamedTuple):
+    """Attributes:
+    tree: the configuration.
+    cluster: the file it comes from; None where the device is in none.
+    remark: what the reader of predictions has to know; empty where there is nothing.
+    """
+
+    tree: Tree
+    cluster: str | None
+    remark: str
+
+    @property
+    def narrow(self) -> Dtype:
+        """The 16-bit precision of the device. A V100 has no bf16."""
+        return "bf16" if "bf16" in part_at(self.tree, "cluster.device.peak_flops_per_second") else "fp16"
+
+
+def node_of(machine: CheckedMachine) -> Node:
+    """The node that this machine is."""
+    if machine.kind == "cpu":
+        tree = compose_tree(["model=tiny", "cluster=local"])
+        return Node(with_values(tree, _sizes(machine)), "local", TRIED_OUT)
+    first = machine.devices[0]
+    cluster = cluster_of(first)
+    tree = compose_tree(["model=tiny", f"cluster={cluster or PATTERN}"])
+    if cluster is not None:
+        return Node(with_values(tree, {**_sizes(machine), **_memory(first)}), cluster, "")
+    remark = (
+        f"No file in conf/device describes {first.name}, so predictions of time are guesses (those of memory are not)."
+        " To have them, add conf/device/NAME.yaml and conf/cluster/NAME.yaml with its data sheet."
+    )
+    return Node(with_values(tree, {**_sizes(machine), **_generic(first)}), None, remark)
+
+
+def _sizes(machine: CheckedMachine) -> dict[str, Value]:
+    return {"cluster.num_nodes": 1, "cluster.devices_per_node": machine.num_ranks}
+
+
+def _memory(device: TorchDevice) -> dict[str, Value]:
+    """The memory that torch sees, which is less than the data sheet says by what the driver keeps."""
+    return {
+        "cluster.device.memory_bytes": device.memory_bytes,
+        "cluster.device.memory_source": "torch, on this machine",
+    }
+
+
+def _generic(device: TorchDevice) -> dict[str, object]:
+    narrow = "fp16" if _lacks_bf16(device) else "bf16"
+    return {
+        "cluster.name": GENERIC,
+        "cluster.gpu_names": [],
+        "cluster.device.name": device.name,
+        **_memory(device),
+        "cluster.device.num_multiprocessors": device.num_multiprocessors,
+        "cluster.device.peak_flops_per_second": {narrow: GUESSED_PEAK, "fp32": GUESSED_FP32_PEAK},
+        "cluster.device.peak_source": "measured",  # the trainer then holds its rate against a product in the same run
+        "cluster.efficiency.source": f"taken over from {PATTERN}: a guess",
+    }
+
+
+def _lacks_bf16(device: TorchDevice) -> bool:
+    """NVIDIA's chips before Ampere. AMD's tell their architecture instead of a number."""
+    major = device.capability.split(".")[0]
+    return major.isdecimal() and int(major) < 8

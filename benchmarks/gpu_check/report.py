@@ -80,7 +80,8 @@ def page_of(report: Report) -> str:
         f"**{summary(report.results)}**, in {report.seconds / 60:.1f} minutes."
         + ("" if report.is_whole else " It was interrupted, or is still running."),
         "",
-        *_machine(report.machine),
+        *(f"- {name}: {text}" for name, text in device_lines(report.machine).items()),
+        "",
         *([report.remark, ""] if report.remark else []),
         *_layouts(report.results),
         *_faults(report.results),
@@ -92,10 +93,6 @@ def page_of(report: Report) -> str:
         f"Everything behind this page is in `{EVERYTHING}`. Neither holds names of hosts or users, or paths.",
     ]
     return anonymous("\n".join(lines) + "\n")
-
-
-def _machine(machine: CheckedMachine) -> list[str]:
-    return [*(f"- {name}: {text}" for name, text in device_lines(machine).items()), ""]
 
 
 def _layouts(results: Sequence[Result]) -> Iterator[str]:

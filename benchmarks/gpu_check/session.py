@@ -13,8 +13,7 @@ from types import FrameType
 
 from benchmarks.gpu_check import faults, hardware, layouts, one_device, speed
 from benchmarks.gpu_check.check import Check, Result, Runner, Verdict
-from benchmarks.gpu_check.machine import CheckedMachine, device_lines
-from benchmarks.gpu_check.node import Node
+from benchmarks.gpu_check.machine import CheckedMachine, Node, device_lines
 from benchmarks.gpu_check.report import EVERYTHING, PAGE, Report, summary, write_report
 from benchmarks.gpu_check.scale import CPU, GPU, SHARED, CheckScale
 from benchmarks.gpu_check.workbench import CheckWorkbench

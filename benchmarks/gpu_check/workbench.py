@@ -109,9 +109,6 @@ class TrialJob(CheckJob):
 
     trial: TrialFolder
 
-    def pid_of_rank(self, rank: int) -> int | None:
-        return self.pid_writing(self.trial.rank_log(rank))
-
     def finish(self) -> JobRun:
         """Wait for the end."""
         started, said = time.time(), self.wait()

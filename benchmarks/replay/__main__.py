@@ -46,7 +46,7 @@ def replay(sweep: str, overrides: Sequence[str], *, as_json: bool) -> None:
     if spec is None:
         remedy = "Add num_machines and most_jobs under it, or replay frontier-study."
         raise ConfigError("sweep.replay", None, f"says nothing of how {record.name} is replayed", remedy)
-    console.print(question_of(record))
+    console.print(Text.assemble((record.name, "bold"), f": {record.spec.question}"))
     with console.status("Replaying ..."):
         contest = contest_of(composition, record, spec)
     if as_json:
@@ -65,11 +65,6 @@ def print_contest(console: Console, record: SweepRecord, contest: Contest, spec:
     console.print(f"{exist:,} points of the axes can exist, {fit:,} of them fit on paper.")
     console.print(_table(contest, spec.most_jobs))
     console.print(f"As jobs on the cluster: trisweep sweep {record.name} cluster={cluster}")
-
-
-def question_of(record: SweepRecord) -> Text:
-    """The sweep's name, in bold, and its question."""
-    return Text.assemble((record.name, "bold"), f": {record.spec.question}")
 
 
 def _num_points(contest: Contest) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -96,8 +95,3 @@ class CboPlayer:
     def _legal_rows(self, table: Any) -> Any:
         legal = self.knobs.are_legal({name: table[name].to_numpy(dtype=np.int64) for name in self.knobs.values})
         return pd.Series(legal, index=table.index)
-
-
-def is_installed(package: str) -> bool:
-    """True if Python finds the package."""
-    return find_spec(package) is not None

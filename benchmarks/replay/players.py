@@ -102,7 +102,7 @@ class TpePlayer:
         self.ground, self.space, self.constraints = ground, space, constraints
         self._failed = optuna.trial.TrialState.FAIL
         with quiet():
-            limit = None if constraints is None else _gib_beyond
+            limit = None if constraints is None else lambda trial: trial.user_attrs["over"]
             self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constraints_func=limit))
         self._chosen: set[int] = set()
 
@@ -136,11 +136,6 @@ class TpePlayer:
         # A value is asked of a trial that is to count as beyond the constraint; it is compared with no other.
         self.trial.set_user_attr("over", (gib,))
         self.study.tell(self.trial, 0.0)
-
-
-def _gib_beyond(trial: Any) -> tuple[float, ...]:
-    """GiB beyond the device, 0 where the candidate fits."""
-    return tuple(trial.user_attrs["over"])
 
 
 @dataclass(frozen=True, slots=True)

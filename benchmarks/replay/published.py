@@ -12,8 +12,7 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.measured_rows import MeasuredRow, measured_rows, published_rows
-from benchmarks.published_rows import compared_rows, row_sets, sweep_of
+from benchmarks.published_rows import MeasuredRow, compared_rows, measured_rows, published_rows, row_sets, sweep_of
 from benchmarks.replay.ground import Ground
 from benchmarks.replay.players import Game, Player, SearchPlayer, play
 from benchmarks.replay.run import ReplayedReading, as_measured, replayed_reading, unplanned_trial

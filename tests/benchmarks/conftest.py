@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.forward import forward_results
 from benchmarks.levels import LevelResult
-from benchmarks.measured_rows import published_rows
+from benchmarks.published_rows import published_rows
 from sweeps.table.prices import PricedRow
 
 

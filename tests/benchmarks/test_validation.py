@@ -12,8 +12,7 @@ import pytest
 
 from benchmarks.__main__ import benchmark_names
 from benchmarks.levels import LevelResult
-from benchmarks.measured_rows import measured_rows
-from benchmarks.published_rows import PUBLISHED, compared_rows, row_sets, sweep_of
+from benchmarks.published_rows import PUBLISHED, compared_rows, measured_rows, row_sets, sweep_of
 from benchmarks.target import at_least, at_most, figure, within
 from benchmarks.validate import PAGE, page
 from benchmarks.validation import Validation, validation

@@ -14,7 +14,7 @@ from benchmarks.fitting.constants import (
     prior_values,
     with_number,
 )
-from benchmarks.measured_rows import measured_rows, says_little, series_weights
+from benchmarks.published_rows import measured_rows, says_little, series_weights
 from calibrate.refit_cluster import PricedRuns
 from conf.folders import options
 from sweeps.table.prices import PricedRow

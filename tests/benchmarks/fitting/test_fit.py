@@ -9,7 +9,7 @@ from benchmarks.fitting.constants import fitted_constants, prior_values
 from benchmarks.fitting.fit import ConstantsFit, left_out_ratios, values_without
 from benchmarks.fitting.learned import intervals, lessons_of
 from benchmarks.levels import GENERATION, LEVELS, groups_left_out
-from benchmarks.measured_rows import MeasuredRow, measured_rows
+from benchmarks.published_rows import MeasuredRow, measured_rows
 from sweeps.confidence import width_of
 from sweeps.table.prices import PricedRow
 

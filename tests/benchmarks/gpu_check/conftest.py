@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_check.machine import CheckedMachine
-from benchmarks.gpu_check.node import node_of
+from benchmarks.gpu_check.machine import CheckedMachine, node_of
 from benchmarks.gpu_check.probe import TorchDevice
 from benchmarks.gpu_check.scale import CPU, GPU
 from benchmarks.gpu_check.workbench import CheckWorkbench
