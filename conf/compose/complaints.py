@@ -19,7 +19,7 @@ from conf.nearest import nearest
 KEY_ITSELF = "[key]"
 """Pydantic's addition to the place of a mapping's key that is wrong."""
 CORRECT = "Correct it in the override, or in the file of its group."
-KINDS = {
+WORDS_FOR_KINDS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -63,8 +63,8 @@ def _entries(fields: Sequence[str]) -> str:
 
 def _problem(complaint: ErrorDetails) -> str:
     kind, _, mistake = complaint["type"].partition("_")
-    if kind in KINDS and mistake in MISTAKES_OF_KIND:
-        return f"must be {KINDS[kind]}"
+    if kind in WORDS_FOR_KINDS and mistake in MISTAKES_OF_KIND:
+        return f"must be {WORDS_FOR_KINDS[kind]}"
     if complaint["type"] == "too_short":
         return f"must have {complaint['ctx']['min_length']} or more entries"
     if complaint["type"] == "string_pattern_mismatch":  # names alone have a pattern

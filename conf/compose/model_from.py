@@ -159,9 +159,9 @@ def shape_of(config: HuggingFaceConfig) -> Shape:
         ConfigError: the file says what is not understood.
     """
     kind = config.text("model_type")
-    if kind not in KINDS:
-        raise config.not_understood("model_type", f"Known: {', '.join(KINDS)}.")
-    return KINDS[kind](config)
+    if kind not in READERS:
+        raise config.not_understood("model_type", f"Known: {', '.join(READERS)}.")
+    return READERS[kind](config)
 
 
 def _gpt2(config: HuggingFaceConfig) -> Shape:
@@ -302,7 +302,7 @@ def _experts(number: int, top_k: int, width: int, shared: int = 0, dense: int = 
     }
 
 
-KINDS: dict[str, Callable[[HuggingFaceConfig], Shape]] = {
+READERS: dict[str, Callable[[HuggingFaceConfig], Shape]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,

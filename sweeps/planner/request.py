@@ -31,7 +31,7 @@ from sweeps.planner.plans.runnable import require_run
 from sweeps.planner.plans.space import Space, padded_model, shared_tensor_sizes
 from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers
 from train_core.costs import IMPLEMENTATIONS, Implementation
-from train_core.costs.counts.computable import require_computable
+from train_core.costs.counts.parameters import require_computable
 from train_core.costs.setting import Setting
 from train_core.costs.trainers import TRISWEEP
 

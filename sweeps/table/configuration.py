@@ -21,7 +21,7 @@ from sweeps.table.layout import batch_of, model_of, parallel_of
 from sweeps.table.remarks import require_read, with_columns
 from sweeps.table.trainer import precision_of, trainer_of
 from train_core.costs import Implementation
-from train_core.costs.counts.computable import require_computable
+from train_core.costs.counts.parameters import require_computable
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "num_gpus", "tp", "pp", "micro_batch", "global_batch")
 DEVICE_COLUMNS = ("gpu", "cluster")

@@ -14,9 +14,8 @@ from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Frozen
 from train_core.costs.block_rates import block_rates
-from train_core.costs.counts.computable import require_computable
 from train_core.costs.counts.flops import ALL, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops, repeated_flops
-from train_core.costs.counts.parameters import num_parameters
+from train_core.costs.counts.parameters import num_parameters, require_computable
 from train_core.costs.implementation import Implementation
 from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
 from train_core.costs.setting import Plans, Setting

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,22 +72,11 @@ class Visit(NamedTuple):
     gradient: Pending
 
 
-class Exchange(Protocol):
-    """The way of keys and values from rank to rank."""
-
-    def visits(self, own: Tensor, axis: Axis) -> Iterator[tuple[int, Tensor]]:
-        """Every rank of the axis and its keys and values, this rank first."""
-        ...
-
-    def visits_for_gradients(self, own: Tensor, axis: Axis) -> Iterator[Visit]:
-        """The same again. The gradient of the first visit, which is this rank's own, is complete after the last."""
-        ...
-
-
 class Gather:
     """All keys and values come at once, beside this rank's own block; their gradients go back at once."""
 
     def visits(self, own: Tensor, axis: Axis) -> Iterator[tuple[int, Tensor]]:
+        """Every rank of the axis and its keys and values, this rank first."""
         # Started before the own block is handed out, whose work hides it.
         gathering = all_gather(own[None], axis)
         yield axis.rank, own
@@ -95,6 +84,7 @@ class Gather:
         yield from ((owner, whole[owner]) for owner in range(axis.size) if owner != axis.rank)
 
     def visits_for_gradients(self, own: Tensor, axis: Axis) -> Iterator[Visit]:
+        """The same again. The gradient of the first visit, which is this rank's own, is complete after the last."""
         # One place for each owner in rank order, for a reduce-scatter hands the i-th rank the sum of the i-th places.
         gradients = own.new_zeros(axis.size, *own.shape)
         for owner, pairs in self.visits(own, axis):
@@ -128,7 +118,7 @@ class Ring:
         home.tensor.add_(going.wait())
 
 
-EXCHANGES: dict[ContextExchange, Exchange] = {"gather": Gather(), "ring": Ring()}
+EXCHANGES: dict[ContextExchange, Gather | Ring] = {"gather": Gather(), "ring": Ring()}
 
 
 class Block(NamedTuple):
@@ -200,7 +190,7 @@ class _BlockwiseAttention(Function):
         key: Tensor,
         value: Tensor,
         axis: Axis,
-        exchange: Exchange,
+        exchange: Gather | Ring,
         documents: Documents | None,
     ) -> Tensor:
         own = _Pairs(key, value)

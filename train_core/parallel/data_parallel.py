@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,6 +29,15 @@ from train_core.parallel.flat_parameters import Box, Bucket, boxes_of, flatten
 from train_core.parallel.main_gradient import attach, has_wide_products
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.parallelize import Stage
+
+if TYPE_CHECKING:
+    from train_core.parallel.fully_sharded import FullySharded
+
+Replicas: TypeAlias = "FlatReplicas | FullySharded"
+"""This rank's part of what the replicas update together, as a list of flat parts.
+
+All lists that the methods return have one entry for each part, in the same order.
+"""
 
 
 def replicas_of(stage: Stage, mesh: Mesh, experiment: Experiment) -> Replicas:
@@ -46,6 +55,8 @@ class FlatReplicas:
     """Replicas whose parts are shards of flat buckets, or whole buckets under ZeRO-0.
 
     Attributes:
+        is_sharded: each replica updates another part.
+        treatments: how the parameters of each part are treated.
         scatters: gradients are reduced to shards; else they are summed whole, which gloo does faster than a
             reduce-scatter.
         gathers_late: updated weights travel beside the next forward pass, from the step's start on, so that the time of
@@ -88,24 +99,30 @@ class FlatReplicas:
         return shard(flat, bucket.replicas) if self.is_sharded else flat
 
     def own_weights(self) -> list[Tensor]:
+        """The weights that this rank updates, as views."""
         return [self.own(bucket, bucket.weights) for bucket in self.buckets]
 
     def resident_weights(self) -> list[Tensor]:
+        """All weights that this rank keeps between steps, for those who count memory."""
         return [bucket.weights for bucket in self.buckets]
 
     def resident_gradients(self) -> list[Tensor]:
+        """All gradients that this rank keeps between steps, for those who count memory."""
         shards = [reduction.shard for reduction in self.reductions if isinstance(reduction, ShardReduction)]
         return [*(bucket.gradients for bucket in self.buckets), *shards]
 
     def zero_gradients(self) -> None:
+        """Begin a step: forget the gradients of the one before."""
         self._gather()
         for reduction in self.reductions:
             reduction.begin()
 
     def reduced_gradients(self) -> list[Tensor]:
+        """The gradients of the weights that this rank updates, summed over the replicas."""
         return [reduction.finish() for reduction in self.reductions]
 
     def share_weights(self) -> None:
+        """Have every replica's weights made whole again after each has updated its own part."""
         # Only noted: where weights are gathered late, `zero_gradients` starts that at the next step's beginning.
         self.are_apart = self.is_sharded
         if not self.gathers_late:
@@ -121,10 +138,11 @@ class FlatReplicas:
                 self.gathering[index] = all_gather(own, bucket.replicas, into=bucket.weights)
 
     def wait_for_weights(self) -> None:
+        """Wait until the weights may be read by others than the model's forward passes."""
         self._wait_for(range(len(self.buckets)))
 
     def after_evaluation(self) -> None:
-        """There is nothing to do, because every replica keeps whole weights."""
+        """Let go what forward passes have left: nothing, because every replica keeps whole weights."""
 
     def _wait_for(self, buckets: Iterable[int], *_: object) -> None:
         self._gather()
@@ -143,9 +161,11 @@ class FlatReplicas:
                 part.register_forward_pre_hook(partial(self._wait_for, buckets))
 
     def boxes(self) -> list[list[Box]]:
+        """The boxes of the model's parameters in which the elements of each part lie."""
         return [self._boxes(bucket, self._own_range(bucket)) for bucket in self.buckets]
 
     def boxes_to_write(self) -> list[list[Box]]:
+        """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
         # Under ZeRO-0 all replicas hold everything. Each still writes only a share, so that the work is divided.
         return [
             self._boxes(bucket, self._shard_range(bucket)) if self.mesh.counts(bucket.treatment) else []
@@ -247,58 +267,3 @@ class ShardReduction(Reduction):
     def finish(self) -> Tensor:
         self._collect()
         return self.shard
-
-
-class Replicas(Protocol):
-    """This rank's part of what the replicas update together, as a list of flat parts.
-
-    Parts are the rank's shard of every bucket (`data_parallel`), or its rows of every parameter (`fully_sharded`).
-    All lists that the methods return have one entry for each part, in the same order.
-
-    Attributes:
-        is_sharded: each replica updates another part.
-        treatments: how the parameters of each part are treated.
-    """
-
-    is_sharded: bool
-    treatments: list[Treatment]
-
-    def own_weights(self) -> list[Tensor]:
-        """The weights that this rank updates, as views."""
-        ...
-
-    def zero_gradients(self) -> None:
-        """Begin a step: forget the gradients of the one before."""
-        ...
-
-    def reduced_gradients(self) -> list[Tensor]:
-        """The gradients of the weights that this rank updates, summed over the replicas."""
-        ...
-
-    def share_weights(self) -> None:
-        """Have every replica's weights made whole again after each has updated its own part."""
-        ...
-
-    def wait_for_weights(self) -> None:
-        """Wait until the weights may be read by others than the model's forward passes."""
-        ...
-
-    def after_evaluation(self) -> None:
-        """Let go what forward passes without backward passes have left."""
-        ...
-
-    def boxes(self) -> list[list[Box]]:
-        """The boxes of the model's parameters in which the elements of each part lie."""
-        ...
-
-    def boxes_to_write(self) -> list[list[Box]]:
-        """The boxes that this rank writes into a checkpoint, so that together all ranks write everything once."""
-        ...
-
-    def resident_weights(self) -> list[Tensor]:
-        """All weights that this rank keeps between steps, for those who count memory."""
-        ...
-
-    def resident_gradients(self) -> list[Tensor]:
-        """All gradients that this rank keeps between steps, for those who count memory."""
-        ...

@@ -30,11 +30,10 @@ from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
 from train_core.trial_folder import TrialFolder
-from train_core.watch.energy.meter import EnergyMeter
+from train_core.watch.energy_meter import EnergyMeter
 from train_core.watch.expert_load import ExpertLoads, StepLoad
-from train_core.watch.recorded_step import LatestSteps, stage_timeline
 from train_core.watch.sampler import SystemSampler
-from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
+from train_core.watch.step_parts import LatestSteps, TermsHistory, breakdown_of, stage_timeline, stragglers, terms_of
 
 MEASURED = "measured"
 MATMUL_SECONDS = 0.5
@@ -226,7 +225,8 @@ class Meter:
         done = DoneShares(self._attended_share(), 1 - self._dropped_share())
         needed, executed = model_flops(experiment.model, batch, done), executed_flops(experiment, done=done)
         rate = 1 / (seconds * self.num_devices)
-        breakdown, memory = self._breakdown(), self._memory_of_all_ranks()
+        breakdown = self._breakdown()
+        memory = tuple(gather_objects(peak_memory_bytes(self.world.device), self.axis))
         energy, tokens = self.energy.of_all_ranks(self.axis), batch * experiment.model.seq_length
         return Performance(
             step_seconds=seconds,
@@ -300,6 +300,3 @@ class Meter:
 
     def _stragglers(self, own_seconds: Sequence[float]) -> tuple[int, ...]:
         return stragglers(own_seconds, self.layout, self.experiment.watch.straggler_ratio)
-
-    def _memory_of_all_ranks(self) -> tuple[int, ...]:
-        return tuple(gather_objects(peak_memory_bytes(self.world.device), self.axis))

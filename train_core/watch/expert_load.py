@@ -4,7 +4,6 @@ share of rows for which they have no room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -86,9 +85,6 @@ class ExpertLoads:
 
 
 def _loads(rows: dict[int, torch.Tensor]) -> Loads:
-    return {index: _over_mean(of_layer.double().tolist()) for index, of_layer in rows.items()}
-
-
-def _over_mean(rows: Sequence[float]) -> list[float]:
     # Over the mean of the layer, so that 1 is an even share whatever the numbers of tokens and experts are.
-    return [number * len(rows) / sum(rows) for number in rows]
+    counts = {index: of_layer.double().tolist() for index, of_layer in rows.items()}
+    return {index: [number * len(each) / sum(each) for number in each] for index, each in counts.items()}

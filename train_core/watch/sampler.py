@@ -20,8 +20,8 @@ from train_core.measurement import SystemUse
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
 from train_core.process.world import World
-from train_core.watch.energy.counters import amd_gpus, nvml_handle
-from train_core.watch.energy.meter import EnergyMeter, pci_address
+from train_core.watch.energy_counters import amd_gpus, nvml_handle
+from train_core.watch.energy_meter import EnergyMeter, pci_address
 
 SAMPLE_SECONDS = 2.0
 """Steps that are shorter than this are sampled together."""

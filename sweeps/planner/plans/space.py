@@ -19,8 +19,7 @@ from conf.types.schema import Schedule
 from conf.types.trainer_spec import TRISWEEP
 from sweeps.planner.plans.runnable import StageLayout, all_layouts, runs
 from sweeps.planner.plans.strategy import even_ends
-from train_core.costs.counts.computable import largest_micro_batch_size
-from train_core.costs.counts.parameters import num_parameters
+from train_core.costs.counts.parameters import largest_micro_batch_size, num_parameters
 from train_core.costs.setting import Setting
 
 MOST_ZERO_STAGE = 3

@@ -15,7 +15,7 @@ from train_core.process.world import World
 from train_core.stage_timeline import RecordedPass, RecordedWait, StageSeconds, StageTimeline
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
-from train_core.watch.recorded_step import LatestSteps, stage_timeline
+from train_core.watch.step_parts import LatestSteps, stage_timeline
 
 PIPELINE_2 = {"parallel.world_size": 2, "parallel.pipeline_parallel_size": 2, "training.num_steps": 3}
 SCHEDULES: dict[str, dict[str, object]] = {

@@ -16,7 +16,7 @@ from train_core.measurement import Performance, StepMetrics
 from train_core.parallel.clock import Clock, DeviceClock, Line
 from train_core.process.world import World
 from train_core.training.train import train
-from train_core.watch.step_terms import TermsHistory, breakdown_of, stragglers, terms_of
+from train_core.watch.step_parts import TermsHistory, breakdown_of, stragglers, terms_of
 
 BREAKDOWN = {
     "profile.breakdown": True,

@@ -1,8 +1,7 @@
 """The counts that are exact, with no constant of any device.
 
-parameters    how many parameters the model has, in all and on one rank
+parameters    how many parameters the model has, in all and on one rank; which sizes 64 bits hold
 flops         what a step needs (model FLOPs), and what the hardware does (with recomputation)
 buckets       the flat buckets in which this trainer keeps a rank's parameters
 traffic       numbers and bytes of the collectives of a rank
-computable    how large sizes may be for 64-bit columns to stay exact
 """

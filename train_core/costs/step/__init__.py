@@ -6,10 +6,6 @@ after the last micro-batch. The other modules are its terms, in the order in whi
 priced_stage      a stage of many plans while it is priced: its layers' sums, what a rank of it holds and owns
 schedule          how long a pipeline takes for all micro-batches, from what each of its stages takes for one
 replicas          which ranks hold the same weights, and among how many of them ZeRO shares out
-sharded_seconds   what ZeRO-2 and ZeRO-3 do for every micro-batch, and their copies on the device
-
-Then memory:
-
+sharding          what ZeRO-2 and ZeRO-3 hold and do for every micro-batch, most of it as torch's FSDP2 does
 stage_memory      what one rank of each stage holds at the fullest moment, and what interleaving adds to it
-sharded_memory    the same for this trainer's ZeRO-3, which torch carries out layer by layer
 """

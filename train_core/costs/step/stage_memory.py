@@ -34,7 +34,7 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import num_shards
 from train_core.costs.step.schedule import GPIPE, INTERLEAVED, ZERO_BUBBLE, largest_group, smallest_group
-from train_core.costs.step.sharded_memory import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
+from train_core.costs.step.sharding import fullest_moment, gathered_bytes, gradient_elements, is_fully_sharded
 from train_core.costs.terms import GroupMemory
 
 ADAM_STATES = 2

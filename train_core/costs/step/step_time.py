@@ -17,7 +17,7 @@ from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
 from train_core.costs.step.replicas import pipeline_extent, widest_hop
 from train_core.costs.step.schedule import ZERO_BUBBLE, MicroBatchSeconds, pipeline_seconds, smallest_group
-from train_core.costs.step.sharded_seconds import sharded_seconds
+from train_core.costs.step.sharding import sharded_seconds
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
 

@@ -24,7 +24,7 @@ from sweeps.planner.plans.strategy import Strategy, even_ends, spread_layers, st
 from sweeps.planner.request import search_request
 from tests.composed import composed, load
 from train_core.costs import IMPLEMENTATIONS, Estimate, estimates, num_parameters
-from train_core.costs.counts.computable import largest_micro_batch_size
+from train_core.costs.counts.parameters import largest_micro_batch_size
 from train_core.costs.setting import Setting
 
 LLAMA = ["model=llama-3.1-8b", "cluster=dgx-h100", "precision=bf16"]

@@ -9,7 +9,7 @@ from conf.errors import ConfigError
 from conf.types.model_spec import ModelSpec
 from tests.composed import load
 from train_core.costs import IMPLEMENTATIONS, Implementation, estimate
-from train_core.costs.counts.computable import largest_micro_batch_size, require_computable
+from train_core.costs.counts.parameters import largest_micro_batch_size, require_computable
 from train_core.costs.price import peak_bytes
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.work import work_of

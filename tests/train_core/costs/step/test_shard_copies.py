@@ -10,7 +10,7 @@ import pytest
 from conf.types.schema import MatmulRecipe
 from tests.train_core.costs.priced import plan_of, setting_of, with_efficiency
 from train_core.costs.setting import Setting
-from train_core.costs.step.sharded_seconds import shard_copy_seconds
+from train_core.costs.step.sharding import shard_copy_seconds
 
 PARAMETERS = np.array([10**9])
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.train_core.watch.energy.hosts import RANGE_JOULES, two_sockets
 from tests.train_core.watch.nvml_library import KNOWN, WITHOUT_ENERGY, FakeLibrary
-from train_core.watch.energy.counters import FollowedCounter, amd_counter, nvml_counter, rapl_counters
+from train_core.watch.energy_counters import FollowedCounter, amd_counter, nvml_counter, rapl_counters
 
 
 def test_sockets_and_their_memory_are_counted_and_nothing_twice(tmp_path: Path) -> None:

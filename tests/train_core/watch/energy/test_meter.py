@@ -13,8 +13,8 @@ from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter
-from train_core.watch.energy.counters import EnergyCounter, rapl_counters
-from train_core.watch.energy.meter import EnergyMeter, EnergyOfJob, PartPower
+from train_core.watch.energy_counters import EnergyCounter, rapl_counters
+from train_core.watch.energy_meter import EnergyMeter, EnergyOfJob, PartPower
 
 CPU = torch.device("cpu")
 

@@ -15,8 +15,8 @@ from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis
 from train_core.process.world import World
 from train_core.training.meter import Meter
-from train_core.watch.energy.counters import EnergyCounter
-from train_core.watch.energy.meter import EnergyMeter
+from train_core.watch.energy_counters import EnergyCounter
+from train_core.watch.energy_meter import EnergyMeter
 from train_core.watch.sampler import NOT_DUE, SAMPLE_SECONDS, SystemSampler
 
 CPU = torch.device("cpu")

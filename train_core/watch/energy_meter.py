@@ -12,7 +12,7 @@ import torch
 from conf.units import count_of
 from train_core.parallel.collectives import Axis, gather_objects
 from train_core.process.machine import machine_id
-from train_core.watch.energy.counters import (
+from train_core.watch.energy_counters import (
     CountedPart,
     EnergyCounter,
     FollowedCounter,
