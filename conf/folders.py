@@ -34,13 +34,13 @@ _given: tuple[Path, ...] = ()
 
 
 @contextmanager
-def further_folders(paths: Iterable[str | Path], named_by: str = OPTION) -> Iterator[None]:
+def further_folders(paths: Iterable[str | Path]) -> Iterator[None]:
     """Within it, these folders come before all others, in their order.
 
     Raises:
         ConfigError: one is no folder of configuration.
     """
-    with draft_first(*(_config_folder(at_home(path, named_by).absolute(), named_by) for path in paths)):
+    with draft_first(*(_config_folder(at_home(path, OPTION).absolute(), OPTION) for path in paths)):
         yield
 
 

@@ -336,15 +336,11 @@ def labelled_values(
     """The knobs that a plan's name mentions, with their values, in the order of the name."""
     values = {knob.name: knob_value(knob.name, parallel, batch) for knob in KNOBS}
     # The layers are compared as they are, not as they were stated: an even list gets no label, like null.
-    values["layers_per_stage"] = _spread(layers_per_stage)
+    is_even = len(set(layers_per_stage)) == 1
+    values["layers_per_stage"] = None if is_even else layers_in_short(layers_per_stage, separator=".")
     if parallel.recompute == "none":
         values["recompute_every"] = KNOB["recompute_every"].plain  # says nothing where nothing is recomputed
     return [(knob, values[knob.name]) for knob in IN_ORDER_OF_LABELS if knob.label_of(values[knob.name])]
-
-
-def _spread(layers_per_stage: Sequence[int]) -> str | None:
-    """`5.6x10.5`: 5 layers on the first stage, 6 on each of the next 10, 5 on the last; None where all hold as many."""
-    return None if len(set(layers_per_stage)) == 1 else layers_in_short(layers_per_stage, separator=".")
 
 
 def layers_in_short(layers_per_stage: Sequence[int], separator: str = ",") -> str:

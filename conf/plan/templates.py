@@ -75,10 +75,8 @@ def _value_named(name: str, template: str, names: Names, key: str) -> Plain:
     # Most slips leave out the group, and a likeness of letters would not find the key that is right at its end.
     ends_so = [other for other in names if other.rsplit(".", 1)[-1] == name]
     meant = ends_so[0] if ends_so else most_like(name, tuple(names))
-    remedy = f"Did you mean {{{meant}}}?" if meant is not None else _names_in_words(names)
+    derived = [other for other in names if "." not in other]
+    remedy = f"Use a key of the configuration, or one of {', '.join(derived[:MOST_SHOWN])}."
+    if meant is not None:
+        remedy = f"Did you mean {{{meant}}}?"
     raise ConfigError(key, template, f"{{{name}}} is not the name of a value", remedy)
-
-
-def _names_in_words(names: Names) -> str:
-    derived = [name for name in names if "." not in name]
-    return f"Use a key of the configuration, or one of {', '.join(derived[:MOST_SHOWN])}."

@@ -26,24 +26,6 @@ Parser = Literal["megatron-lm", "torchtitan"]
 CostsOf = Literal["trisweep", "megatron-lm", "megatron-deepspeed", "megatron-core", "fsdp", "torchtitan", "deepspeed"]
 """The trainers whose costs the cost model knows; `train_core.costs.IMPLEMENTATIONS` declares them."""
 
-QUANTITIES = (
-    "step",
-    "loss",
-    "held_out_loss",
-    "gradient_norm",
-    "learning_rate",
-    "step_seconds",
-    "step_milliseconds",
-    "tokens_per_second",
-    "tokens_per_second_per_device",
-    "samples_per_second",
-    "tflops",
-    "memory_bytes",
-    "memory_mib",
-    "memory_gib",
-)
-"""Names of groups in patterns. `tflops` are those of one device, as the program counts them."""
-
 TIMES = (
     "step_seconds",
     "step_milliseconds",
@@ -52,6 +34,20 @@ TIMES = (
     "samples_per_second",
 )
 """The quantities that tell how long a step took, the most direct one first."""
+
+QUANTITIES = (
+    "step",
+    "loss",
+    "held_out_loss",
+    "gradient_norm",
+    "learning_rate",
+    *TIMES,
+    "tflops",
+    "memory_bytes",
+    "memory_mib",
+    "memory_gib",
+)
+"""Names of groups in patterns. `tflops` are those of one device, as the program counts them."""
 
 OF_A_RANK = ("rank", "local_rank")
 """Names that are known only where every process is started for one rank."""
@@ -78,7 +74,9 @@ class LookUp(Frozen):
     @field_validator("to", mode="before")
     @classmethod
     def _keys_are_texts(cls, value: object) -> object:
-        return {_key(key): entry for key, entry in value.items()} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        return {key if isinstance(key, str) else value_text(key): entry for key, entry in value.items()}
 
 
 class Limit(Frozen):
@@ -323,7 +321,3 @@ def _compile(key: str, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ConfigError(key, pattern, f"is no regular expression ({error})", "Correct it.") from None
-
-
-def _key(key: object) -> str:
-    return key if isinstance(key, str) else value_text(key)
