@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -274,6 +274,24 @@ class Performance(Frozen):
         """The steps of `losses`."""
         num_steps, unrecorded = len(self.losses) + len(self.unrecorded_steps), set(self.unrecorded_steps)
         return [step for step in range(1, num_steps + 1) if step not in unrecorded]
+
+
+def flops_fields(needed: int, executed: int, device_seconds: float, peak: float) -> dict[str, Any]:
+    """The fields that state the FLOPs of a step, which are those of an `Estimate` too.
+
+    Args:
+        device_seconds: of the step, all devices together.
+    """
+    rate = 1 / device_seconds
+    return {
+        "model_flops": needed,
+        "hardware_flops": executed,
+        "model_flops_per_second_per_device": needed * rate,
+        "hardware_flops_per_second_per_device": executed * rate,
+        "peak_flops_per_second": peak,
+        "model_flops_utilization": needed * rate / peak,
+        "hardware_flops_utilization": executed * rate / peak,
+    }
 
 
 class Environment(Frozen):

@@ -15,25 +15,22 @@ from sweeps.trial import Trial
 from train_core.costs.counts.flops import FLOPS_FORMULA, model_flops
 from train_core.costs.counts.parameters import num_parameters
 from train_core.costs.estimate import executed_flops, plan_of, setting_of
-from train_core.costs.implementation import Implementation
 from train_core.costs.terms import StepTime, row_of
-from train_core.costs.trainers import IMPLEMENTATIONS, TRISWEEP
-from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms
+from train_core.costs.trainers import IMPLEMENTATIONS
+from train_core.measurement import Breakdown, Measurement, Outcome, Performance, StepTerms, flops_fields
 from train_core.trial_folder import TrialFolder
 
 REPLAYED = "replayed on a made-up machine"
 FINAL_LOSS = 0.0  # a replay trains nothing
 
 
-def replay_trial(
-    machine: InventedMachine, experiment: Experiment, repeat: int = 0, implementation: Implementation = TRISWEEP
-) -> Measurement:
+def replay_trial(machine: InventedMachine, experiment: Experiment, repeat: int = 0) -> Measurement:
     """Return how the experiment ends on the machine: with a rate, or out of memory.
 
     Args:
         repeat: which measurement of this experiment it is; each has its own noise.
     """
-    truth = machine.truth(setting_of(experiment, implementation), plan_of(experiment))
+    truth = machine.truth(setting_of(experiment), plan_of(experiment))
     noise = machine.noise_of(f"{experiment.fingerprint} {repeat}")
     seconds, peak = float(truth.step_seconds[0]) * noise, float(truth.peak_memory_bytes[0])
     terms = _breakdown(row_of(truth.terms, 0), noise) if experiment.profile.breakdown else None
@@ -65,7 +62,6 @@ def _performance(experiment: Experiment, seconds: float, peak: float, breakdown:
     model, batch, devices = experiment.model, experiment.batch, experiment.parallel.world_size
     needed = model_flops(model, batch.global_batch_size)
     executed = executed_flops(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-    rate, peak_flops = 1 / (seconds * devices), experiment.peak_flops_per_second
     return Performance(
         step_seconds=seconds,
         step_seconds_min=seconds,
@@ -73,15 +69,9 @@ def _performance(experiment: Experiment, seconds: float, peak: float, breakdown:
         num_timed_steps=max(1, experiment.training.num_steps - experiment.training.num_warmup_steps),
         num_devices=devices,
         tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
-        model_flops=needed,
-        hardware_flops=executed,
+        **flops_fields(needed, executed, seconds * devices, experiment.peak_flops_per_second),
         flops_formula=FLOPS_FORMULA,
-        model_flops_per_second_per_device=needed * rate,
-        hardware_flops_per_second_per_device=executed * rate,
-        peak_flops_per_second=peak_flops,
         peak_source=REPLAYED,
-        model_flops_utilization=needed * rate / peak_flops,
-        hardware_flops_utilization=executed * rate / peak_flops,
         peak_memory_bytes=(_reported_bytes(experiment, peak),),
         losses=(FINAL_LOSS,) * experiment.training.num_steps,
         final_loss=FINAL_LOSS,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from conf.plan.experiment import Experiment
 from train_core.costs import FLOPS_FORMULA, IMPLEMENTATIONS, executed_flops, model_flops, num_parameters
-from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics
+from train_core.measurement import NOT_KNOWN, Environment, Performance, StepMetrics, flops_fields
 from train_core.process.git_sha import git_sha
 
 OF_THE_FILE = "the cluster file, not measured"
@@ -52,14 +52,10 @@ def performance_of(
     if not timed:
         return None
     times = [step.step_seconds for step in timed]
-    batch, num_devices, seconds = (
-        experiment.batch.global_batch_size,
-        devices_in_use(experiment),
-        statistics.median(times),
-    )
+    batch, num_devices = experiment.batch.global_batch_size, devices_in_use(experiment)
+    seconds = statistics.median(times)
     needed = model_flops(experiment.model, batch)
     executed = executed_flops(experiment, IMPLEMENTATIONS[experiment.trainer.costs_of])
-    rate, peak = 1 / (seconds * num_devices), experiment.peak_flops_per_second
     declared = experiment.cluster.device.peak_source
     printed = [tflops[step.step] for step in timed if step.step in tflops]
     recorded = {step.step for step in steps}
@@ -71,15 +67,9 @@ def performance_of(
         num_timed_steps=len(timed),
         num_devices=num_devices,
         tokens_per_second=batch * experiment.model.seq_length / seconds,
-        model_flops=needed,
-        hardware_flops=executed,
+        **flops_fields(needed, executed, seconds * num_devices, experiment.peak_flops_per_second),
         flops_formula=FLOPS_FORMULA,
-        model_flops_per_second_per_device=needed * rate,
-        hardware_flops_per_second_per_device=executed * rate,
-        peak_flops_per_second=peak,
         peak_source=OF_THE_FILE if declared == "measured" else declared,
-        model_flops_utilization=needed * rate / peak,
-        hardware_flops_utilization=executed * rate / peak,
         peak_memory_bytes=() if memory_bytes is None else (memory_bytes,),
         losses=tuple(step.loss for step in steps),
         unrecorded_steps=tuple(n for n in range(1, num_steps + 1) if n not in recorded),

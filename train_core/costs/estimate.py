@@ -13,11 +13,10 @@ from conf.plan.knobs import KNOB
 from conf.plan.setup import Setup
 from conf.types.cluster_spec import ClusterSpec
 from conf.types.schema import Frozen
-from train_core.costs.block_rates import block_rates
 from train_core.costs.counts.flops import ALL, FLOPS_FORMULA, DoneShares, hardware_flops, model_flops, repeated_flops
 from train_core.costs.counts.parameters import num_parameters, require_computable
 from train_core.costs.implementation import Implementation
-from train_core.costs.mixed import StagesOnType, TypeOfDevices, mixed_step
+from train_core.costs.mixed import StagesOnType, TypeOfDevices, block_rates, mixed_step
 from train_core.costs.setting import Plans, Setting
 from train_core.costs.stages import StageGroup, each_stage, listed_blocks, listed_stages
 from train_core.costs.step.priced_stage import PricedStage, priced_stages
@@ -27,7 +26,7 @@ from train_core.costs.step.step_time import step_columns
 from train_core.costs.terms import MEMORY_KINDS, StageMemory, StepColumns, StepTime, row_of
 from train_core.costs.trainers import TRISWEEP
 from train_core.costs.work import Work, work_of
-from train_core.measurement import BlockRates
+from train_core.measurement import BlockRates, flops_fields
 
 TIGHT_SHARE = 0.9
 """Predicted memory is up to a tenth too small for single published rows (docs/validation.md)."""
@@ -250,13 +249,10 @@ def _estimate(
     needed = model_flops(model, batch.global_batch_size)
     executed = executed_flops(setup, implementation)
     seconds, peak = float(step.total_seconds[index]), setup.peak_flops_per_second
-    # Steps per second and device.
-    rate = 1 / (seconds * parallel.world_size)
     return Estimate(
         implementation=implementation.name,
         num_parameters=num_parameters(model),
-        model_flops=needed,
-        hardware_flops=executed,
+        **flops_fields(needed, executed, seconds * parallel.world_size, peak),
         flops_formula=FLOPS_FORMULA,
         stages=stages,
         worst_stage=worst,
@@ -266,10 +262,5 @@ def _estimate(
         step_terms=row_of(step, index),
         step_seconds=seconds,
         tokens_per_second=batch.global_batch_size * model.seq_length / seconds,
-        model_flops_per_second_per_device=needed * rate,
-        hardware_flops_per_second_per_device=executed * rate,
-        peak_flops_per_second=peak,
-        model_flops_utilization=needed * rate / peak,
-        hardware_flops_utilization=executed * rate / peak,
         blocks=block_rates(setup, seconds, [stage.total_bytes for stage in stages]),
     )

@@ -1,16 +1,19 @@
-"""Time and memory of one pipeline over several types of devices, in columns, (n,); the types come as settings.
+"""Time and memory of one pipeline over several types of devices, in columns, (n,), and what each type does in a step.
 
-Every type holds one block of consecutive stages. The planner's search and `estimate` share these formulas.
+The types come as settings, and every one holds one block of consecutive stages. The planner's search and `estimate`
+share these formulas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
+from conf.plan.setup import Setup
+from train_core.costs.counts.flops import ALL, DoneShares, spared_flops, stage_model_flops
 from train_core.costs.setting import Floats, Integers, Plans, Setting
 from train_core.costs.stages import StageGroup
 from train_core.costs.step.priced_stage import PricedStage
@@ -27,6 +30,7 @@ from train_core.costs.step.step_time import (
 )
 from train_core.costs.terms import StepColumns
 from train_core.costs.work import Work
+from train_core.measurement import BlockRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +119,48 @@ def block_shortfall(
         shortfall = np.where(fuller, lacks, shortfall)
         worst, needed = np.where(fuller, each.group.start, worst), np.where(fuller, total, needed)
     return shortfall, worst, needed
+
+
+def block_rates(
+    setup: Setup,
+    step_seconds: float,
+    memory_of_stages: Sequence[int],
+    devices_per_rank: float = 1.0,
+    measured_peak: float | None = None,
+    done: DoneShares = ALL,
+) -> tuple[BlockRates, ...]:
+    """One entry for each block of a mixed job, and none where all devices are the same.
+
+    Args:
+        memory_of_stages: bytes of the fullest rank of every stage.
+        devices_per_rank: less than 1 where ranks of a CPU share cores.
+        measured_peak: FLOP/s of one device, where the same was measured for all; None takes what each device declares.
+        done: as in `model_flops`.
+    """
+    if setup.mixed is None:
+        return ()
+    ends = [0, *accumulate(setup.stages_per_block)]
+    rates = []
+    for block, (start, end) in zip(setup.mixed, pairwise(ends), strict=True):
+        device, layers = block.cluster.device, setup.layers_per_stage[start:end]
+        of_model = range(sum(setup.layers_per_stage[:start]), sum(setup.layers_per_stage[:end]))
+        has_head = end == setup.parallel.pipeline_parallel_size
+        flops = stage_model_flops(setup.model, setup.batch.global_batch_size, of_model, has_head=has_head)
+        num_mixtures = sum(layer >= setup.model.num_dense_layers for layer in of_model)
+        flops -= spared_flops(setup.model, setup.batch.global_batch_size, 3 * len(of_model), 3 * num_mixtures, done)
+        rate = flops / step_seconds / (block.num_devices * devices_per_rank)
+        peak = measured_peak or device.peak_flops_per_second[setup.precision.dtype]
+        rates.append(
+            BlockRates(
+                cluster=block.cluster.name,
+                device=device.name,
+                num_ranks=block.num_devices,
+                layers_per_stage=layers,
+                model_flops_per_second_per_device=rate,
+                peak_flops_per_second=peak,
+                model_flops_utilization=rate / peak,
+                peak_memory_bytes=max(memory_of_stages[start:end]),
+                memory_capacity_bytes=device.memory_bytes,
+            )
+        )
+    return tuple(rates)

@@ -22,7 +22,7 @@ from train_core.costs import (
     model_flops,
     num_parameters,
 )
-from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics
+from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.model.dtypes import DTYPES
 from train_core.optimizer.optimizer import StepResult
 from train_core.parallel.collectives import Axis, gather, gather_objects, total
@@ -224,7 +224,6 @@ class Meter:
         seconds = statistics.median(timed)  # one disturbed step must not change the result
         done = DoneShares(self._attended_share(), 1 - self._dropped_share())
         needed, executed = model_flops(experiment.model, batch, done), executed_flops(experiment, done=done)
-        rate = 1 / (seconds * self.num_devices)
         breakdown = self._breakdown()
         memory = tuple(gather_objects(peak_memory_bytes(self.world.device), self.axis))
         energy, tokens = self.energy.of_all_ranks(self.axis), batch * experiment.model.seq_length
@@ -235,15 +234,9 @@ class Meter:
             num_timed_steps=len(timed),
             num_devices=self.num_devices,
             tokens_per_second=tokens / seconds,
-            model_flops=needed,
-            hardware_flops=executed,
+            **flops_fields(needed, executed, seconds * self.num_devices, self.peak),
             flops_formula=DOCUMENT_FLOPS_FORMULA if experiment.data.separate_documents else FLOPS_FORMULA,
-            model_flops_per_second_per_device=needed * rate,
-            hardware_flops_per_second_per_device=executed * rate,
-            peak_flops_per_second=self.peak,
             peak_source=self.peak_source,
-            model_flops_utilization=needed * rate / self.peak,
-            hardware_flops_utilization=executed * rate / self.peak,
             peak_memory_bytes=memory,
             losses=tuple(step.loss for step in self.steps),
             unrecorded_steps=self._unrecorded_steps(),
