@@ -71,7 +71,12 @@ class Question:
     remark: str
 
 
-LLAMA_STAGES: dict[str, KnobValue] = {
+LLAMA_PLAN: dict[str, KnobValue] = {
+    "tensor_parallel_size": 8,
+    "pipeline_parallel_size": 16,
+    "micro_batch_size": 1,
+    "zero_stage": 1,
+    "sequence_parallel": True,
     "schedule": "interleaved",
     "virtual_pipeline_size": 8,
     "layers_per_stage": (7, *(8,) * 14, 7),
@@ -93,14 +98,7 @@ QUESTIONS = (
         "model=llama-3.1-405b cluster=dgx-h100 cluster.num_nodes=2048 precision=bf16 batch.global_batch_size=2048",
         16384,
         "megatron-core",
-        {
-            "tensor_parallel_size": 8,
-            "pipeline_parallel_size": 16,
-            **LLAMA_STAGES,
-            "micro_batch_size": 1,
-            "zero_stage": 1,
-            "sequence_parallel": True,
-        },
+        LLAMA_PLAN,
         "The Llama 3 Herd of Models, arXiv 2407.21783, Table 4 (the number of chunks is assumed)",
         "400 TFLOPS a GPU, that is 6.2 s a step",
         "Meta's trainer shards weights and gradients too (FSDP), in nodes of its own network.",
@@ -111,15 +109,7 @@ QUESTIONS = (
         " model.seq_length=131072",
         16384,
         "megatron-core",
-        {
-            "tensor_parallel_size": 8,
-            "pipeline_parallel_size": 16,
-            "context_parallel_size": 16,
-            **LLAMA_STAGES,
-            "micro_batch_size": 1,
-            "zero_stage": 1,
-            "sequence_parallel": True,
-        },
+        {**LLAMA_PLAN, "context_parallel_size": 16},
         "The Llama 3 Herd of Models, arXiv 2407.21783, Table 4 (the number of chunks is assumed)",
         "380 TFLOPS a GPU",
         "A replica has 16 micro-batches for 16 stages, so that the bubble is what a plan can save.",

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from benchmarks.gpu_check.scale import LLAMA
 from benchmarks.plain_gpt import plain_steps
 from benchmarks.target import Target, at_least, at_most
 from conf.compose.load import compose_tree, settings_of
@@ -64,10 +65,7 @@ LAYOUTS: dict[str, tuple[dict[str, Value], float]] = {
 
 LONG: dict[str, Value] = {"model.num_layers": 2, "model.seq_length": 4096, "batch.global_batch_size": 1}
 MIXTURE: dict[str, Any] = {
-    "model.family": "llama",
-    "model.gated_mlp": True,
-    "model.tied_embeddings": False,
-    "model.rotary_base": 10000.0,
+    **LLAMA,
     "model.experts": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 512, "balance_loss": 0.01},
 }
 DEEP_PIPELINE: dict[str, Value] = {"parallel.world_size": 4, PIPELINE: 4, "batch.global_batch_size": 4}

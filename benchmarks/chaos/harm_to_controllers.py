@@ -42,24 +42,18 @@ def controller_job_harmed(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("controller=slurm: its job hangs, and comes to its time limit", repetitions=1)
 def controller_out_of_time(bench: ChaosWorkbench) -> None:
-    _begin(bench)
-    _wait_for_a_controller(bench)
-    job = live_job(bench.sweep.folder.controller)
-    assert job is not None
+    job_id = _begin_with_a_controller(bench)
     # Stopped, it cannot do what it does when Slurm warns it, and Slurm ends it.
-    bench.harm(command, "scancel", "--signal=STOP", "--full", job.job_id)
-    bench.harm(command, "scontrol", "update", f"jobid={job.job_id}", "TimeLimit=1")
+    bench.harm(command, "scancel", "--signal=STOP", "--full", job_id)
+    bench.harm(command, "scontrol", "update", f"jobid={job_id}", "TimeLimit=1")
     wait_for(lambda: live_job(bench.sweep.folder.controller) is None, SECONDS)
     _finish(bench)
 
 
 @CATALOGUE.add("controller=slurm: the node of its job goes down", repetitions=1, alone=True)
 def controller_loses_its_node(bench: ChaosWorkbench) -> None:
-    _begin(bench)
-    _wait_for_a_controller(bench)
-    job = live_job(bench.sweep.folder.controller)
-    assert job is not None
-    node = command("squeue", "--noheader", "--format=%N", f"--jobs={job.job_id}").strip()
+    job_id = _begin_with_a_controller(bench)
+    node = command("squeue", "--noheader", "--format=%N", f"--jobs={job_id}").strip()
     with bench.without(node):
         pass
     _finish(bench)
@@ -70,6 +64,15 @@ def _begin(bench: ChaosWorkbench) -> None:
     folder = bench.sweep.folder.path
     _trisweep(folder, *SWEEP)
     bench.take(Sweep.stored_in(SweepFolder(folder / "runs" / "smoke-local")))
+
+
+def _begin_with_a_controller(bench: ChaosWorkbench) -> str:
+    """Begin, and return the controller's job."""
+    _begin(bench)
+    _wait_for_a_controller(bench)
+    job = live_job(bench.sweep.folder.controller)
+    assert job is not None
+    return job.job_id
 
 
 def _wait_for_a_controller(bench: ChaosWorkbench) -> None:

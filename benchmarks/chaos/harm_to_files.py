@@ -56,8 +56,7 @@ def folder_read_only(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("measurement.json is torn, empty, foreign, or a folder; submission.json and attempts too", repetitions=2)
 def files_torn(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=1)
-    bench.start()
+    bench.begin(seconds=1)
     bench.settle()
     torn, empty, of_another, folder = (bench.sweep.folder.trial(name) for name in bench.names)
     bench.harm(torn.measurement.write_text, TORN)
@@ -79,15 +78,12 @@ def no_hard_links(bench: ChaosWorkbench) -> None:
     link = os.link
     take_away_links()
     try:
-        bench.order({killed: {"end": "kills itself"}}, seconds=4, without_links=True)
-        bench.start()
+        bench.begin({killed: {"end": "kills itself"}}, seconds=4, without_links=True)
         bench.until_running(cancelled)
         bench.harm(command, "scancel", bench.job_of(cancelled))
         bench.settle()
         assert bench.measurement_of(cancelled).outcome is Outcome.CANCELLED
-        bench.order(seconds=1, without_links=True)
-        bench.advance(retry_failed=True)
-        bench.finish()
+        bench.retry(without_links=True)
     finally:
         os.link = link
 

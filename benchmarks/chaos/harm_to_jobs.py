@@ -13,8 +13,7 @@ from train_core.measurement import Fault, Outcome
 
 @CATALOGUE.add("kill -9 of one rank of two; then --retry-failed", repetitions=3)
 def rank_killed(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=4)
-    bench.start()
+    bench.begin(seconds=4)
     victim = bench.names[1]
     bench.until_running(victim)
     wait_for(lambda: len(bench.processes(victim)) == 2)
@@ -26,8 +25,7 @@ def rank_killed(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("kill -9 of all ranks of a job; then --retry-failed", repetitions=3)
 def all_ranks_killed(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=4)
-    bench.start()
+    bench.begin(seconds=4)
     victim = bench.names[1]
     wait_for(lambda: len(bench.processes(victim)) == 2)
     for process in bench.processes(victim):
@@ -39,8 +37,7 @@ def all_ranks_killed(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("scancel of one element of an array; the next sweep runs it again", repetitions=3)
 def element_cancelled(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=5)
-    bench.start()
+    bench.begin(seconds=5)
     victim = bench.names[0]
     bench.until_running(victim)
     bench.harm(command, "scancel", bench.job_of(victim))
@@ -59,8 +56,7 @@ def elements_requeued(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("scontrol requeue of elements that had completed", repetitions=3)
 def completed_elements_requeued(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=1)
-    bench.start()
+    bench.begin(seconds=1)
     bench.until_complete(*bench.names)
     ids = [bench.job_of(name) for name in bench.names]
     wait_for(lambda: not command("squeue", "--noheader", f"--jobs={','.join(ids)}"))
@@ -147,8 +143,7 @@ def bad_node(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("over two kinds of nodes: kill -9 of the rank on the second kind; then --retry-failed", is_mixed=True)
 def mixed_rank_killed(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=4)
-    bench.start()
+    bench.begin(seconds=4)
     victim = bench.names[0]
     wait_for(lambda: len(bench.processes(victim)) == 2)
     bench.harm(os.kill, bench.processes(victim)[1], signal.SIGKILL)
@@ -159,8 +154,7 @@ def mixed_rank_killed(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True, repetitions=1)
 def mixed_cancelled_and_requeued(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=4)
-    bench.start()
+    bench.begin(seconds=4)
     cancelled, requeued, *_ = bench.names
     bench.until_running()
     bench.harm(command, "scancel", bench.job_of(cancelled))

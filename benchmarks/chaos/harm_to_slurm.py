@@ -38,8 +38,7 @@ def slurmctld_killed_while_jobs_run(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("kill -9 of slurmctld in the second after it took the jobs, and its return", repetitions=2, alone=True)
 def slurmctld_killed_after_submission(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=2)
-    bench.start()
+    bench.begin(seconds=2)
     time.sleep(bench.chance.uniform(0, 1))
     bench.harm(bench.cluster.kill, "slurmctld")
     bench.cluster.restore()
@@ -48,8 +47,7 @@ def slurmctld_killed_after_submission(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("kill -9 of slurmdbd, and its return", repetitions=1, alone=True)
 def slurmdbd_killed(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=3)
-    bench.start()
+    bench.begin(seconds=3)
     bench.harm(bench.cluster.kill, "slurmdbd")
     bench.until_complete(*bench.names)
     bench.advance()
@@ -100,8 +98,7 @@ def answer_of_sbatch_lost(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("squeue and sacct answer nothing, late, or half", repetitions=1)
 def tools_out_of_order(bench: ChaosWorkbench) -> None:
-    bench.order(seconds=3)
-    bench.start()
+    bench.begin(seconds=3)
     for script in ("exit 1", '/usr/bin/squeue "$@" | head -c 40', "echo 'maintenance on Sunday'; exit 1"):
         with _stand_in(bench, "squeue", script):
             bench.harm(bench.advance)

@@ -27,24 +27,21 @@ NUM_KILLS, LONGEST_LIFE_SECONDS = 50, 3.0
 @CATALOGUE.add("kill -9 of the controller at 50 random instants", num_trials=20, repetitions=1)
 def controller_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
-    for _ in range(NUM_KILLS):
-        controller = _controller(bench)
-        assert controller.stdout is not None
-        controller.stdout.readline()  # its imports are done; what follows is its work
-        time.sleep(bench.chance.uniform(0, LONGEST_LIFE_SECONDS))
-        bench.harm(controller.send_signal, signal.SIGKILL)
-        controller.wait()
-    bench.finish()
+    _kill_controllers(bench, NUM_KILLS, LONGEST_LIFE_SECONDS)
 
 
 @CATALOGUE.add("kill -9 of the controller while it submits", num_trials=8, repetitions=3)
 def controller_killed_while_it_submits(bench: ChaosWorkbench) -> None:
     bench.order(seconds=3)
-    for _ in range(5):
+    _kill_controllers(bench, 5, 0.3)
+
+
+def _kill_controllers(bench: ChaosWorkbench, times: int, longest_life_seconds: float) -> None:
+    for _ in range(times):
         controller = _controller(bench)
         assert controller.stdout is not None
-        controller.stdout.readline()
-        time.sleep(bench.chance.uniform(0, 0.3))
+        controller.stdout.readline()  # its imports are done; what follows is its work
+        time.sleep(bench.chance.uniform(0, longest_life_seconds))
         bench.harm(controller.send_signal, signal.SIGKILL)
         controller.wait()
     bench.finish()
@@ -66,8 +63,7 @@ def several_controllers(bench: ChaosWorkbench) -> None:
 
 @CATALOGUE.add("50 commands at random instants, up to three at once: cancel, pause, resume, retry, sweep", num_trials=6)
 def commands_race(bench: ChaosWorkbench) -> None:
-    bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=3)
-    bench.start()
+    bench.begin({bench.names[0]: {"end": "kills itself"}}, seconds=3)
     fork, orders = multiprocessing.get_context("fork"), (cancel_sweep, pause, resume, retry_failed_trials, None)
     for _ in range(NUM_COMMANDS):
         at_once = [
@@ -117,13 +113,10 @@ def clock_of_the_controller_wrong(bench: ChaosWorkbench) -> None:
 @CATALOGUE.add("the nodes' clocks are an hour ahead", repetitions=1)
 def clocks_of_nodes_wrong(bench: ChaosWorkbench) -> None:
     bench.num_faults += 1
-    bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=2, clock_ahead_seconds=HOUR)
-    bench.start()
+    bench.begin({bench.names[0]: {"end": "kills itself"}}, seconds=2, clock_ahead_seconds=HOUR)
     bench.settle()
     assert bench.measurement_of(bench.names[0]).outcome is Outcome.FAILED
-    bench.order(seconds=1, clock_ahead_seconds=HOUR)
-    bench.advance(retry_failed=True)
-    bench.finish()
+    bench.retry(clock_ahead_seconds=HOUR)
 
 
 @CATALOGUE.add("1,000 points in one sweep", num_trials=1000, repetitions=1, alone=True)

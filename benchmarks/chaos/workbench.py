@@ -169,15 +169,19 @@ class ChaosWorkbench:
         self.slurm = self.slurm.model_copy(update=slurm)
         submit(self.sweep, self.slurm, job=self.job)
 
-    def train(self, *, seconds: float) -> None:
-        """Submit everything, and wait until all trials train."""
-        self.order(seconds=seconds)
+    def begin(self, orders: Orders | None = None, *, seconds: float = 2.0, **default: Any) -> None:
+        """Order, and submit everything with the settings for Slurm that hold."""
+        self.order(orders, seconds=seconds, **default)
         self.start()
+
+    def train(self, *, seconds: float) -> None:
+        """The same, until all trials train."""
+        self.begin(seconds=seconds)
         self.until_running()
 
-    def retry(self) -> None:
+    def retry(self, **default: Any) -> None:
         """Have what failed run again, for a second, and carry the sweep on."""
-        self.order(seconds=1)
+        self.order(seconds=1, **default)
         self.advance(retry_failed=True)
         self.finish()
 
@@ -202,9 +206,9 @@ class ChaosWorkbench:
         while not self._is_over(self.advance()) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
 
-    def settle(self, *, seconds: float = PATIENCE_SECONDS) -> list[TrialReading]:
+    def settle(self) -> list[TrialReading]:
         """Only look, until every trial has ended."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             readings = reconcile(self.sweep.read())
             if all(each.outcome and each.outcome.is_final for each in readings) or time.monotonic() > deadline:
@@ -221,9 +225,9 @@ class ChaosWorkbench:
         lines = log.read_text().splitlines() if log.exists() else []
         return [words for line in lines if (words := line.split())[0] == event]
 
-    def until_running(self, *names: str, seconds: float = 90.0) -> None:
+    def until_running(self, *names: str) -> None:
         """Wait until the trials train."""
-        wait_for(lambda: set(names or self.names) <= {words[1] for words in self.executions()}, seconds)
+        wait_for(lambda: set(names or self.names) <= {words[1] for words in self.executions()}, 90.0)
 
     def until_complete(self, *names: str, seconds: float = 90.0) -> None:
         wait_for(lambda: set(names) <= {words[1] for words in self.executions("complete")}, seconds)

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks.fitting.constants import fitted_constants, write_constants
-from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, values_without
+from benchmarks.fitting.fit import fit, left_out_ratios, left_out_rows, replays_of, values_without
 from benchmarks.fitting.learned import intervals, lessons_of, yaml_text
-from benchmarks.fitting.replays import replays_of
 from benchmarks.left_out import CALIBRATED, LEFT_OUT, LeftOutRow, ReplayedCalibration, write_rows
 from benchmarks.levels import GENERATION, LEVEL_RESULTS, LEVELS, TABLE, LevelResult, level_results
 from benchmarks.published_rows import MeasuredRow, measured_rows, published_rows

@@ -5,10 +5,9 @@ The result is a replay, not a measurement: it shows how a search behaves, never 
 
 machine     a made-up machine: what it really needs for a step, in seconds and bytes
 run         one experiment on it, as the measurement that a trial would leave, and the trial read with it
-ground      candidates on a machine, and what each of them really takes: `Ground`
 sites       every legal plan of a model as candidates
 published   the rows of a published table as candidates, on the machine that they were measured on
-players     a search of sweeps, chance and Optuna's TPE, each on one ground until it is near the best
+players     candidates on a machine, and a search of sweeps, chance and Optuna's TPE, each until it is near the best
 knobs       plans of a site as values of knobs, and DeepHyper's search, which chooses knob by knob
 contest     the points of a sweep as candidates, and its players side by side, over several machines
 """

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.replay.ground import Ground
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.players import Game, Player, RandomPlayer, SearchPlayer, TpePlayer, TpeSpace, play
+from benchmarks.replay.players import Game, Ground, Player, RandomPlayer, SearchPlayer, TpePlayer, TpeSpace, play
 from benchmarks.replay.run import ReplayedReading, replay_trial, replayed_reading
 from conf.compose.load import Composition
 from conf.errors import InfeasiblePlan

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.replay.ground import Ground
+from benchmarks.replay.players import Ground
 from benchmarks.replay.sites import ModelSite
 from conf.plan.knobs import SEARCHED_KNOBS
 from sweeps.planner.plans.space import Placing

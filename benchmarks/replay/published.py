@@ -13,8 +13,7 @@ from math import inf
 import numpy as np
 
 from benchmarks.published_rows import MeasuredRow, compared_rows, measured_rows, published_rows, row_sets, sweep_of
-from benchmarks.replay.ground import Ground
-from benchmarks.replay.players import Game, Player, SearchPlayer, play
+from benchmarks.replay.players import Game, Ground, Player, SearchPlayer, play
 from benchmarks.replay.run import ReplayedReading, as_measured, replayed_reading, unplanned_trial
 from conf.compose.load import load
 from conf.errors import ConfigError

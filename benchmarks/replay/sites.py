@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.replay.ground import Ground
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.players import ExcessBytes, SearchPlayer
+from benchmarks.replay.players import ExcessBytes, Ground, SearchPlayer
 from benchmarks.replay.run import ReplayedReading, as_measured, replayed_reading, unplanned_trial
 from conf.compose.load import Composition, compose
 from conf.overrides import Overrides

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.replay.contest import SearchStanding
-from benchmarks.replay.ground import NEAR
 from benchmarks.replay.knobs import KnobSpace
 from benchmarks.replay.machine import InventedMachine
-from benchmarks.replay.players import Game, RandomPlayer, play
+from benchmarks.replay.players import NEAR, Game, RandomPlayer, play
 from benchmarks.replay.published import sections
 from benchmarks.replay.run import replay_trial
 from benchmarks.replay.sites import SITES, SiteGround
