@@ -102,29 +102,19 @@ def main() -> list[Target]:
     write_atomically(PAGE, with_table(PAGE.read_text()))
     runs = own_runs()
     wide, narrow = ([run for run in runs if run.is_narrow is is_narrow] for is_narrow in (False, True))
-    device = "own trainer on an H200"
+    device, held = "own trainer on an H200", 100 * mean(run.was_expected for run in runs)
+    errors = {
+        f"{len(wide)} runs: step as predicted before any had run, mean error": [run.forward_error for run in wide],
+        f"{len(narrow)} in fp8: the same": [run.forward_error for run in narrow],
+        "all: step as predicted since, mean error": [run.error for run in runs if run.error is not None],
+    }
+    before, in_fp8, since = (at_most(f"{device}, {what}", 8, _mean(of), " %") for what, of in errors.items())
     return [
         at_most(f"{device}, {len(runs)} runs: memory, mean error", 1, _mean(run.memory_error for run in runs), " %"),
-        at_most(
-            f"{device}, {len(wide)} runs: step as predicted before any had run, mean error",
-            8,
-            _mean(run.forward_error for run in wide),
-            " %",
-        ),
-        at_most(f"{device}, {len(narrow)} in fp8: the same", 8, _mean(run.forward_error for run in narrow), " %"),
-        within(
-            f"{device}, all: 80 % intervals of before that hold the step",
-            81.5,
-            6.5,
-            100 * mean(run.was_expected for run in runs),
-            " %",
-        ),
-        at_most(
-            f"{device}, all: step as predicted since, mean error",
-            8,
-            _mean(error for run in runs if (error := run.error) is not None),
-            " %",
-        ),
+        before,
+        in_fp8,
+        within(f"{device}, all: 80 % intervals of before that hold the step", 81.5, 6.5, held, " %"),
+        since,
     ]
 
 

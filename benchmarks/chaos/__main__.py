@@ -59,14 +59,14 @@ NUMBERS = ("num_faults", "num_trials", "lost", "twice", "wrong", "broken_off")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenarios, print what they found, and write the page if none was left out; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
-    names = parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(CATALOGUE.scenarios))
+    names = parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(CATALOGUE))
     parser.add_argument("--once", action="store_true", help="one repetition of each")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of the order, and of instants")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if unknown := [name for name in given.scenarios if name not in CATALOGUE.scenarios]:
+    if unknown := [name for name in given.scenarios if name not in CATALOGUE]:
         parser.error(f"argument {names.metavar}: no scenario {unknown[0]}")
-    chosen = [CATALOGUE.scenarios[name] for name in given.scenarios or CATALOGUE.scenarios]
+    chosen = [CATALOGUE[name] for name in given.scenarios or CATALOGUE]
     if given.inside:
         print(run(chosen[0], given.inside, Cluster(Path(os.environ["SLURM_TEST_DIR"])), given.seed).model_dump_json())
         return 0

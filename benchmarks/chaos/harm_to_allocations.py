@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.chaos.cluster import Cluster, command, wait_for
 from benchmarks.chaos.controller import Silent
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import NODES, OVERRIDES, PATIENCE_SECONDS, POLL_SECONDS, REFUSALS, ChaosWorkbench
 from conf.compose.load import compose
 from conf.compose.settings import LauncherSpec
@@ -31,7 +31,7 @@ ENDS_EARLY_SECONDS = 600.0 - 25.0
 STEP_SECONDS = 5
 
 
-@CATALOGUE.add("an allocation loses a node while trials run in it and others wait", repetitions=1, alone=True)
+@scenario("an allocation loses a node while trials run in it and others wait", repetitions=1, alone=True)
 def allocation_loses_a_node(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     job_id = _allocate(bench)
@@ -42,7 +42,7 @@ def allocation_loses_a_node(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("kill -9 of slurmctld while an allocation starts steps, and its return", repetitions=1, alone=True)
+@scenario("kill -9 of slurmctld while an allocation starts steps, and its return", repetitions=1, alone=True)
 def slurmctld_killed_during_an_allocation(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     _allocate(bench, num_nodes=1)
@@ -53,7 +53,7 @@ def slurmctld_killed_during_an_allocation(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("scancel of an allocation; the next one goes on", repetitions=2)
+@scenario("scancel of an allocation; the next one goes on", repetitions=2)
 def allocation_cancelled(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     job_id = _allocate(bench)
@@ -63,7 +63,7 @@ def allocation_cancelled(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("an allocation comes to its time limit; Slurm runs it again", repetitions=1)
+@scenario("an allocation comes to its time limit; Slurm runs it again", repetitions=1)
 def time_limit_of_an_allocation_met(bench: ChaosWorkbench) -> None:
     quick, *_, slow = bench.names
     bench.order({quick: {"seconds": 1}, slow: {"seconds": 100}}, seconds=1)
@@ -74,7 +74,7 @@ def time_limit_of_an_allocation_met(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("out of memory in a step of an allocation; the others go on", repetitions=1)
+@scenario("out of memory in a step of an allocation; the others go on", repetitions=1)
 def out_of_memory_in_an_allocation(bench: ChaosWorkbench) -> None:
     victim = bench.names[0]
     bench.order({victim: {"end": "hoards memory"}}, seconds=4)
@@ -84,7 +84,7 @@ def out_of_memory_in_an_allocation(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("a step of an allocation hangs; it ends at its own time limit", repetitions=1)
+@scenario("a step of an allocation hangs; it ends at its own time limit", repetitions=1)
 def hang_in_an_allocation(bench: ChaosWorkbench) -> None:
     victim = bench.names[0]
     bench.order({victim: {"seconds": 600}}, seconds=2)
@@ -94,7 +94,7 @@ def hang_in_an_allocation(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("kill -9 of the controller in an allocation of salloc; the next adopts its steps", repetitions=1)
+@scenario("kill -9 of the controller in an allocation of salloc; the next adopts its steps", repetitions=1)
 def controller_killed_in_salloc(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     with _salloc(bench) as job_id:

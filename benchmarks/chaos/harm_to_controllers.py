@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from benchmarks.chaos.cluster import command, wait_for
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench
 from launcher.slurm.own_jobs import live_job
 from sweeps.folder.history import History
@@ -26,7 +26,7 @@ SWEEP = (
 SECONDS = 400.0
 
 
-@CATALOGUE.add("controller=slurm: its job is killed, requeued and cancelled, one after another", repetitions=1)
+@scenario("controller=slurm: its job is killed, requeued and cancelled, one after another", repetitions=1)
 def controller_job_harmed(bench: ChaosWorkbench) -> None:
     _begin(bench)
     for harm in (["scancel", "--signal=KILL", "--full"], ["scontrol", "requeue"], ["scancel"]):
@@ -40,7 +40,7 @@ def controller_job_harmed(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("controller=slurm: its job hangs, and comes to its time limit", repetitions=1)
+@scenario("controller=slurm: its job hangs, and comes to its time limit", repetitions=1)
 def controller_out_of_time(bench: ChaosWorkbench) -> None:
     job_id = _begin_with_a_controller(bench)
     # Stopped, it cannot do what it does when Slurm warns it, and Slurm ends it.
@@ -50,7 +50,7 @@ def controller_out_of_time(bench: ChaosWorkbench) -> None:
     _finish(bench)
 
 
-@CATALOGUE.add("controller=slurm: the node of its job goes down", repetitions=1, alone=True)
+@scenario("controller=slurm: the node of its job goes down", repetitions=1, alone=True)
 def controller_loses_its_node(bench: ChaosWorkbench) -> None:
     job_id = _begin_with_a_controller(bench)
     node = command("squeue", "--noheader", "--format=%N", f"--jobs={job_id}").strip()

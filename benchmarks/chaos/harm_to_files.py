@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 from benchmarks.chaos.cluster import command, wait_for
 from benchmarks.chaos.job_on_node import take_away_links
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
 from train_core.measurement import Outcome
 
 TORN = '{"fingerprint": "abc", "outcome": "COMPL'
 
 
-@CATALOGUE.add("the disk of the sweep is full, then enlarged", repetitions=3)
+@scenario("the disk of the sweep is full, then enlarged", repetitions=3)
 def disk_full(bench: ChaosWorkbench) -> None:
     with _disk(bench, "1500k"):
         bench.order(seconds=1)
@@ -27,7 +27,7 @@ def disk_full(bench: ChaosWorkbench) -> None:
         bench.take_stock()
 
 
-@CATALOGUE.add("the disk fills up while jobs run, and is emptied", repetitions=1)
+@scenario("the disk fills up while jobs run, and is emptied", repetitions=1)
 def disk_full_while_jobs_run(bench: ChaosWorkbench) -> None:
     with _disk(bench, "20m"):
         bench.train(seconds=4)
@@ -41,7 +41,7 @@ def disk_full_while_jobs_run(bench: ChaosWorkbench) -> None:
         bench.take_stock()
 
 
-@CATALOGUE.add("the folder is read-only, then not", repetitions=1)
+@scenario("the folder is read-only, then not", repetitions=1)
 def folder_read_only(bench: ChaosWorkbench) -> None:
     with _disk(bench, "200m"):
         bench.order(seconds=2)
@@ -54,7 +54,7 @@ def folder_read_only(bench: ChaosWorkbench) -> None:
         bench.take_stock()
 
 
-@CATALOGUE.add("measurement.json is torn, empty, foreign, or a folder; submission.json and attempts too", repetitions=2)
+@scenario("measurement.json is torn, empty, foreign, or a folder; submission.json and attempts too", repetitions=2)
 def files_torn(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=1)
     bench.settle()
@@ -71,7 +71,7 @@ def files_torn(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("the file system has no hard links; one job is cancelled, one is killed", repetitions=1)
+@scenario("the file system has no hard links; one job is cancelled, one is killed", repetitions=1)
 def no_hard_links(bench: ChaosWorkbench) -> None:
     cancelled, killed, *_ = bench.names
     bench.num_faults += 1
@@ -88,7 +88,7 @@ def no_hard_links(bench: ChaosWorkbench) -> None:
         os.link = link
 
 
-@CATALOGUE.add("the file system has no locks, which is refused; then it has", repetitions=1)
+@scenario("the file system has no locks, which is refused; then it has", repetitions=1)
 def no_locks(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
     lock = fcntl.flock
@@ -101,7 +101,7 @@ def no_locks(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("the file system keeps times in whole seconds; running jobs are requeued", repetitions=1)
+@scenario("the file system keeps times in whole seconds; running jobs are requeued", repetitions=1)
 def coarse_times(bench: ChaosWorkbench) -> None:
     with _disk_of_whole_seconds(bench):
         bench.train(seconds=4)

@@ -6,12 +6,12 @@ import os
 import signal
 
 from benchmarks.chaos.cluster import command, wait_for
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench
 from train_core.measurement import Fault, Outcome
 
 
-@CATALOGUE.add("kill -9 of one rank of two; then --retry-failed", repetitions=3)
+@scenario("kill -9 of one rank of two; then --retry-failed", repetitions=3)
 def rank_killed(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=4)
     victim = bench.names[1]
@@ -23,7 +23,7 @@ def rank_killed(bench: ChaosWorkbench) -> None:
     bench.retry()
 
 
-@CATALOGUE.add("kill -9 of all ranks of a job; then --retry-failed", repetitions=3)
+@scenario("kill -9 of all ranks of a job; then --retry-failed", repetitions=3)
 def all_ranks_killed(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=4)
     victim = bench.names[1]
@@ -35,7 +35,7 @@ def all_ranks_killed(bench: ChaosWorkbench) -> None:
     bench.retry()
 
 
-@CATALOGUE.add("scancel of one element of an array; the next sweep runs it again", repetitions=3)
+@scenario("scancel of one element of an array; the next sweep runs it again", repetitions=3)
 def element_cancelled(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=5)
     victim = bench.names[0]
@@ -46,7 +46,7 @@ def element_cancelled(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("scontrol requeue of every running element", repetitions=3)
+@scenario("scontrol requeue of every running element", repetitions=3)
 def elements_requeued(bench: ChaosWorkbench) -> None:
     bench.train(seconds=5)
     for name in bench.names:
@@ -54,7 +54,7 @@ def elements_requeued(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("scontrol requeue of elements that had completed", repetitions=3)
+@scenario("scontrol requeue of elements that had completed", repetitions=3)
 def completed_elements_requeued(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=1)
     bench.until_complete(*bench.names)
@@ -66,7 +66,7 @@ def completed_elements_requeued(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("scontrol suspend and resume of running elements", repetitions=2)
+@scenario("scontrol suspend and resume of running elements", repetitions=2)
 def elements_suspended(bench: ChaosWorkbench) -> None:
     bench.train(seconds=4)
     for name in bench.names[:2]:
@@ -77,7 +77,7 @@ def elements_suspended(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("the time limit (one minute)", repetitions=1)
+@scenario("the time limit (one minute)", repetitions=1)
 def time_limit_met(bench: ChaosWorkbench) -> None:
     slow = bench.names[1]
     bench.order({slow: {"seconds": 300}}, seconds=1)
@@ -87,7 +87,7 @@ def time_limit_met(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("Slurm's memory limit", repetitions=2)
+@scenario("Slurm's memory limit", repetitions=2)
 def memory_limit_met(bench: ChaosWorkbench) -> None:
     hungry = bench.names[1]
     bench.order({hungry: {"end": "hoards memory"}})
@@ -100,7 +100,7 @@ def memory_limit_met(bench: ChaosWorkbench) -> None:
     assert lacked > 0
 
 
-@CATALOGUE.add("torch's exception: out of memory, with GiB", repetitions=1)
+@scenario("torch's exception: out of memory, with GiB", repetitions=1)
 def memory_of_a_device_met(bench: ChaosWorkbench) -> None:
     hungry = bench.names[1]
     said = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 64.00 GiB of which 1.00 GiB"
@@ -112,14 +112,14 @@ def memory_of_a_device_met(bench: ChaosWorkbench) -> None:
     assert bench.measurement_of(hungry).over_capacity_bytes == 2 * 2**30
 
 
-@CATALOGUE.add("preemption of everything by an urgent job, with requeue", repetitions=1, alone=True)
+@scenario("preemption of everything by an urgent job, with requeue", repetitions=1, alone=True)
 def preempted_and_requeued(bench: ChaosWorkbench) -> None:
     bench.train(seconds=4)
     bench.harm(_urgent_job)
     bench.finish()
 
 
-@CATALOGUE.add("preemption of everything where Slurm cancels instead of requeueing", repetitions=1, alone=True)
+@scenario("preemption of everything where Slurm cancels instead of requeueing", repetitions=1, alone=True)
 def preempted_and_cancelled(bench: ChaosWorkbench) -> None:
     command("scontrol", "update", "PartitionName=test", "PreemptMode=CANCEL")
     try:
@@ -133,7 +133,7 @@ def preempted_and_cancelled(bench: ChaosWorkbench) -> None:
         command("scontrol", "update", "PartitionName=test", "PreemptMode=REQUEUE")
 
 
-@CATALOGUE.add("a node on which every job meets an NCCL error", num_trials=12, repetitions=1, alone=True)
+@scenario("a node on which every job meets an NCCL error", num_trials=12, repetitions=1, alone=True)
 def bad_node(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1, end="NCCL error: unhandled system error", on_node="node1")
     bench.num_faults += 1
@@ -141,7 +141,7 @@ def bad_node(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("over two kinds of nodes: kill -9 of the rank on the second kind; then --retry-failed", is_mixed=True)
+@scenario("over two kinds of nodes: kill -9 of the rank on the second kind; then --retry-failed", is_mixed=True)
 def mixed_rank_killed(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=4)
     victim = bench.names[0]
@@ -152,7 +152,7 @@ def mixed_rank_killed(bench: ChaosWorkbench) -> None:
     bench.retry()
 
 
-@CATALOGUE.add("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True, repetitions=1)
+@scenario("over two kinds of nodes: scancel of one job, requeue of another", is_mixed=True, repetitions=1)
 def mixed_cancelled_and_requeued(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=4)
     cancelled, requeued, *_ = bench.names
@@ -164,7 +164,7 @@ def mixed_cancelled_and_requeued(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("over two kinds of nodes: a node of the second kind goes down", is_mixed=True, repetitions=1, alone=True)
+@scenario("over two kinds of nodes: a node of the second kind goes down", is_mixed=True, repetitions=1, alone=True)
 def mixed_node_down(bench: ChaosWorkbench) -> None:
     bench.train(seconds=8)
     with bench.without(bench.executions()[0][5]):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import ChaosWorkbench
 from train_core.measurement import Fault
 
@@ -17,7 +17,7 @@ NO_ACCOUNTING = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
 ANSWER_LOST = '/usr/bin/sbatch "$@"; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
 
 
-@CATALOGUE.add("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
+@scenario("kill -9 of slurmd on a node with running jobs, and its return", repetitions=1, alone=True)
 def slurmd_killed(bench: ChaosWorkbench) -> None:
     bench.train(seconds=8)
     node = bench.executions()[0][5]
@@ -27,7 +27,7 @@ def slurmd_killed(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmctld while jobs run, and its return", repetitions=1, alone=True)
+@scenario("kill -9 of slurmctld while jobs run, and its return", repetitions=1, alone=True)
 def slurmctld_killed_while_jobs_run(bench: ChaosWorkbench) -> None:
     bench.train(seconds=5)
     bench.harm(bench.cluster.kill, "slurmctld")
@@ -36,7 +36,7 @@ def slurmctld_killed_while_jobs_run(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmctld in the second after it took the jobs, and its return", repetitions=2, alone=True)
+@scenario("kill -9 of slurmctld in the second after it took the jobs, and its return", repetitions=2, alone=True)
 def slurmctld_killed_after_submission(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=2)
     time.sleep(bench.chance.uniform(0, 1))
@@ -45,7 +45,7 @@ def slurmctld_killed_after_submission(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("kill -9 of slurmdbd, and its return", repetitions=1, alone=True)
+@scenario("kill -9 of slurmdbd, and its return", repetitions=1, alone=True)
 def slurmdbd_killed(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=3)
     bench.harm(bench.cluster.kill, "slurmdbd")
@@ -55,7 +55,7 @@ def slurmdbd_killed(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("a node goes down and comes back; Slurm requeues", repetitions=1, alone=True)
+@scenario("a node goes down and comes back; Slurm requeues", repetitions=1, alone=True)
 def node_down(bench: ChaosWorkbench) -> None:
     bench.train(seconds=8)
     with bench.without(bench.executions()[0][5]):
@@ -63,7 +63,7 @@ def node_down(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("a node goes down and comes back; Slurm may not requeue", repetitions=1, alone=True)
+@scenario("a node goes down and comes back; Slurm may not requeue", repetitions=1, alone=True)
 def node_down_without_requeue(bench: ChaosWorkbench) -> None:
     bench.order(seconds=8)
     bench.start(extra_sbatch={"no-requeue": True})
@@ -76,7 +76,7 @@ def node_down_without_requeue(bench: ChaosWorkbench) -> None:
     assert {attempt.fault for attempt in lost} == {Fault.NODE}, lost
 
 
-@CATALOGUE.add("no accounting: sacct is refused", repetitions=1)
+@scenario("no accounting: sacct is refused", repetitions=1)
 def accounting_off(bench: ChaosWorkbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}})
     with _stand_in(bench, "sacct", NO_ACCOUNTING):
@@ -87,7 +87,7 @@ def accounting_off(bench: ChaosWorkbench) -> None:
         bench.retry()
 
 
-@CATALOGUE.add("sbatch takes the jobs, and its answer is lost", repetitions=2)
+@scenario("sbatch takes the jobs, and its answer is lost", repetitions=2)
 def answer_of_sbatch_lost(bench: ChaosWorkbench) -> None:
     bench.order(seconds=1)
     with _stand_in(bench, "sbatch", ANSWER_LOST):
@@ -96,7 +96,7 @@ def answer_of_sbatch_lost(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("squeue and sacct answer nothing, late, or half", repetitions=1)
+@scenario("squeue and sacct answer nothing, late, or half", repetitions=1)
 def tools_out_of_order(bench: ChaosWorkbench) -> None:
     bench.begin(seconds=3)
     for script in ("exit 1", '/usr/bin/squeue "$@" | head -c 40', "echo 'maintenance on Sunday'; exit 1"):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.chaos.job_on_node import quick_job
-from benchmarks.chaos.scenario import CATALOGUE
+from benchmarks.chaos.scenario import scenario
 from benchmarks.chaos.workbench import REFUSALS, ChaosWorkbench
 from launcher.cancel import cancel_sweep
 from launcher.control.orders import pause, resume, retry_failed_trials
@@ -24,13 +24,13 @@ NUM_COMMANDS = 25
 NUM_KILLS, LONGEST_LIFE_SECONDS = 50, 3.0
 
 
-@CATALOGUE.add("kill -9 of the controller at 50 random instants", num_trials=20, repetitions=1)
+@scenario("kill -9 of the controller at 50 random instants", num_trials=20, repetitions=1)
 def controller_killed(bench: ChaosWorkbench) -> None:
     bench.order(seconds=6)
     _kill_controllers(bench, NUM_KILLS, LONGEST_LIFE_SECONDS)
 
 
-@CATALOGUE.add("kill -9 of the controller while it submits", num_trials=8, repetitions=3)
+@scenario("kill -9 of the controller while it submits", num_trials=8, repetitions=3)
 def controller_killed_while_it_submits(bench: ChaosWorkbench) -> None:
     bench.order(seconds=3)
     _kill_controllers(bench, 5, 0.3)
@@ -47,7 +47,7 @@ def _kill_controllers(bench: ChaosWorkbench, times: int, longest_life_seconds: f
     bench.finish()
 
 
-@CATALOGUE.add("three controllers at once", repetitions=3)
+@scenario("three controllers at once", repetitions=3)
 def several_controllers(bench: ChaosWorkbench) -> None:
     bench.order(seconds=2)
     bench.num_faults += 1
@@ -61,7 +61,7 @@ def several_controllers(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("50 commands at random instants, up to three at once: cancel, pause, resume, retry, sweep", num_trials=6)
+@scenario("50 commands at random instants, up to three at once: cancel, pause, resume, retry, sweep", num_trials=6)
 def commands_race(bench: ChaosWorkbench) -> None:
     bench.begin({bench.names[0]: {"end": "kills itself"}}, seconds=3)
     fork, orders = multiprocessing.get_context("fork"), (cancel_sweep, pause, resume, retry_failed_trials, None)
@@ -94,7 +94,7 @@ def _give(bench: ChaosWorkbench, order: Callable[[Sweep], object] | None, second
         print(f"refused: {refusal}", flush=True)
 
 
-@CATALOGUE.add("the controller's clock is an hour behind, then an hour ahead", repetitions=1)
+@scenario("the controller's clock is an hour behind, then an hour ahead", repetitions=1)
 def clock_of_the_controller_wrong(bench: ChaosWorkbench) -> None:
     bench.order({bench.names[0]: {"end": "kills itself"}}, seconds=2)
     for skew in (-HOUR, HOUR):
@@ -110,7 +110,7 @@ def clock_of_the_controller_wrong(bench: ChaosWorkbench) -> None:
     bench.finish()
 
 
-@CATALOGUE.add("the nodes' clocks are an hour ahead", repetitions=1)
+@scenario("the nodes' clocks are an hour ahead", repetitions=1)
 def clocks_of_nodes_wrong(bench: ChaosWorkbench) -> None:
     bench.num_faults += 1
     bench.begin({bench.names[0]: {"end": "kills itself"}}, seconds=2, clock_ahead_seconds=HOUR)
@@ -119,7 +119,7 @@ def clocks_of_nodes_wrong(bench: ChaosWorkbench) -> None:
     bench.retry(clock_ahead_seconds=HOUR)
 
 
-@CATALOGUE.add("1,000 points in one sweep", num_trials=1000, repetitions=1, alone=True)
+@scenario("1,000 points in one sweep", num_trials=1000, repetitions=1, alone=True)
 def a_thousand_points(bench: ChaosWorkbench) -> None:
     bench.job = quick_job
     bench.order_quick_jobs()

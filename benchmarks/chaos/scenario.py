@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.chaos.workbench import ChaosWorkbench
 
@@ -28,24 +28,19 @@ class Scenario:
     is_mixed: bool = False
 
 
-@dataclass
-class Catalogue:
-    """The scenarios, in the order in which they were added."""
-
-    scenarios: dict[str, Scenario] = field(default_factory=dict)
-
-    def add(
-        self, harm: str, *, num_trials: int = 4, repetitions: int = 2, alone: bool = False, is_mixed: bool = False
-    ) -> Callable[[Callable[[ChaosWorkbench], None]], Callable[[ChaosWorkbench], None]]:
-        """A decorator: the scenario bears the function's name."""
-
-        def keep(run: Callable[[ChaosWorkbench], None]) -> Callable[[ChaosWorkbench], None]:
-            name = run.__name__.replace("_", "-")
-            assert name not in self.scenarios
-            self.scenarios[name] = Scenario(name, harm, run, num_trials, repetitions, alone, is_mixed)
-            return run
-
-        return keep
+CATALOGUE: dict[str, Scenario] = {}
+"""The scenarios by name, in the order in which they were added."""
 
 
-CATALOGUE = Catalogue()
+def scenario(
+    harm: str, *, num_trials: int = 4, repetitions: int = 2, alone: bool = False, is_mixed: bool = False
+) -> Callable[[Callable[[ChaosWorkbench], None]], Callable[[ChaosWorkbench], None]]:
+    """A decorator, which adds to the catalogue: the scenario bears the function's name."""
+
+    def keep(run: Callable[[ChaosWorkbench], None]) -> Callable[[ChaosWorkbench], None]:
+        name = run.__name__.replace("_", "-")
+        assert name not in CATALOGUE
+        CATALOGUE[name] = Scenario(name, harm, run, num_trials, repetitions, alone, is_mixed)
+        return run
+
+    return keep

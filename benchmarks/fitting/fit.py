@@ -56,14 +56,10 @@ class ConstantsFit:
         """The change of the log ratios with a spread of each constant, (n, constants), which takes most of the time."""
         return slopes(self.log_ratios, _constants(), self.values)
 
-    def log_ratios(self, values: Values | None = None) -> NDArray[np.float64]:
+    def log_ratios(self, values: Values | None = None) -> Floats:
         """Log of predicted over measured of every row, (n,)."""
         chosen = self.values if values is None else values
         return self.priced_runs.log_ratios(lambda setting: constants_with(chosen, setting))
-
-    def errors(self, values: Values | None = None) -> NDArray[np.float64]:
-        """Relative errors, (n,)."""
-        return np.expm1(self.log_ratios(values))
 
 
 def fit(rows: Sequence[MeasuredRow]) -> ConstantsFit:
@@ -90,10 +86,10 @@ def values_without(found: ConstantsFit, level: str = TABLE) -> dict[str, dict[st
     return by_group
 
 
-def left_out_ratios(found: ConstantsFit, without: Mapping[str, Values], level: str = TABLE) -> NDArray[np.float64]:
+def left_out_ratios(found: ConstantsFit, without: Mapping[str, Values], level: str = TABLE) -> Floats:
     """Log of predicted over measured of every row, (n,), by the constants that were fitted without its group."""
     ratios = np.zeros(len(found.rows))
-    priced: dict[tuple[float, ...], NDArray[np.float64]] = {}
+    priced: dict[tuple[float, ...], Floats] = {}
     for group, values in without.items():
         members = np.array([LEVELS[level](row) == group for row in found.rows])
         key = tuple(values.values())
@@ -104,7 +100,7 @@ def left_out_ratios(found: ConstantsFit, without: Mapping[str, Values], level: s
 
 
 def left_out_rows(
-    found: ConstantsFit, predicted: NDArray[np.float64], ratios: NDArray[np.float64], around: Sequence[Interval]
+    found: ConstantsFit, predicted: Floats, ratios: Floats, around: Sequence[Interval]
 ) -> list[LeftOutRow]:
     """Every row with its predictions.
 

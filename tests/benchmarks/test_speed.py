@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.plain_gpt import PlainGPT, plain_steps
-from benchmarks.trainer import LAYOUTS, Stepping, experiment_of, take_turns
+from benchmarks.trainer import LAYOUTS, PlainGPT, Stepping, experiment_of, plain_steps, take_turns
 from train_core.costs import num_parameters
 
 

@@ -28,7 +28,7 @@ SHORT = {
 @pytest.mark.parametrize("name", SHORT)
 def test_a_sweep_survives(slurm_cluster: Path, tmp_path: Path, name: str) -> None:
     link, path = os.link, os.environ["PATH"]
-    scenario = replace(CATALOGUE.scenarios[name], num_trials=SHORT[name])
+    scenario = replace(CATALOGUE[name], num_trials=SHORT[name])
     found = run(scenario, tmp_path / "sweep", Cluster(slurm_cluster))
     # Else every test after this one in the same process would run on a harmed machine.
     assert (os.link, os.environ["PATH"]) == (link, path)
