@@ -13,7 +13,7 @@ from conf.types.model_spec import ModelSpec
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import LATENT_LLAMA, SHORT_VECTORS, Layout
 from tests.train_core.training.oracle import train
-from tests.train_core.training.test_random_layouts import TOLERANCE, assembled, distances, train_and_tell
+from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
 from train_core.model.transformer import LatentAttention, causal_attention, rotary_table_of
 
 HEADS, HEAD, ROTARY, VALUE, RANK = 8, 10, 4, 6, 10
@@ -131,5 +131,4 @@ def test_latent_attention_trains_like_the_oracle(
 ) -> None:
     experiment = experiment_of(layout.values() | {"data.source": "synthetic"})
     measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
-    far = distances(measured, train(experiment, torch.float64))
-    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
+    require_like(measured, train(experiment, torch.float64))

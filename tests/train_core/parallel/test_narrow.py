@@ -120,7 +120,7 @@ def test_tensor_ranks_cast_their_parts_as_one_rank_casts_the_whole(worlds: World
         assert torch.equal(together, cast(whole, whole.abs().max(), E4M3)[0].view(torch.uint8))
 
 
-FP8 = {"losses": 4e-3, "norms": 4e-2, "gradients": 1.5e-1, "weights": 1e-2}
+FP8 = {"losses": 4e-3, "norms": 4e-2, "moments": 1.5e-1, "weights": 1e-2}
 """Twice what layouts in bf16 are allowed, and thrice for gradients: where sums differ in a last bit, a number may be
 rounded the other way in fp8, by a sixteenth of it."""
 LAYOUTS = [

@@ -1,15 +1,8 @@
-"""The layouts that are held against one rank: which there are, and which recomputation and model family each gets."""
+"""Layouts that are held against one rank or an oracle, and the families of models that are trained in them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any, NamedTuple
-
-from conf.errors import InfeasiblePlan
-from conf.plan.experiment import Experiment
-from tests.covering import covering
 
 GLOBAL_BATCH_SIZE = 16
 NUM_STEPS = 3
@@ -61,11 +54,6 @@ def mixture_with(**experts: Any) -> dict[str, Any]:
     return MIXTURE | {"model.experts": MIXTURE["model.experts"] | experts}
 
 
-RECOMPUTATIONS = (("none", 1), ("selective", 1), ("full", 1), ("pointwise", 1), ("full", 2))
-Choice = tuple[tuple[str, int], str]
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
-
-
 class Layout(NamedTuple):
     """`recompute` is (what, in every how many layers)."""
 
@@ -95,20 +83,6 @@ class Layout(NamedTuple):
     def num_layers(self) -> int:
         """One more than the stages or chunks, so that they are uneven, unless the layers of each stage are given."""
         return sum(self.layers_per_stage) if self.layers_per_stage else self.pipeline * self.num_chunks + 1
-
-    def options(self) -> tuple[tuple[str, Any], ...]:
-        """Everything but recomputation and family."""
-        return tuple(zip(self._fields[:6], self[:6], strict=True))
-
-    def is_drawn(self) -> bool:
-        """Of layouts that differ in sequence parallelism alone one, and of a pipeline's ZeRO stages one.
-
-        Which one takes turns along every other option.
-        """
-        turn = self.tensor.bit_length() + self.pipeline.bit_length() + SCHEDULES.index(self.schedule)
-        of_sequences = self.tensor == 1 or self.sequence_parallel == bool((turn + self.zero_stage) % 2)
-        of_stages = self.pipeline == 1 or self.data == 1 or self.zero_stage == turn % 3
-        return of_sequences and of_stages
 
     def model(self) -> dict[str, Any]:
         groups = {"model.num_query_groups": 8} if self.tensor == 8 else {}
@@ -144,55 +118,3 @@ class Layout(NamedTuple):
     def values_on_one_rank(self, dtype: str = "fp32") -> dict[str, Any]:
         """The same model, trained without any parallelism."""
         return Layout(1, 1, 1, num_micro_batches=4).values(dtype) | self.model()
-
-
-def splits(num_ranks: int) -> Iterator[Layout]:
-    """Every way over the axes with every schedule, ZeRO stage and sequence parallelism that means something there."""
-    for tensor, pipeline, data in product((1, 2, 4, 8), repeat=3):
-        if tensor * pipeline * data == num_ranks:
-            schedules = SCHEDULES if pipeline > 1 else SCHEDULES[:1]
-            sequences = (False, True) if tensor > 1 else (False,)
-            stages = (0, 1, 2, 3) if data > 1 else (0,)
-            for schedule, sequence, zero_stage in product(schedules, sequences, stages):
-                yield Layout(tensor, pipeline, data, schedule, sequence, zero_stage)
-
-
-def matrix(experiment_of: Callable[..., Experiment]) -> list[Layout]:
-    """What the trainer runs: on 1 and 2 ranks everything with everything, on more what is drawn, with recomputation and
-    family dealt out.
-
-    Recomputation of every second layer is only dealt.
-    """
-    choices = list(product(RECOMPUTATIONS[:4], FAMILIES))
-    few = [(one, choice) for num_ranks in (1, 2) for one in splits(num_ranks) for choice in choices]
-    many = [one for one in (*splits(4), *splits(8)) if one.is_drawn() and exists(one, experiment_of)]
-    chosen = few + list(dealt_out(many, list(product(RECOMPUTATIONS, FAMILIES))))
-    every = (one._replace(recompute=recompute, family=family) for one, (recompute, family) in chosen)
-    return [one for one in every if exists(one, experiment_of)]
-
-
-def covering_layouts(layouts: list[Layout]) -> list[Layout]:
-    """Few of them, in which every pair of options meets that meets in any; every split is there at least once."""
-    kept = covering(layouts, lambda layout: layout._asdict() | {"num_micro_batches": 0})
-    splits_of_kept = {layout[:3] for layout in kept}
-    first_of_split = {layout[:3]: layout for layout in reversed(layouts)}
-    return kept + [layout for split, layout in first_of_split.items() if split not in splits_of_kept]
-
-
-def dealt_out(layouts: list[Layout], choices: list[Choice]) -> Iterator[tuple[Layout, Choice]]:
-    """To each layout the choice that has met fewest of its options, so that in few layouts all pairs meet."""
-    met: Counter[Any] = Counter()
-    for layout in layouts:
-        pairs = {choice: [choice, *product(layout.options(), choice)] for choice in choices}
-        known = {choice: (sum(met[pair] > 0 for pair in pairs[choice]), met[choice]) for choice in choices}
-        choice = min(choices, key=known.__getitem__)
-        met.update(pairs[choice])
-        yield layout, choice
-
-
-def exists(layout: Layout, experiment_of: Callable[..., Experiment]) -> bool:
-    try:
-        experiment_of(layout.values())
-    except InfeasiblePlan:
-        return False
-    return True

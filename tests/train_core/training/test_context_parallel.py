@@ -10,7 +10,7 @@ import torch
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
 from tests.train_core.training.oracle import train
-from tests.train_core.training.test_random_layouts import TOLERANCE, assembled, distances, train_and_tell
+from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
 
 LAYOUTS = [
     Layout(1, 1, 1, context=2),
@@ -40,5 +40,4 @@ def test_context_ranks_train_like_the_oracle(
         layout._replace(context_exchange=exchange).values() | {"model.seq_length": 48, "data.source": "synthetic"}
     )
     measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
-    far = distances(measured, train(experiment, torch.float64))
-    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
+    require_like(measured, train(experiment, torch.float64))

@@ -13,7 +13,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout
 from tests.train_core.training.oracle import AdamW, Trained, first_weights, losses_of
-from tests.train_core.training.test_random_layouts import TOLERANCE, assembled, distances, train_and_tell
+from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
 from train_core.costs.counts.flops import attention_core_forward_flops, model_flops
 from train_core.data.batches import hash_of, place_in_permutation
 from train_core.measurement import Performance
@@ -100,8 +100,7 @@ def test_each_document_trains_as_if_alone(
 ) -> None:
     experiment = experiment_of(layout.values() | separate(folder))
     measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
-    far = distances(measured, train_separately(experiment))
-    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
+    require_like(measured, train_separately(experiment))
 
 
 def measure(world: World, experiment: Experiment, cache_dir: Path) -> Performance:

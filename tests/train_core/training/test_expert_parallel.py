@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.training.layouts import Layout, mixture_with
-from tests.train_core.training.oracle import Trained, train
-from tests.train_core.training.test_random_layouts import TOLERANCE, assembled, distances, train_and_tell
+from tests.train_core.training.oracle import train
+from tests.train_core.training.test_random_layouts import assembled, require_like, train_and_tell
 
 LAYOUTS = [
     Layout(1, 1, 1),
@@ -33,14 +32,6 @@ LAYOUTS = [
 ]
 
 
-def require_oracle(measured: Trained, experiment: Experiment) -> None:
-    """The same weights, and everything within the tolerance of what the oracle comes to."""
-    exact = train(experiment, torch.float64)
-    assert measured.weights.keys() == exact.weights.keys()
-    far = distances(measured, exact)
-    assert max(far.values()) < TOLERANCE, {name: distance for name, distance in far.items() if distance >= TOLERANCE}
-
-
 BALANCED = [
     Layout(1, 1, 1),
     Layout(1, 1, 2, expert=2, zero_stage=1),
@@ -60,7 +51,7 @@ def test_biases_of_routers_move_against_the_load_in_every_layout(
     experiment = experiment_of(layout._replace(family="mixture").values() | balanced | {"data.source": "synthetic"})
     measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
     assert any(name.endswith("router.bias") for name in measured.weights)
-    require_oracle(measured, experiment)
+    require_like(measured, train(experiment, torch.float64))
 
 
 GROUPED = [
@@ -80,7 +71,8 @@ def test_groups_of_experts_and_their_scale_are_the_same_in_every_layout(
     grouped = {"scores": "sigmoid", "balance_bias": 0.01, "routed_scale": 2.5, "num_groups": 4, "top_groups": 2}
     values = mixture_with(**grouped, top_k=3) | {"model.num_layers": layout.num_layers}
     experiment = experiment_of(layout._replace(family="mixture").values() | values | {"data.source": "synthetic"})
-    require_oracle(assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path)), experiment)
+    measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
+    require_like(measured, train(experiment, torch.float64))
 
 
 LIMITED = [
@@ -98,7 +90,8 @@ def test_a_capacity_drops_the_same_tokens_in_every_layout(
 ) -> None:
     limited = mixture_with(capacity_factor=1.0) | {"model.num_layers": layout.num_layers}
     experiment = experiment_of(layout._replace(family="mixture").values() | limited | {"data.source": "synthetic"})
-    require_oracle(assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path)), experiment)
+    measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
+    require_like(measured, train(experiment, torch.float64))
 
 
 @pytest.mark.one_in(4)
@@ -109,4 +102,5 @@ def test_experts_train_like_the_oracle(
     layout: Layout, worlds: Worlds, experiment_of: ExperimentOf, tmp_path: Path
 ) -> None:
     experiment = experiment_of(layout._replace(family="mixture").values() | {"data.source": "synthetic"})
-    require_oracle(assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path)), experiment)
+    measured = assembled(worlds(layout.num_ranks).run(train_and_tell, experiment, tmp_path))
+    require_like(measured, train(experiment, torch.float64))

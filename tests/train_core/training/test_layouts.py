@@ -1,99 +1,42 @@
-"""Every layout of 1, 2, 4 and 8 ranks trains like one rank: losses, gradients, norms and the weights afterwards.
-
-Layout, schedule and ZeRO stage meet in all combinations that the trainer runs. On 1 and 2 ranks each also meets every
-recomputation and model family; on 4 and 8 those are dealt out so that each meets every value of every other option, and
-on 8 so is sequence parallelism. GPTs tie their embeddings, Llamas do not; stages and chunks are uneven. `make test-all`
-runs them all; `make test` leaves them to those that `test_random_layouts` draws, and runs what that does not draw.
-"""
+"""What `test_random_layouts` does not draw, or what its oracle does not know, trains like one rank: losses, gradient
+norms, first moments of the gradients and the weights afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ExperimentOf, Worlds
-from tests.train_core.training.layouts import NUM_STEPS, Layout, covering_layouts, matrix
+from tests.train_core.training.layouts import Layout
+from tests.train_core.training.test_random_layouts import Answer, of_kind, whole_tensors
+from tests.train_core.training.test_random_layouts import train_and_tell as train_one
 from train_core.process.world import World
-from train_core.training.trainer import Trainer
 
-RUN_TOGETHER = 6
-"""Layouts that a world trains one after the other before it answers."""
-FP32 = {"losses": 1e-5, "norms": 1e-5, "gradients": 1e-5, "weights": 1e-5}
-BF16 = {"losses": 2e-3, "norms": 2e-2, "gradients": 5e-2, "weights": 1e-2}
-
-
-class Piece(NamedTuple):
-    """A box of one parameter of the whole model, as one rank updates it. The gradient is the last step's."""
-
-    name: str
-    shape: tuple[int, ...]
-    where: tuple[slice, ...]
-    gradient: np.ndarray
-    weight: np.ndarray
+FP32 = {"losses": 1e-5, "norms": 1e-5, "moments": 1e-5, "weights": 1e-5}
+BF16 = {"losses": 2e-3, "norms": 2e-2, "moments": 5e-2, "weights": 1e-2}
 
 
 class Run(NamedTuple):
     losses: list[float]
     gradient_norms: list[float]
-    gradients: dict[str, np.ndarray]
+    moments: dict[str, np.ndarray]
     weights: dict[str, np.ndarray]
-
-
-Answer = tuple[list[float], list[float], list[Piece]]
 
 
 def train_and_tell(world: World, experiments: Sequence[Experiment], cache_dir: Path) -> list[Answer]:
     """Of each experiment this rank's losses, norms and pieces."""
-    return [_train(world, experiment, cache_dir) for experiment in experiments]
-
-
-def _train(world: World, experiment: Experiment, cache_dir: Path) -> Answer:
-    trainer = Trainer(experiment, world, cache_dir)
-    optimizer, gradients = trainer.optimizer, list[torch.Tensor]()
-    reduced_gradients = optimizer.reduced_gradients
-
-    def reduce_and_keep() -> list[torch.Tensor]:
-        reduced = reduced_gradients()
-        gradients[:] = [gradient.float() / optimizer.loss_scale.scale for gradient in reduced]
-        return reduced
-
-    optimizer.reduced_gradients = reduce_and_keep  # type: ignore[method-assign]
-    results = [trainer.step(step) for step in range(1, NUM_STEPS + 1)]
-    parts = zip(trainer.replicas.boxes(), gradients, trainer.replicas.own_weights(), strict=True)
-    pieces = [
-        Piece(
-            box.name,
-            box.shape,
-            tuple(slice(first, first + size) for first, size in zip(box.offsets, box.sizes, strict=True)),
-            box.of(gradient).numpy(),
-            box.of(weights.detach()).float().numpy(),
-        )
-        for boxes, gradient, weights in parts
-        for box in boxes
-    ]
-    return [result.loss for result in results], [result.gradient_norm for result in results], pieces
+    return [train_one(world, experiment, cache_dir) for experiment in experiments]
 
 
 def assembled(answers: Sequence[Answer]) -> Run:
-    """The whole model from all ranks' pieces; ranks that update the same piece must agree on it."""
-    losses, norms, _ = answers[0]
-    assert all(answer[:2] == (losses, norms) for answer in answers), "ranks disagree about the loss or the norm"
-    gradients: dict[str, np.ndarray] = {}
-    weights: dict[str, np.ndarray] = {}
-    for piece in (piece for _, _, pieces in answers for piece in pieces):
-        for whole, part in ((gradients, piece.gradient), (weights, piece.weight)):
-            held = whole.setdefault(piece.name, np.full(piece.shape, np.nan, dtype=np.float32))[piece.where]
-            np.testing.assert_allclose(part, np.where(np.isnan(held), part, held), rtol=1e-4, atol=1e-7)
-            held[...] = part
-    assert not any(np.isnan(whole).any() for whole in weights.values()), "a part of a weight is on no rank"
-    return Run(losses, norms, gradients, weights)
+    """The whole model from all ranks' pieces."""
+    tensors = whole_tensors(answers)
+    return Run(*answers[0][:2], of_kind("first_moments", tensors), of_kind("weights", tensors))
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +48,11 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_all(
     worlds: Worlds, experiment_of: ExperimentOf, cache_dir: Path
 ) -> Callable[[int, list[dict[str, Any]]], list[Run]]:
-    """Train experiments, given by their values, on a number of ranks; several in a world."""
+    """Train experiments, given by their values, on a number of ranks."""
 
     def train(num_ranks: int, values: list[dict[str, Any]]) -> list[Run]:
-        runs = []
-        for first in range(0, len(values), RUN_TOGETHER):
-            experiments = [experiment_of(one) for one in values[first : first + RUN_TOGETHER]]
-            answers = worlds(num_ranks).run(train_and_tell, experiments, cache_dir)
-            runs += [assembled(of_ranks) for of_ranks in zip(*answers, strict=True)]
-        return runs
+        answers = worlds(num_ranks).run(train_and_tell, [experiment_of(one) for one in values], cache_dir)
+        return [assembled(of_ranks) for of_ranks in zip(*answers, strict=True)]
 
     return train
 
@@ -139,15 +78,13 @@ def relative_error(measured: dict[str, np.ndarray], expected: dict[str, np.ndarr
     return float(np.linalg.norm(measured[name] - expected[name])) / size
 
 
-def assert_alike(
-    measured: Run, expected: Run, *, losses: float, norms: float, gradients: float, weights: float
-) -> None:
+def assert_alike(measured: Run, expected: Run, *, losses: float, norms: float, moments: float, weights: float) -> None:
     """Each within its relative tolerance."""
     np.testing.assert_allclose(measured.losses, expected.losses, rtol=losses)
     np.testing.assert_allclose(measured.gradient_norms, expected.gradient_norms, rtol=norms)
-    assert measured.gradients.keys() == expected.gradients.keys()
-    for name in expected.gradients:
-        assert relative_error(measured.gradients, expected.gradients, name) < gradients, name
+    assert measured.moments.keys() == expected.moments.keys()
+    for name in expected.moments:
+        assert relative_error(measured.moments, expected.moments, name) < moments, name
         assert relative_error(measured.weights, expected.weights, name) < weights, name
 
 
@@ -164,40 +101,6 @@ def assert_like_one_rank(train_all: Any, one_rank: Any) -> Callable[..., None]:
                 raise
 
     return check
-
-
-SPLITS = [split for split in product((1, 2, 4, 8), repeat=3) if np.prod(split) <= 8]
-
-
-@pytest.fixture(scope="module")
-def all_layouts(experiment_of: ExperimentOf) -> list[Layout]:
-    return matrix(experiment_of)
-
-
-@pytest.fixture(scope="module")
-def layouts_of(
-    all_layouts: list[Layout], pytestconfig: pytest.Config
-) -> Callable[[tuple[int, int, int]], list[Layout]]:
-    """The layouts of one split over (tensor, pipeline, data)."""
-    every = bool(pytestconfig.getoption("all_cases"))
-    chosen = all_layouts if every else covering_layouts(all_layouts)
-    return lambda split: [layout for layout in chosen if layout[:3] == split]
-
-
-@pytest.mark.thorough  # than test_random_layouts, which draws from the same options
-@pytest.mark.parametrize("split", SPLITS, ids="tp{0[0]}-pp{0[1]}-dp{0[2]}".format)
-def test_a_layout_trains_like_one_rank(split: tuple[int, int, int], layouts_of: Any, assert_like_one_rank: Any) -> None:
-    assert_like_one_rank(layouts_of(split), "fp32", **FP32)
-
-
-def test_every_recomputation_and_family_meets_every_other_option(all_layouts: list[Layout]) -> None:
-    """On 4 and 8 ranks, where they are dealt out."""
-    dealt = [layout for layout in all_layouts if layout.num_ranks > 2]
-    options = ("schedule", "sequence_parallel", "zero_stage", "recompute", "family")
-    values = {name: {getattr(layout, name) for layout in dealt} for name in options}
-    for one, other in [*product(options[3:], options[:3]), ("recompute", "family")]:
-        met = {(getattr(layout, one), getattr(layout, other)) for layout in dealt}
-        assert met == set(product(values[one], values[other]))
 
 
 OTHER_NUMBERS_OF_MICRO_BATCHES = [
