@@ -91,7 +91,7 @@ def test_an_emulation_multiplies_as_the_kernel_does(by_rows: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # of torch's own use
 def test_compiled_casts_round_as_others_do_in_either_order() -> None:
-    for dtype, by_rows, is_transposed in ((E4M3, False, False), (E4M3, True, True), (E5M2, False, True)):
+    for dtype, by_rows, is_transposed in ((E4M3, True, True), (E5M2, False, False)):
         x = torch.randn(96, 48).bfloat16()
         x = x.t() if is_transposed else x
         largest = largest_values(x, 1 if by_rows else None)
