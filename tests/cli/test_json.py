@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from inspect import signature
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from cli.main import app
 from tests.cli.conftest import SMOKE, Command
+from tests.docs.documented import ROOT
 
 TABLE = "layers,hidden,heads,seq,gpu,num_gpus,tp,pp,micro_batch,global_batch,iter_time_s\n24,1024,16,1024,a100-40gb,8"
 CASES = {
@@ -39,7 +41,8 @@ CASES = {
 OF_SECONDS = {"rehearsal": "test_imports", "rerun": "test_rerun", "doctor": "test_doctor"}
 """Only `make test-all` runs these here, as other tests, which are named, read the same documents."""
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "json.md"
+READ_BY_ASSISTANTS = {"search": "## 2. Plan", "status": "## 4. Follow", "report": "## 5. Results"}
+"""The parts of SKILL.md that name keys, by the document in which an assistant looks for them."""
 
 
 def document_of(trisweep: Command, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -48,6 +51,19 @@ def document_of(trisweep: Command, folder: Path, *arguments: str) -> dict[str, A
     document = json.loads(done.stdout)
     assert isinstance(document, dict)
     return document
+
+
+def named_in_skill(heading: str) -> set[str]:
+    """The names of one part of the page, without those of commands, options and files."""
+    part = (ROOT / "SKILL.md").read_text().split(heading)[1].split("\n## ")[0]
+    names = {name for name in re.findall(r"`([a-z][a-z_.]+)`", part) if not name.endswith(".md")}
+    return {key for name in names for key in name.split(".")}
+
+
+def keys_of(document: object) -> set[str]:
+    if isinstance(document, dict):
+        return set(document).union(*map(keys_of, document.values()))
+    return set().union(*map(keys_of, document)) if isinstance(document, list) else set()
 
 
 def unfinished_copy(finished: Path, to: Path) -> Path:
@@ -68,7 +84,11 @@ def test_a_command_answers_with_one_document(name: str, finished: Path, trisweep
     (finished / "in.csv").write_text(f"{TABLE},1,1,1,8,0.5\n,,,,,,,,,,\n")
     document = document_of(trisweep, finished, *CASES[name])
     assert (document["document"], document["version"]) == (name, 1)
-    assert f"`{name}`" in DOCUMENTATION.read_text()
+    assert f"`{name}`" in (ROOT / "docs" / "json.md").read_text()
+    if name in READ_BY_ASSISTANTS:
+        named = named_in_skill(READ_BY_ASSISTANTS[name])
+        assert named - keys_of(document) == set()
+        assert len(named) > 2
 
 
 def test_every_command_with_the_option_is_tried_here() -> None:
