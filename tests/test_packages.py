@@ -1,9 +1,13 @@
-"""What a package offers: its docstring says what it is for, and nobody reaches behind a leading underscore."""
+"""What a package offers: its docstring says what it and its modules are for, a class name means one thing in all of
+them, and nobody reaches behind a leading underscore."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,22 +17,52 @@ PACKAGES = ("conf", "train_core", "sweeps", "launcher", "results", "calibrate", 
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 INITS = sorted(path for path in FILES if path.name == "__init__.py")
 LEAST_WORDS = 5
+LEAST_MODULES = 6
+"""Fewer modules than these are seen at one glance."""
 
 
 def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def modules_of(room: Path) -> list[str]:
+    return sorted(path.stem for path in room.glob("*.py") if not path.stem.startswith("__"))
+
+
 @pytest.mark.parametrize("path", INITS, ids=relative)
 def test_a_package_says_what_it_is_for(path: Path) -> None:
-    said = ast.get_docstring(ast.parse(path.read_text())) or ""
-    first = said.split("\n\n")[0]
+    first = (ast.get_docstring(parsed(path)) or "").split("\n\n")[0]
     assert len(first.split()) >= LEAST_WORDS
     assert first.rstrip().endswith((".", ":"))
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in INITS if len(modules_of(path.parent)) >= LEAST_MODULES], ids=relative
+)
+def test_a_room_of_many_modules_names_each_of_them(path: Path) -> None:
+    words = set(re.findall(r"\w+", ast.get_docstring(parsed(path)) or ""))
+    assert [name for name in modules_of(path.parent) if name not in words] == []
+
+
 def test_every_folder_of_modules_is_a_package() -> None:
     assert {path.parent for path in FILES} == {path.parent for path in INITS}
+
+
+@pytest.mark.slow
+def test_class_names_are_unique() -> None:
+    """In product and benchmarks, so that a reader who meets one knows which class it is."""
+    places = defaultdict[str, list[str]](list)
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(relative(path))
+    assert len(places) > 400, "the product has hundreds of classes"
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 @pytest.mark.slow
@@ -38,7 +72,7 @@ def test_no_module_imports_what_another_keeps_to_itself() -> None:
 
 
 def _private_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
             for name in (*node.module.split("."), *(alias.name for alias in node.names)):
                 if name.startswith("_") and not name.startswith("__"):
