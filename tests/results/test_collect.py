@@ -17,8 +17,8 @@ from sweeps.folder.history import History
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import BuildRecord
-from tests.results.conftest import WriteSweep, experiment, finish, performance, trial, write_steps
-from train_core.measurement import Outcome, RankFailure
+from tests.results.conftest import WriteSweep, finish, performance, trial, write_steps
+from train_core.measurement import Outcome
 
 LR, SEED = "training.learning_rate", "training.seed"
 TRIALS = (
@@ -156,24 +156,6 @@ def test_a_later_attempt_of_a_quarantined_trial_is_running(write_sweep: WriteSwe
     later = files.damaged_files()[0].stat().st_ctime + 5
     os.utime(files.heartbeat, (later, later))
     assert row(frame_of(folder), "torn")["outcome"] == "RUNNING"
-
-
-def test_a_measurement_of_another_experiment_is_not_taken_for_this_one(write_sweep: WriteSweep) -> None:
-    folder, _ = write_sweep(TRIALS)
-    finish(folder, TRIALS[1], performance(500.0), fingerprint=experiment(global_batch_size=16).fingerprint)
-    two = row(frame_of(folder), "two")
-    assert pandas.isna(two["measured_tokens_per_second"])
-    assert "belongs to another experiment" in two["cause"]
-
-
-def test_a_rank_that_left_its_failure_speaks_for_the_trial_until_the_measurement_is_written(
-    write_sweep: WriteSweep,
-) -> None:
-    folder, _ = write_sweep(TRIALS)
-    failure = RankFailure(rank=1, outcome=Outcome.OUT_OF_MEMORY, cause="2 GiB too many", traceback="...", time=5.0)
-    folder.trial("two").write_failure(failure)
-    two = row(frame_of(folder), "two")
-    assert (two["outcome"], two["cause"]) == ("OUT_OF_MEMORY", "2 GiB too many")
 
 
 def test_a_point_that_cannot_exist_shows_the_sizes_it_asked_for(write_sweep: WriteSweep) -> None:
