@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -69,11 +67,3 @@ def test_this_machine_has_cores_and_memory_and_holds_a_small_trial(record_of: Re
     (small,) = record_of([{"training.seed": 1}]).trials
     assert small.experiment is not None
     assert why_impossible(small.experiment, small.estimate, MachineCapacity(1, 2**40, 0)) is None
-
-
-@pytest.mark.slow
-def test_importing_the_submitter_costs_neither_torch_nor_mlflow_nor_pandas() -> None:
-    modules = "launcher.sweep, launcher.cancel, launcher.state, cli.output.progress, launcher.job"
-    check = f"import sys, {modules}; print([m for m in ('torch', 'mlflow', 'pandas') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -123,6 +123,13 @@ def test_a_training_that_runs_keeps_its_trial_from_a_second_command(
 
 
 @pytest.mark.slow
+def test_a_refusal_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
+    wrong = (f"output_dir={tmp_path}/runs", "data.path=/nowhere")
+    completed = run_forked(wrong, tmp_path, os.environ, "train_core.__main__")
+    assert (completed.returncode, len(completed.stderr.splitlines())) == (2, 1)
+    assert completed.stderr.startswith("error: data.path = '/nowhere'")
+
+
 @pytest.mark.parametrize(
     ("override", "key"),
     [
@@ -134,11 +141,15 @@ def test_a_training_that_runs_keeps_its_trial_from_a_second_command(
         ("parallel.zero_stage=4", "parallel.zero_stage = 4"),
     ],
 )
-def test_a_wrong_value_is_one_message_and_exit_code_2(tmp_path: Path, override: str, key: str) -> None:
-    completed = run_forked((f"output_dir={tmp_path}/runs", override), tmp_path, os.environ, "train_core.__main__")
-    assert completed.returncode == 2
-    assert completed.stderr.startswith(f"error: {key}"), completed.stderr
-    assert len(completed.stderr.splitlines()) == 1
+def test_a_wrong_value_is_refused_before_anything_is_written(
+    tmp_path: Path, override: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        train_core.__main__._train(compose_tree([f"output_dir={tmp_path}/runs", override]))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {key}"), said
+    assert len(said.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 
