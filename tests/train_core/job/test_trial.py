@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,7 @@ from train_core.job.trial import run_trial_as_rank, run_trial_here
 from train_core.measurement import Outcome, RankFailure, StepMetrics
 from train_core.process.lock import NO_LOCKS, hold_lock
 from train_core.process.world import World
+from train_core.rates.device import run_from_launcher
 from train_core.training.train import train
 from train_core.trial_folder import TrialFolder
 
@@ -313,50 +316,54 @@ def test_ranks_die_with_their_supervisor(trial_of: TrialOf) -> None:
         assert left == [Path(meeting).name], "the next start deletes what the killed one left in the temporary folder"
 
 
-FAILING_RANK = """
-import sys, threading, time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-import train_core.job.rank, train_core.rates.device
-from conf.errors import UsageError
-from train_core.process.stop import Stopped
-from train_core.job.trial import run_trial_as_rank
-
-begun = threading.Event()
-
-def fail(*_):
-    ThreadPoolExecutor(1).submit(lambda: [begun.set(), time.sleep(600)])  # a normal exit waits for it
-    begun.wait()
-    print("its last line", end="")
-    raise {error}
-
-train_core.job.rank.train = train_core.rates.device.RatesFolder.read_plan = fail
-{call}(Path(sys.argv[1]))
-"""
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
-@pytest.mark.slow
+def be_a_rank(start: Callable[[Path], object], trial: Path, said: Path) -> None:
+    sys.stdout, sys.stderr = (said / "stdout").open("w"), (said / "stderr").open("w")
+    os.environ.update(ALONE)
+    start(trial)
+
+
 @pytest.mark.parametrize(
-    ("call", "error", "code", "cause"),
+    ("start", "error", "code", "cause"),
     [
-        ("run_trial_as_rank", "LookupError('a cosmic ray')", 1, "LookupError: a cosmic ray"),
-        ("run_trial_as_rank", "UsageError('it is so', 'Do that.')", 2, "it is so. Do that."),
-        ("run_trial_as_rank", "KeyboardInterrupt", 130, "KeyboardInterrupt: "),
-        ("train_core.rates.device.run_from_launcher", "LookupError('a ray')", 1, "LookupError: a ray"),
+        (run_trial_as_rank, LookupError("a cosmic ray"), 1, "LookupError: a cosmic ray"),
+        (run_trial_as_rank, UsageError("it is so", "Do that."), 2, "it is so. Do that."),
+        (run_trial_as_rank, KeyboardInterrupt(), 130, "KeyboardInterrupt: "),
+        (run_from_launcher, LookupError("a ray"), 1, "LookupError: a ray"),
     ],
 )
 def test_a_rank_that_fails_ends_at_once_whatever_its_threads_do(
-    call: str, error: str, code: int, cause: str, trial_of: TrialOf
+    start: Callable[[Path], object],
+    error: BaseException,
+    code: int,
+    cause: str,
+    trial_of: TrialOf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A normal exit waits for the thread."""
+    begun = threading.Event()
+
+    def fail(*_: object) -> None:
+        ThreadPoolExecutor(1, initializer=begun.set).submit(time.sleep, 600)
+        begun.wait()
+        print("its last line", end="")
+        raise error
+
+    monkeypatch.setattr("train_core.job.rank.train", fail)
+    monkeypatch.setattr("train_core.rates.device.RatesFolder.read_plan", fail)
     trial = trial_of({})
-    script = FAILING_RANK.replace("{call}", call).replace("{error}", error)
-    command = [sys.executable, "-c", script, str(trial.path)]
-    environment = {**os.environ, **ALONE, "PYTHONPATH": str(Path(__file__).parents[3])}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == code, ended.stderr
-    assert ended.stdout == "its last line"
-    assert "in fail\n" in ended.stderr
+    process = get_context("fork").Process(target=be_a_rank, args=(start, trial.path, tmp_path))
+    process.start()
+    process.join(60)
+    try:
+        assert process.exitcode == code, (tmp_path / "stderr").read_text()
+    finally:
+        process.kill()
+    assert (tmp_path / "stdout").read_text() == "its last line"
+    assert "in fail\n" in (tmp_path / "stderr").read_text()
     assert [failure.cause for failure in trial.read_failures()] == [cause]
 
 
