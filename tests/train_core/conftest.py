@@ -164,3 +164,14 @@ def at_step(monkeypatch: pytest.MonkeyPatch) -> AtStep:
         monkeypatch.setattr(Trainer, "step", disturbed)
 
     return arrange
+
+
+@pytest.fixture
+def a_node_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are forked, so they inherit the patch."""
+
+    def joined(seat: Seat, *rest: Any) -> World:
+        monkeypatch.setattr("train_core.process.world.this_node", lambda: f"node{seat.rank}")
+        return join(seat, *rest)
+
+    monkeypatch.setattr("train_core.job.rank.join", joined)

@@ -34,11 +34,12 @@ def sleep_for_ever(trainer: Trainer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("a_node_for_each_rank")
 def test_the_rank_that_sleeps_is_the_cause_and_not_those_that_wait_for_it(trial_of: TrialOf, at_step: AtStep) -> None:
     at_step(2, 3, sleep_for_ever)
     measurement = run_trial_here(trial_of(DATA_3).path)
     assert measurement.outcome is Outcome.FAILED
-    assert measurement.failing_rank == 2
+    assert (measurement.failing_rank, measurement.nodes) == (2, ("node2",))
     assert measurement.cause.startswith("rank 2 has not reached all_reduce over data, ")
     assert "(step 3); ranks 0-1 have been waiting there for" in measurement.cause
     assert measurement.cause.endswith("and rank 2 is at its own work")
