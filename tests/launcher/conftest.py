@@ -17,6 +17,7 @@ from sweeps.trial import SweepFolder
 from tests.composed import load
 from tests.conftest import BuildRecord, RecordOf
 
+Tools = Callable[..., None]
 SlurmOf = Callable[..., SlurmSpec]
 """`slurm_of("override", ...)`: the settings for Slurm."""
 
@@ -56,7 +57,7 @@ def record_of(build_record: BuildRecord) -> RecordOf:
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     """`tools(squeue="script", sacct="script")`: stand-ins for answers that a real Slurm gives only now and then."""
     folder = tmp_path / "tools"
     folder.mkdir()

@@ -28,12 +28,11 @@ from sweeps.reading import CALLED_OFF, CANCELLED_BY_NAME
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder
 from tests.conftest import RecordOf
-from tests.launcher.conftest import SlurmOf
+from tests.launcher.conftest import SlurmOf, Tools
 from tests.launcher.test_run_here import seeds
 from tests.results.conftest import finish, performance
 from train_core.measurement import Outcome, Performance
 
-Tools = Callable[..., None]
 QUEUED, GONE = "12|PENDING Resources|N/A||ours|", "12|CANCELLED by 0|2026-11-22T05:00:00||ours|"
 
 

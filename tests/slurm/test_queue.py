@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UsageError
-from conf.types.schema import Value
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_sweep
 from launcher.slurm import silent_jobs
@@ -20,14 +19,11 @@ from sweeps.folder.submission import Submission, read_submission
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, SweepRecord
 from tests.conftest import RecordOf
+from tests.launcher.test_run_here import seeds
 from tests.slurm.conftest import WaitUntil, has_ended
 from train_core.measurement import Outcome
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
-
-
-def seeds(count: int) -> list[dict[str, Value]]:
-    return [{"training.seed": seed} for seed in range(count)]
 
 
 def make_waiting_job(seconds: float = 120.0) -> Callable[[str], None]:

@@ -23,6 +23,7 @@ from train_core.process.world import Seat, World, choose_device, file_rendezvous
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 
+ALONE = World(0, 1, torch.device("cpu"), "gloo")
 ANSWER_SECONDS = 240
 ALL_HAVE_ANSWERED = "all have answered"
 Arguments = TypeVarTuple("Arguments")

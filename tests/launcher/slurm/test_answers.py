@@ -10,8 +10,8 @@ import pytest
 
 from launcher.slurm.answers import FRESH, MOST_SECONDS, CommandAnswer, answer_of
 from launcher.slurm.query import SlurmSilent, query_jobs
+from tests.launcher.conftest import Tools
 
-Tools = Callable[..., None]
 COUNTING = 'echo asked >> "$(dirname "$0")/asked"; '
 
 

@@ -12,8 +12,8 @@ from launcher.cancel import cancel_jobs
 from launcher.slurm import pbs
 from launcher.slurm.own_jobs import standings
 from sweeps.folder.submission import Submission
+from tests.launcher.conftest import Tools
 
-Tools = Callable[..., None]
 Submit = Callable[..., Submission]
 OURS = {"job_name": "trisweep-175b-1a2b", "cluster": "alps"}
 ON_ALPS = "echo 'Configuration data as of 2026-11-22T05:40:41'; echo 'ClusterName = alps'"

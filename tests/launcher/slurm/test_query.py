@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable
 
 import pytest
 
 from launcher.slurm.query import SlurmSilent, query_jobs, query_named
 from launcher.slurm.silent_jobs import is_settled
-
-Tools = Callable[..., None]
+from tests.launcher.conftest import Tools
 
 
 def test_an_array_cancelled_before_it_started_is_one_record_for_all_its_elements(tools: Tools) -> None:

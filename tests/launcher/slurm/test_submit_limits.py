@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from launcher.slurm.resources import most_jobs
-from tests.launcher.conftest import SlurmOf
+from tests.launcher.conftest import SlurmOf, Tools
 
-Tools = Callable[..., None]
 ENFORCED = "echo 'ClusterName = alps'; echo 'AccountingStorageEnforce = associations,limits,qos'"
 SACCTMGR = """
 echo 'maintenance on Sunday'

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from conf.errors import ConfigError, UsageError
 from conf.plan.experiment import Experiment
-from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from train_core.checkpoints.checkpoint_folder import FACTS, Unreadable, _checksum, damage, path_of, read_facts
 from train_core.checkpoints.export import export
 from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
-ALONE = World(0, 1, torch.device("cpu"), "gloo")
 SMALL = {"model.num_layers": 1, "batch.global_batch_size": 2}
 FLIPS_A_FILE = 25
 

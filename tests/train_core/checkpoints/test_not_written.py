@@ -10,19 +10,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 from safetensors import SafetensorError
 
 from conf.errors import TrainingError, UsageError
-from tests.train_core.conftest import ExperimentOf
+from tests.train_core.conftest import ALONE, ExperimentOf
 from train_core.checkpoints import checkpoint, export
 from train_core.checkpoints.checkpoint import Checkpoints
 from train_core.checkpoints.checkpoint_folder import Facts, draft_of, last_whole, path_of, publish
 from train_core.checkpoints.writer import Summed
-from train_core.process.world import World
 from train_core.training.trainer import Trainer
 
-ALONE = World(0, 1, torch.device("cpu"), "gloo")
 SMALL = {"model.num_layers": 1, "batch.global_batch_size": 2}
 
 

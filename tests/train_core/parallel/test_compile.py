@@ -15,11 +15,10 @@ from torch import Tensor
 
 from conf.errors import ConfigError
 from conf.plan.experiment import Experiment
-from tests.train_core.conftest import ExperimentOf
+from tests.train_core.conftest import ALONE, ExperimentOf
 from tests.train_core.training.layouts import MIXTURE
 from train_core.model.transformer import Layer, rotary_table_of
 from train_core.parallel.compiled_layers import compiler_of
-from train_core.process.world import World
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 
@@ -29,7 +28,6 @@ SMALL: dict[str, Any] = {
     "batch.global_batch_size": 2,
     "batch.micro_batch_size": 1,
 }
-ALONE = World(0, 1, torch.device("cpu"), "gloo")
 LLAMA = SMALL | {"model.family": "llama", "model.gated_mlp": True, "parallel.recompute": "full"}
 
 

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from conf.plan.experiment import Experiment
-from tests.train_core.conftest import ExperimentOf, Worlds
+from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
 from train_core.parallel.recompute import DroppedOutput
 from train_core.process.world import World
 from train_core.training.train import held_out_loss
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 
-ALONE = World(0, 1, torch.device("cpu"), "gloo")
 SMALL: dict[str, Any] = {"model.num_layers": 2, "data.source": "synthetic", "batch.global_batch_size": 4}
 LLAMA = {"model.family": "llama", "model.gated_mlp": True, "model.num_query_groups": 2}
 SPLIT = {"parallel.world_size": 2, "parallel.tensor_parallel_size": 2, "parallel.sequence_parallel": True}

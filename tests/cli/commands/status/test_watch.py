@@ -20,17 +20,13 @@ from cli.output.status_table import watch
 from sweeps.folder.journal import Cancelled, Journal
 from sweeps.reading import Reading
 from sweeps.trial import SweepFolder
-from tests.results.conftest import WriteSweep, experiment, performance, sweep_writer, trial
+from tests.results.conftest import WriteSweep, experiment, performance, trial, write_sweep
 from train_core.measurement import Measurement, Outcome
 from train_core.trial_folder import TrialFolder
 
+__all__ = ["write_sweep"]
 EXPERIMENT = experiment()
 ReadingOf = Callable[..., Reading]
-
-
-@pytest.fixture
-def write_sweep(tmp_path: Path) -> WriteSweep:
-    return sweep_writer(tmp_path)
 
 
 @pytest.fixture
