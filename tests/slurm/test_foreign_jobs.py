@@ -53,7 +53,7 @@ def test_another_clusters_login_node_says_that_it_does_not_know_and_starts_nothi
         assert (trial.outcome, trial.scheduler_state, trial.cause) == (Outcome.PENDING, "UNKNOWN HERE", unknown)
         again = submit(held, slurm, command=SweepOrders(retry_failed=True))
         assert (again.num_submitted, again.num_live) == (0, 1)
-        with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 were not: .*Give the same command there"):
+        with pytest.raises(UsageError, match=r"0 jobs were cancelled, and 1 was not: .*Give the same command there"):
             cancel_sweep(held)
     assert reconcile(held.read())[0].scheduler_state == "PENDING"
 

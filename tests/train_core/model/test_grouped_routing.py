@@ -56,7 +56,7 @@ def test_balanced_experts_leave_the_gradient_of_scores_as_it_is(experiment_of: E
     [
         ({"num_groups": 3}, r"model\.experts\.num_groups = 3: does not divide .*num_experts = 8. .*=2"),
         ({"num_groups": 4, "top_groups": 5}, r"model\.experts\.top_groups = 5: is more than .*num_groups = 4. .*=4 or"),
-        ({"num_groups": 4}, r"model\.experts\.top_groups = 1: takes 1 groups of 2 experts, fewer .*top_k = 3. .*=2"),
+        ({"num_groups": 4}, r"model\.experts\.top_groups = 1: takes 1 group of 2 experts, fewer .*top_k = 3. .*=2"),
     ],
 )
 def test_groups_that_hold_too_few_experts_are_refused(values: dict[str, int], message: str) -> None:
