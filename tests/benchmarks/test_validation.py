@@ -35,6 +35,13 @@ def sets() -> dict[str, list[PricedRow]]:
     return row_sets()
 
 
+def test_readme_tells_the_errors_of_the_page() -> None:
+    page, readme = (" ".join(path.read_text().split()) for path in (PAGE, ROOT / "README.md"))
+    after, left_out = re.findall(r"time is off by ([\d.]+) %.*?by ([\d.]+) %, in the mean over", page)[0]
+    assert f"is off by {float(left_out):.0f} % in the mean" in readme
+    assert f"on tables that came after the code it is off by {after} %." in readme
+
+
 @pytest.mark.slow
 def test_the_page_in_the_tree_is_what_the_model_says_today(found: Validation) -> None:
     """Words exactly, numbers to half a percent: the last digit may differ between machines."""
