@@ -161,7 +161,7 @@ def _in_a_process(scenario: Scenario, folder: Path, cluster: Cluster, seed: int)
 
 def _print(found: Aftermath, folder: Path) -> None:
     _, *numbers = counts([found])
-    said = ", ".join(f"{count} {name}" for name, count in zip(COLUMNS[2:], numbers, strict=True))
+    said = ", ".join(f"{name} {count}" for name, count in zip(COLUMNS[2:], numbers, strict=True))
     print(f"{found.scenario}: {said} ({found.seconds:.0f} s)", flush=True)
     if found.note:
         print(f"    {found.note}", flush=True)
