@@ -318,8 +318,12 @@ def label_of_point(values: Mapping[str, object]) -> str:
     order = [knob.name for knob in IN_ORDER_OF_LABELS]
     layout = "-".join(label for name, label in sorted(labels, key=lambda pair: order.index(pair[0])) if label)
     parts = [layout, *(f"{name}={value}" for name, value in sizes.items())]
-    many = "" if devices == 1 else "s"
-    return " ".join(filter(None, (*parts, f"on {devices} device{many}" if devices is not None else "")))
+    return " ".join(filter(None, (*parts, on_devices(devices) if devices is not None else "")))
+
+
+def on_devices(number: object) -> str:
+    """The end of a name, which unlike sentences has no comma in a number: `on 1 device`, `on 1024 devices`."""
+    return f"on {number} device{'' if number == 1 else 's'}"
 
 
 def _has_label(name: str) -> bool:

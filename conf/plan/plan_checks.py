@@ -92,11 +92,8 @@ def _check_numbers_of_blocks(setup: SetupParts, blocks: Sequence[StageBlock], bl
     """Every block fills whole stages and, beyond one node, whole nodes; together they are all ranks of the job."""
     total, world_size = sum(block.num_devices for block in blocks), setup.parallel.world_size
     if total != world_size:
-        problem, remedy = (
-            f"names {count_of(total, 'device')}, and parallel.world_size = {world_size}",
-            "Make both the same.",
-        )
-        raise InfeasiblePlan(MIXED, blocks_text, problem, remedy)
+        problem = f"names {count_of(total, 'device')}, and parallel.world_size = {world_size}"
+        raise InfeasiblePlan(MIXED, blocks_text, problem, "Make both the same.")
     replica = setup.parallel.tensor_parallel_size * setup.parallel.context_parallel_size
     size = replica * setup.parallel.pipeline_parallel_size
     stage = world_size // size * replica

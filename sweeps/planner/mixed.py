@@ -258,12 +258,8 @@ def _rank(
         part = part[bounds[part] < ranking.limit]  # the limit falls as better plans are found
         if len(part) == 0:
             return
-        rows = MixedRows(
-            _plans(spaces[0], sizes, (np.array(sizes.zero_stages)[stage[part]]), shard[part]),
-            order,
-            sizes.counts,
-            sizes.layers[share[part]],
-        )
+        plans = _plans(spaces[0], sizes, np.array(sizes.zero_stages)[stage[part]], shard[part])
+        rows = MixedRows(plans, order, sizes.counts, sizes.layers[share[part]])
         ranking.add(*_best(spaces, tables, rows, ranking))
 
 

@@ -58,9 +58,8 @@ def stage_counts(spaces: Sequence[Space], tensor_parallel_size: int, data_parall
 def price_mixed(spaces: Sequence[Space], tables: Sequence[ShardWork], rows: MixedRows) -> StepColumns:
     """Seconds of a step of every assignment, by term."""
     works = [table.of(rows.plans) for table in tables]
-    return mixed_step(
-        [TypeOfDevices(space.setting, space.world_size) for space in spaces], rows.plans, works, _stages(rows)
-    )
+    types = [TypeOfDevices(space.setting, space.world_size) for space in spaces]
+    return mixed_step(types, rows.plans, works, _stages(rows))
 
 
 def mixed_plans(space: Space, t: int, d: int, num_stages: int, shards: MixedShards, zero_stage: Integers) -> Plans:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from conf.errors import InfeasiblePlan
 from conf.plan.experiment import ExperimentParts
-from conf.plan.knobs import KNOB, KNOBS, KnobValue, layers_in_short
+from conf.plan.knobs import KNOB, KNOBS, KnobValue, layers_in_short, on_devices
 from conf.plan.setup import Setup
 from conf.plan.trainer_limits import limits_of, require_runnable
 from conf.types.schema import ParallelPlan
@@ -109,9 +109,8 @@ def priceable(strategy: Strategy, parts: ExperimentParts, implementation: Implem
 def plain_label(strategy: Strategy) -> str:
     """A label for a plan that cannot exist, whose other sizes need not even be whole numbers."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "micro_batch_size")
-    devices = strategy.parallel.world_size
     said = "-".join(KNOB[name].label_of(strategy.knob_value(name)) for name in sizes)
-    return f"{said} on {devices} device{'' if devices == 1 else 's'}"
+    return f"{said} {on_devices(strategy.parallel.world_size)}"
 
 
 def shortfall(predicted: Estimate) -> str | None:
