@@ -6,15 +6,13 @@ A reader's way through the folder, each module resting on those above it:
     shared_memory      sums and gathers among CPU ranks of one node, through memory
     collectives        sums and gathers along one axis: `Axis`, `all_reduce(...) -> Pending`
     mesh               a rank's groups along the axes (`train_core.axes`), and the channels to neighbouring stages
-    attention_blocks   a block of attention by a device's fused kernel, and its gradients
-    context_parallel   attention to the tokens of all context ranks
+    context_parallel   attention to the tokens of all context ranks, block by block
     main_gradient      weight gradients accumulated beside the weights, and who is told of them
     narrow             products whose operands are cast to fp8, or an emulation of them
     tensor_parallel    matrix products, embedding and loss, split over the tensor axis
     expert_parallel    experts that ranks share out, and the tokens that travel to theirs and back
-    styles             the table of which modules a layout replaces, and by what
-    recompute          what a layer does not keep and makes again; `compiled_layers`: what torch's compiler fuses
-    parallelize        one rank's `Stage` of the plain model; the order of the function is the documentation
+    layers             what a layer does not keep and makes again, and what torch's compiler fuses in it
+    parallelize        one rank's `Stage` of the plain model, by a table of which modules a layout replaces
     schedules          what a stage does in a step, as a list of actions, and when each begins and ends
     pipeline_parallel  runs any such list, and exchanges activations with the neighbours
     flat_parameters    a stage's parameters in a few flat buckets, and where a shard's elements lie in them
@@ -29,5 +27,4 @@ Words that recur, from the model to the replicas:
     part                [  shard 0  |  shard 1  ]                what one replica updates of a bucket: a shard, or all
     box                 rows 0 to 63 of up.weight                what a part holds of one parameter, for checkpoints
     listener            counts the gradients of a bucket         hears of each, and starts the sum after the last
-    onlooker            looks for NaN in the gradients           stands in for a listener and passes everything on
 """

@@ -16,13 +16,14 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
     from train_core.parallel.schedules import Action
 
+Result = TypeVar("Result")
 KIBIBYTE = 1024
 GROUP, CHANNEL = "group", "channel"
 """The kinds of the first operation of a line: its ranks, or the two ends of a channel, come together."""
@@ -171,12 +172,12 @@ class Clock:
         """The operation that holds this rank up, and since when; None while it works. For other threads."""
         return self.waiting
 
-    def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
-        """Call `finish`, which returns when `operation` is done."""
+    def wait(self, operation: Operation, finish: Callable[[], Result]) -> Result:
+        """The result of `finish`, which returns when `operation` is done."""
         start = self.mark()
         self.waiting = operation, time.monotonic()
         try:
-            finish()
+            return finish()
         finally:
             # Also after an error: a rank that is about to fail must not be taken for one that hangs.
             self.waiting = None
@@ -242,10 +243,11 @@ class DeviceClock(Clock):
         # Asked between two steps, when the device is idle, so that it comes through the mark at once.
         return self.mark(), time.perf_counter()
 
-    def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
+    def wait(self, operation: Operation, finish: Callable[[], Result]) -> Result:
         """The host returns at once; the stream goes through its waits in the order in which it was told of them."""
-        super().wait(operation, finish)
+        result = super().wait(operation, finish)
         self._expect(operation, self._spans[-1].end)
+        return result
 
     def follow(self, operation: Operation, start: Callable[[], object]) -> None:
         """Count no time, because the computing stream need not wait as long as the operation takes."""

@@ -211,24 +211,20 @@ def own_weights(whole: ExpertWeights, axis: Axis) -> ExpertWeights:
     return ExpertWeights(shard(whole.weight.detach(), axis))
 
 
-def shared_capacity(whole: Capacity, tensor: Axis, context: Axis, *, sequence: bool) -> Capacity:
-    """The capacity for sequences that are spread over these axes, the first only under sequence parallelism."""
-    tensor = tensor if sequence else Axis()
-    whole.gather = lambda chosen: in_order(all_gather(all_gather(chosen, tensor).wait(), context).wait(), context)
-    whole.own = lambda of_sequence: shard(own_tokens(of_sequence, context), tensor)
+def shared_capacity(whole: Capacity, sequence: Axis, context: Axis) -> Capacity:
+    """The capacity for sequences that are spread over these axes."""
+    whole.gather = lambda chosen: in_order(all_gather(all_gather(chosen, sequence).wait(), context).wait(), context)
+    whole.own = lambda of_sequence: shard(own_tokens(of_sequence, context), sequence)
     return whole
 
 
-def shared_balance(whole: Balance, tensor: Axis, context: Axis, *, sequence: bool) -> Balance:
-    """The balance of a router whose sequences are spread over these axes, the first only under sequence parallelism."""
-    sharing = [axis for axis in (tensor if sequence else Axis(), context) if axis.size > 1]
+def shared_balance(whole: Balance, sequence: Axis, context: Axis) -> Balance:
+    """The balance of a router whose sequences are spread over these axes."""
 
     def over_sequence(counts: Tensor) -> Tensor:
-        for axis in sharing:
-            counts = all_reduce(counts, axis).wait()
-        return counts
+        return all_reduce(all_reduce(counts, sequence).wait(), context).wait()
 
     whole.over_sequence = over_sequence
-    whole.num_in_loss = tensor.size if sequence else 1
-    whole.num_parts = whole.num_in_loss * context.size
+    whole.num_in_loss = sequence.size
+    whole.num_parts = sequence.size * context.size
     return whole

@@ -1,12 +1,12 @@
 """Weight gradients accumulated over all micro-batches of a step, in a buffer beside the weight.
 
-    weight ----- main_gradient       the buffer; backward passes add into it themselves, which saves a copy of every
-       |                             weight gradient and a pass over it
-       +-------- gradient_listener   is told before and after each addition: the bucket's `Reduction`, which so knows
-                                     when the last gradient of a step has come and its sum may travel
+    weight ---- main_gradient   its buffer; backward passes add into it themselves, which saves a copy of every weight
+                     |          gradient and a pass over it
+                     |
+                     +------- listener   is told before and after each addition: the bucket's `Reduction`, which so
+                                         knows when the last gradient of a step has come and its sum may travel
 
-Where a parameter has no buffer, the backward passes hand the gradient to autograd as usual. An `Onlooker` takes the
-listener's place for a while, to look at what has been added (`watch.nonfinite`).
+Where a parameter has no buffer, the backward passes hand the gradient to autograd as usual.
 
 Under a zero-bubble schedule the products that make weight gradients are put off: inside `deferred_products` they are
 only noted, as `DeferredProduct`s, and `add_products` makes them later.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 
 from train_core.parallel.collectives import Axis, Pending, all_gather
 
-ATTRIBUTE, LISTENER, IS_WIDE = "main_gradient", "gradient_listener", "main_gradient_is_wide"
 ALONE = Axis()
 
 
@@ -35,53 +35,40 @@ class Listener(Protocol):
     def after_gradient(self) -> None: ...
 
 
-def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wide: bool = False) -> None:
-    """Accumulate the gradient of `parameter` into `buffer`, of the same shape.
+@dataclass(eq=False)
+class MainGradient:
+    """The buffer beside a weight.
 
-    Args:
+    Attributes:
         is_wide: products and sums of narrower values are made in the buffer's type; see `has_wide_products`.
+        look: called with the buffer whenever a gradient has been added to it; None where nobody looks.
     """
+
+    buffer: Tensor
+    listener: Listener
+    is_wide: bool
+    look: Callable[[Tensor], None] | None = None
+
+    @contextmanager
+    def addition(self) -> Iterator[Tensor]:
+        """Inside the block one gradient is added to the buffer."""
+        self.listener.before_gradient()
+        yield self.buffer
+        if self.look is not None:
+            self.look(self.buffer)
+        self.listener.after_gradient()
+
+
+def attach(parameter: nn.Parameter, buffer: Tensor, listener: Listener, *, is_wide: bool = False) -> None:
+    """Accumulate the gradient of `parameter` into `buffer`, of the same shape; see `MainGradient`."""
     # Kept on the parameter, because a backward pass has nothing in hand but the weight.
-    setattr(parameter, ATTRIBUTE, buffer)
-    setattr(parameter, LISTENER, listener)
-    setattr(parameter, IS_WIDE, is_wide)
+    parameter.main_gradient = MainGradient(buffer, listener, is_wide)  # type: ignore[attr-defined]
     # For gradients that autograd accumulates, such as LayerNorm's. Who adds to the buffer itself hands autograd none.
     parameter.register_post_accumulate_grad_hook(_move_into_buffer)
 
 
-def main_gradient(parameter: Tensor) -> Tensor | None:
-    return getattr(parameter, ATTRIBUTE, None)
-
-
-def _open_buffer(parameter: Tensor) -> Tensor | None:
-    """The buffer, which the caller is about to add to; `_finish_addition` has to follow."""
-    buffer = main_gradient(parameter)
-    if buffer is not None:
-        _listener(parameter).before_gradient()
-    return buffer
-
-
-def _finish_addition(parameter: Tensor) -> None:
-    _listener(parameter).after_gradient()
-
-
-def _listener(parameter: Tensor) -> Listener:
-    return getattr(parameter, LISTENER)
-
-
-class Onlooker(NamedTuple):
-    """A listener that looks at what has been added before the listener that it stands in for does anything with it."""
-
-    buffer: Tensor
-    look: Callable[[Tensor], None]
-    listener: Listener
-
-    def before_gradient(self) -> None:
-        self.listener.before_gradient()
-
-    def after_gradient(self) -> None:
-        self.look(self.buffer)
-        self.listener.after_gradient()
+def main_gradient(parameter: Tensor) -> MainGradient | None:
+    return getattr(parameter, "main_gradient", None)
 
 
 @contextmanager
@@ -90,26 +77,23 @@ def look_at_additions(parameter: Tensor, look: Callable[[Tensor], None]) -> Iter
 
     It is never called where the parameter has no buffer.
     """
-    buffer = main_gradient(parameter)
-    if buffer is None:
+    if (gradient := main_gradient(parameter)) is None:
         yield
         return
-    listener = _listener(parameter)
-    setattr(parameter, LISTENER, Onlooker(buffer, look, listener))
+    gradient.look = look
     try:
         yield
     finally:
-        setattr(parameter, LISTENER, listener)
+        gradient.look = None
 
 
 def _move_into_buffer(parameter: Tensor) -> None:
     """Add the gradient of a module that leaves it to autograd, such as LayerNorm."""
-    gradient = parameter.grad
-    if gradient is not None and (buffer := _open_buffer(parameter)) is not None:
-        buffer.add_(gradient)
-        # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
-        parameter.grad = None
-        _finish_addition(parameter)
+    if parameter.grad is not None and (gradient := main_gradient(parameter)) is not None:
+        with gradient.addition() as buffer:
+            buffer.add_(parameter.grad)
+            # Else autograd would add the next micro-batch's gradient to it, which would then count twice.
+            parameter.grad = None
 
 
 Multiply = Callable[[Tensor, Tensor, torch.dtype], Tensor]
@@ -186,14 +170,11 @@ def add_product(
         _deferred.append(DeferredProduct(weight, grad_out.detach(), x.detach(), axis_of_grad_out, axis_of_x, multiply))
         return None
     left, right = grad_out.flatten(0, -2).t(), x.flatten(0, -2)
-    buffer = _open_buffer(weight)
-    if buffer is None:
+    gradient = main_gradient(weight)
+    if gradient is None:
         return left @ right if multiply is None else multiply(left, right, weight.dtype)
-    if multiply is None:
-        _add_to(buffer, left, right, is_wide=_is_wide(weight))
-    else:
-        buffer.add_(multiply(left, right, buffer.dtype))
-    _finish_addition(weight)
+    with gradient.addition() as buffer:
+        _add_to(buffer, left, right, multiply, is_wide=gradient.is_wide)
     return None
 
 
@@ -208,24 +189,32 @@ def add_expert_products(
         sizes: rows of each matrix, in order.
         multiply: as for `add_product`.
     """
-    buffer = _open_buffer(weight)
-    into, is_wide = (torch.zeros_like(weight), False) if buffer is None else (buffer, _is_wide(weight))
-    matrices = into.view(len(sizes), -1, into.size(1))
-    for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
-        if not left.size(0):  # an expert to which no token went would cost a kernel that adds nothing
-            continue
-        if multiply is None:
-            _add_to(matrix, left.t(), right, is_wide=is_wide)
-        else:
-            matrix.add_(multiply(left.t(), right, matrix.dtype))
-    if buffer is None:
-        return into
-    _finish_addition(weight)
+
+    def add_to(whole: Tensor, *, is_wide: bool) -> None:
+        matrices = whole.view(len(sizes), -1, whole.size(1))
+        for matrix, left, right in zip(matrices, grad_out.split(sizes), rows.split(sizes), strict=True):
+            if left.size(0):  # an expert to which no token went would cost a kernel that adds nothing
+                _add_to(matrix, left.t(), right, multiply, is_wide=is_wide)
+
+    return _added(weight, add_to)
+
+
+def _added(weight: Tensor, add_to: Callable[..., None]) -> Tensor | None:
+    """Have a gradient added to the weight's buffer, or return it where there is none; `add_to(tensor, is_wide=...)`."""
+    gradient = main_gradient(weight)
+    if gradient is None:
+        alone = torch.zeros_like(weight)
+        add_to(alone, is_wide=False)
+        return alone
+    with gradient.addition() as buffer:
+        add_to(buffer, is_wide=gradient.is_wide)
     return None
 
 
-def _add_to(buffer: Tensor, left: Tensor, right: Tensor, *, is_wide: bool) -> None:
-    if buffer.dtype == right.dtype:
+def _add_to(buffer: Tensor, left: Tensor, right: Tensor, multiply: Multiply | None, *, is_wide: bool) -> None:
+    if multiply is not None:
+        buffer.add_(multiply(left, right, buffer.dtype))
+    elif buffer.dtype == right.dtype:
         buffer.addmm_(left, right)
     elif is_wide:
         _add_wide_product(buffer, left, right)
@@ -251,10 +240,6 @@ def _add_wide_product(buffer: Tensor, left: Tensor, right: Tensor) -> None:
     torch.addmm(buffer, left, right, out_dtype=buffer.dtype, out=buffer)
 
 
-def _is_wide(parameter: Tensor) -> bool:
-    return getattr(parameter, IS_WIDE)
-
-
 def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor | None = None) -> Tensor | None:
     """The gradient of a looked-up table (rows, h): every vector of grad_out (..., h) added to its row.
 
@@ -264,16 +249,14 @@ def add_rows(weight: Tensor, grad_out: Tensor, rows: Tensor, elsewhere: Tensor |
     Args:
         elsewhere: the vectors (...) that are not added.
     """
-    buffer = _open_buffer(weight)
-    into = weight.new_zeros(weight.shape) if buffer is None else buffer
-    indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
-    if into.dtype != torch.float32:
-        vectors = _sums_by_row(vectors, indices, into.size(0)).to(into.dtype)
-    _add_at(into, indices, vectors)
-    if buffer is None:
-        return into
-    _finish_addition(weight)
-    return None
+
+    def add_to(table: Tensor, *, is_wide: bool) -> None:
+        indices, vectors = rows.flatten(), _in_fp32(grad_out, elsewhere).flatten(0, -2)
+        if table.dtype != torch.float32:
+            vectors = _sums_by_row(vectors, indices, table.size(0)).to(table.dtype)
+        _add_at(table, indices, vectors)
+
+    return _added(weight, add_to)
 
 
 def _in_fp32(vectors: Tensor, elsewhere: Tensor | None) -> Tensor:
@@ -306,11 +289,10 @@ def _add_at(table: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
 
 def add_sum(bias: Tensor, grad_out: Tensor) -> Tensor | None:
     """The gradient of a bias (out) from (..., out)."""
-    buffer = _open_buffer(bias)
-    # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
-    summed = grad_out.flatten(0, -2).sum(0, dtype=buffer.dtype if buffer is not None and _is_wide(bias) else None)
-    if buffer is None:
-        return summed
-    buffer.add_(summed)
-    _finish_addition(bias)
+    gradient, vectors = main_gradient(bias), grad_out.flatten(0, -2)
+    if gradient is None:
+        return vectors.sum(0)
+    with gradient.addition() as buffer:
+        # In its own type a sum is added up in fp32 and then rounded; a CPU takes five times as long for a wider one.
+        buffer.add_(vectors.sum(0, dtype=buffer.dtype if gradient.is_wide else None))
     return None

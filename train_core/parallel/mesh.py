@@ -153,17 +153,18 @@ def _axis(
     name: str, ranks: list[int], rank: int, clock: Clock, timeout: timedelta | None, *, even_alone: bool = False
 ) -> Axis:
     """An axis and its group; a rank that is alone has none, unless it must make as many as others (`even_alone`)."""
-    line, groups = Line(name, ranks, clock), list[dist.ProcessGroup]()
+    line, group = Line(name, ranks, clock), None
 
-    def make() -> None:
-        groups.append(_group(name, ranks, timeout))
+    def make() -> dist.ProcessGroup:
+        made = _group(name, ranks, timeout)
         if len(ranks) > 1:
-            _use_once(groups[0])
+            _use_once(made)
+        return made
 
     if len(ranks) > 1 or even_alone:
         # As an operation of the clock, so that a watchdog can name the rank that does not come.
-        clock.wait(line.start(GROUP, 0), make)
-    return Axis(len(ranks), ranks.index(rank), groups[0] if groups else None, line)
+        group = clock.wait(line.start(GROUP, 0), make)
+    return Axis(len(ranks), ranks.index(rank), group, line)
 
 
 def _group(name: str, ranks: list[int], timeout: timedelta | None) -> dist.ProcessGroup:
@@ -208,14 +209,14 @@ def _channels(
 
 
 def _channel(ends: list[int], peer: int, clock: Clock, timeout: timedelta | None, *, sends: bool) -> Channel:
-    line, made = Line("pipeline", (peer,), clock), list[Channel]()
+    line = Line("pipeline", (peer,), clock)
 
-    def make() -> None:
-        made.append(Channel(peer, _group("pipeline", ends, timeout), line))
-        _connect(made[0], sends=sends)
+    def make() -> Channel:
+        made = Channel(peer, _group("pipeline", ends, timeout), line)
+        _connect(made, sends=sends)
+        return made
 
-    clock.wait(line.start(CHANNEL, 0), make)
-    return made[0]
+    return clock.wait(line.start(CHANNEL, 0), make)
 
 
 def _connect(channel: Channel, *, sends: bool) -> None:

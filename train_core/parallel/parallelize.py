@@ -2,7 +2,7 @@
 
 Transformer on the meta device       all layers of the stage, without memory
 cut_chunk                            the embedding stays in the first chunk, norm and head in the last
-apply_styles                         modules become their form on this rank, by `styles.STYLES`
+apply_styles                         modules become their form on this rank, by `STYLES`
 apply_to_layers                      recomputation and compiled layers
 fill                                 first weights, of which each rank keeps its part
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +20,24 @@ from torch import Tensor, nn
 from conf.plan.experiment import Experiment
 from conf.types.schema import ParallelPlan
 from train_core.axes import ENDS, EXPERT, EXPERT_REPLICAS, REPLICAS
-from train_core.model.dropout import (
-    SEEDED_ATTENTION,
-    Dropping,
-    DroppingAttention,
-    Randomness,
-)
+from train_core.model.dropout import SEEDED_ATTENTION, Dropping, DroppingAttention, Randomness
 from train_core.model.dtypes import DTYPES
 from train_core.model.initialize import initial_value
-from train_core.model.transformer import Layer, Transformer, rotary_table_of
+from train_core.model.transformer import Transformer, rotary_table_of
 from train_core.parallel.collectives import Axis, all_reduce, shard
-from train_core.parallel.compiled_layers import Compiler, compiler_of
-from train_core.parallel.context_parallel import own_tokens
+from train_core.parallel.context_parallel import ContextAttention, own_tokens
+from train_core.parallel.expert_parallel import ExpertParallel, own_weights, shared_balance, shared_capacity
+from train_core.parallel.layers import apply_to_layers
 from train_core.parallel.mesh import Mesh
 from train_core.parallel.narrow import ScaledProducts, narrow_products, require_narrow_products
-from train_core.parallel.recompute import RecomputedAttention, drop_pointwise_outputs, run_and_recompute
-from train_core.parallel.styles import Place, style_of
+from train_core.parallel.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceShardedPositions,
+    SharedKey,
+    VocabularyParallelCrossEntropy,
+    VocabularyParallelEmbedding,
+)
 
 TIED_HEAD, TIED_EMBEDDING = "head.weight", "embedding.tokens.weight"
 
@@ -103,7 +106,9 @@ def parallelize(
     dtype, chunks = DTYPES[experiment.precision.dtype], list[Transformer]()
     placements, shapes = dict[str, Placement](), dict[str, torch.Size]()
     require_narrow_products(experiment.precision, device)
-    plan, randomness = experiment.training, _randomness(experiment, mesh)
+    plan, size = experiment.training, experiment.batch.micro_batch_size
+    # Masks are drawn by a sequence's place in the global batch, so that they do not depend on the number of replicas.
+    randomness = Randomness(plan.seed, mesh.batch.rank * experiment.num_micro_batches * size, size)
     dropping = Dropping(plan.dropout, randomness, attention)
     num_layers, compiles = experiment.model.num_layers, plan.compile_layers
     narrow = partial(narrow_products, experiment.precision, num_layers=num_layers, compiles=compiles)
@@ -118,7 +123,7 @@ def parallelize(
         # Shapes of whole parameters, which first weights are drawn in; after the next line a rank holds parts of them.
         shapes |= {name: parameter.shape for name, parameter in model.named_parameters()}
         placements |= apply_styles(model, mesh, experiment.parallel, dropping, narrow)
-        apply_to_layers(model, experiment.parallel, compiler_of(device) if compiles else None)
+        apply_to_layers(model, experiment.parallel, device, compiles=compiles)
         # The table follows from the model's shape. On the meta device it had no values, and so it is made again.
         rotary = rotary_table_of(experiment.model, device)
         if rotary is not None and not experiment.data.separate_documents:  # whose positions may be any, on any rank
@@ -135,6 +140,120 @@ def parallelize(
         elif not experiment.is_fully_sharded:
             fill(chunk, stage.first_value)
     return stage
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a module in the model, and what its form on this rank depends on.
+
+    Attributes:
+        name: the module's name in the whole model.
+        narrow: the form of its products, where it is a linear layer or holds experts; None multiplies in the type of
+            the weights.
+    """
+
+    name: str
+    mesh: Mesh
+    plan: ParallelPlan
+    dropping: Dropping
+    narrow: ScaledProducts | None = None
+
+    @property
+    def tensor(self) -> Axis:
+        return self.mesh.tensor
+
+    @property
+    def context(self) -> Axis:
+        return self.mesh.axis("context")
+
+    @property
+    def sequence(self) -> bool:
+        """True if activations between tensor-parallel regions are sharded along the sequence."""
+        return self.plan.sequence_parallel
+
+    @property
+    def sequence_axis(self) -> Axis:
+        """The tensor ranks that then share out the tokens of a sequence; else this rank alone, which has all."""
+        return self.tensor if self.sequence else Axis()
+
+
+Form = Callable[[Any, Place], nn.Module]
+"""Makes a module's form on this rank, from the whole module and its place."""
+
+
+class Style(NamedTuple):
+    """The rule that turns a module of the plain model into its form on one rank.
+
+    Attributes:
+        splits: by the name of a parameter in the module, the dim that is split over each axis.
+        has_own_heads: every tensor rank holds all of the parameters and has other heads, so that its gradients are
+            summands.
+    """
+
+    form: Form
+    splits: Mapping[str, Mapping[str, int]] = {}
+    has_own_heads: bool = False
+
+
+def _dropout(whole: nn.Module, place: Place) -> nn.Module:
+    # Without sequence parallelism all tensor ranks hold the same values here, and have to drop the same ones.
+    return place.dropping.values(place.name, place.sequence_axis.rank) or whole
+
+
+def _core(whole: nn.Module, place: Place) -> nn.Module:
+    if place.context.size > 1:
+        return ContextAttention(place.context, place.plan.context_exchange)
+    return place.dropping.scores(place.name, place.tensor.rank) or whole
+
+
+COLUMN = Style(
+    lambda whole, at: ColumnParallelLinear(whole, at.tensor, at.sequence, at.narrow),
+    {"weight": {"tensor": 0}, "bias": {"tensor": 0}},
+)
+ROW = Style(
+    lambda whole, at: RowParallelLinear(whole, at.tensor, at.sequence, at.narrow),
+    {"weight": {"tensor": 1}},
+)
+DROPOUT = Style(_dropout)
+NORM_OF_HEADS = Style(lambda whole, at: whole, has_own_heads=True)
+EXPERT_WEIGHTS = Style(lambda whole, at: own_weights(whole, at.mesh.axis(EXPERT)), {"weight": {EXPERT: 0}})
+STYLES: dict[str, Style] = {
+    "embedding.tokens": Style(
+        lambda whole, at: VocabularyParallelEmbedding(whole, at.tensor, at.sequence), {"weight": {"tensor": 0}}
+    ),
+    "embedding.positions": Style(lambda whole, at: SequenceShardedPositions(whole, at.sequence_axis, at.context)),
+    "embedding.dropout": DROPOUT,
+    "attention.qkv": COLUMN,
+    "attention.down": Style(lambda whole, at: ColumnParallelLinear(whole, Axis(), False, at.narrow)),
+    "attention.query_up": COLUMN,
+    "attention.pair_up": COLUMN,
+    "attention.shared_key": Style(lambda whole, at: SharedKey(at.tensor, at.sequence)),
+    "attention.query_norm": NORM_OF_HEADS,
+    "attention.key_norm": NORM_OF_HEADS,
+    "attention.core": Style(_core),
+    "attention.projection": ROW,
+    "attention.dropout": DROPOUT,
+    "feed_forward.up": COLUMN,
+    "feed_forward.down": ROW,
+    "feed_forward.dropout": DROPOUT,
+    "feed_forward.router.balance": Style(lambda whole, at: shared_balance(whole, at.sequence_axis, at.context)),
+    "feed_forward.capacity": Style(lambda whole, at: shared_capacity(whole, at.sequence_axis, at.context)),
+    "feed_forward.experts": Style(lambda whole, at: ExpertParallel(whole, at.mesh.axis(EXPERT), at.narrow)),
+    "feed_forward.experts.up": EXPERT_WEIGHTS,
+    "feed_forward.experts.down": EXPERT_WEIGHTS,
+    "feed_forward.shared.up": COLUMN,
+    "feed_forward.shared.down": ROW,
+    "head": COLUMN,
+    "loss": Style(lambda whole, at: VocabularyParallelCrossEntropy(at.tensor)),
+}
+"""How each module is split. One that is not here, such as a norm, stays as it is: every tensor rank holds and computes
+all of it."""
+
+
+def style_of(module_name: str) -> Style | None:
+    """The style of a module, if it has one; `layers.7.attention.qkv` is listed as `attention.qkv`."""
+    parts = module_name.split(".")
+    return STYLES.get(".".join(parts[2:] if parts[0] == "layers" else parts))
 
 
 def cut_chunk(model: Transformer, *, is_first: bool, is_last: bool) -> None:
@@ -165,8 +284,7 @@ def apply_styles(
         style = style_of(name)
         # torch's own identity stands for a part that the model, or this chunk of it, does not have.
         if style is not None and type(module) is not nn.Identity:
-            axes = (mesh.axis(axis) for axis in style.axes)
-            model.set_submodule(name, style.form(module, *axes, Place(name, plan, dropping, narrow(name))))
+            model.set_submodule(name, style.form(module, Place(name, mesh, plan, dropping, narrow(name))))
     # The split embedding has a parameter of its own, to which the head has to be tied again.
     if model.spec.tied_embeddings and model.embedding is not None and model.head is not None:
         model.head.weight = model.embedding.tokens.weight
@@ -189,28 +307,6 @@ def _placement(name: str, model: Transformer, mesh: Mesh, sequence: bool) -> Pla
         copied_over=on_all + at_both_ends,
         summed_over=(on_all if sequence or (style is not None and style.has_own_heads) else ()) + at_both_ends,
     )
-
-
-def _randomness(experiment: Experiment, mesh: Mesh) -> Randomness:
-    size = experiment.batch.micro_batch_size
-    # Masks are drawn by a sequence's place in the global batch, so that they do not depend on the number of replicas.
-    return Randomness(experiment.training.seed, mesh.batch.rank * experiment.num_micro_batches * size, size)
-
-
-def apply_to_layers(model: Transformer, plan: ParallelPlan, compiled: Compiler | None) -> None:
-    """Recompute part of the first layer and of every n-th after it in backward; compile every layer."""
-    for position, layer in enumerate(model.layers.values()):
-        assert isinstance(layer, Layer)
-        recompute = plan.recompute if position % plan.recompute_every == 0 else "none"
-        if recompute == "selective":
-            layer.attention.set_submodule("core", RecomputedAttention(layer.attention.core))
-        if recompute == "pointwise":
-            drop_pointwise_outputs(layer)
-        if compiled is not None:
-            layer.forward = compiled(layer)  # type: ignore[method-assign]
-        if recompute == "full":
-            # A module around the layer would change the names of its parameters.
-            layer.forward = partial(run_and_recompute, layer.forward)  # type: ignore[method-assign]
 
 
 def _from_seed(experiment: Experiment, device: torch.device) -> FirstValue:

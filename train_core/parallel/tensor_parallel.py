@@ -231,7 +231,7 @@ class RowParallelLinear(nn.Module):
 class SharedKey(nn.Module):
     """Brings all ranks the part of keys that heads share: (s, b, r), from (s/t, b, r) with sequence parallelism."""
 
-    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+    def __init__(self, axis: Axis, sequence: bool) -> None:
         super().__init__()
         self.axis, self.sequence = axis, sequence
 
@@ -256,10 +256,9 @@ class VocabularyParallelEmbedding(nn.Module):
 class SequenceShardedPositions(nn.Module):
     """Learned positions, held whole; adds those of this rank's part of the sequence: (s/t, b, h) -> (s/t, b, h)."""
 
-    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool, context: Axis) -> None:
+    def __init__(self, whole: nn.Module, sequence: Axis, context: Axis) -> None:
         super().__init__()
-        self.context = context
-        self.axis = axis if sequence else Axis()  # on an axis of one rank, `shard` gives the whole sequence
+        self.sequence, self.context = sequence, context
         weight = whole.weight
         assert isinstance(weight, nn.Parameter)
         self.weight = weight
@@ -267,15 +266,15 @@ class SequenceShardedPositions(nn.Module):
     def forward(self, vectors: Tensor, positions: Tensor | None = None) -> Tensor:
         """`positions` (n, b) of this context rank's tokens is given where they differ from sequence to sequence."""
         if positions is None:
-            return vectors + shard(own_tokens(self.weight, self.context), self.axis)[:, None]
-        of_positions: Tensor = _VocabularyEmbedding.apply(shard(positions, self.axis), self.weight, ALONE, False)  # type: ignore[no-untyped-call]
+            return vectors + shard(own_tokens(self.weight, self.context), self.sequence)[:, None]
+        of_positions: Tensor = _VocabularyEmbedding.apply(shard(positions, self.sequence), self.weight, ALONE, False)  # type: ignore[no-untyped-call]
         return vectors + of_positions
 
 
 class VocabularyParallelCrossEntropy(nn.Module):
     """The loss over logits that are split over the vocabulary: (s, b, V/t), (s, b) -> scalar."""
 
-    def __init__(self, whole: nn.Module, axis: Axis, sequence: bool) -> None:
+    def __init__(self, axis: Axis) -> None:
         super().__init__()
         self.axis = axis
 

@@ -51,10 +51,10 @@ class Heard(Clock):
         self.waits: list[str] = []
         self.meanwhile: list[Callable[[], object]] = []
 
-    def wait(self, operation: Operation, finish: Callable[[], object]) -> None:
+    def wait(self, operation: Operation, finish: Callable[[], Any]) -> Any:
         self.waits.append(str(operation))
         self.meanwhile.pop(0)()
-        super().wait(operation, finish)
+        return super().wait(operation, finish)
 
 
 def test_a_disk_that_is_slow_but_answers_is_waited_for_anew_each_time() -> None:

@@ -18,7 +18,7 @@ from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ALONE, ExperimentOf
 from tests.train_core.training.layouts import MIXTURE
 from train_core.model.transformer import Layer, rotary_table_of
-from train_core.parallel.compiled_layers import compiler_of
+from train_core.parallel.layers import require_compiler
 from train_core.training.trainer import Trainer
 from train_core.watch.nonfinite import origin_of_nonfinite
 
@@ -41,7 +41,7 @@ def test_compiled_layers_train_like_plain_ones(
     values: dict[str, Any], experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced and differentiated by the compiler, without its minutes of generating code."""
-    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.layers.BACKEND", "aot_eager")
     plain, compiled = (
         Trainer(experiment_of(values | {"training.compile_layers": chosen}), ALONE, tmp_path)
         for chosen in (False, True)
@@ -80,7 +80,7 @@ def test_a_trainers_layers_share_their_code_which_breaks_at_matrix_products_alon
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch compiles a function eight times at most, and then runs it as it is."""
-    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.layers.BACKEND", "aot_eager")
     ten_layers = LLAMA | {"training.compile_layers": True, "model.num_layers": 10}
     assert num_graphs(experiment_of(ten_layers), tmp_path) == 5
     breaks = torch._dynamo.utils.counters["graph_break"]
@@ -101,7 +101,7 @@ def num_graphs(experiment: Experiment, cache_dir: Path) -> int:
 def test_layers_that_repeat_attention_share_their_code_however_many_there_are(
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.layers.BACKEND", "aot_eager")
     compiled = SMALL | {"training.compile_layers": True, "parallel.recompute": "selective"}
     few, many = (experiment_of(compiled | {"model.num_layers": layers}) for layers in (1, 10))
     assert num_graphs(few, tmp_path) == num_graphs(many, tmp_path) > 0
@@ -113,7 +113,7 @@ def test_where_a_value_that_is_not_finite_comes_from_is_found_inside_compiled_la
     experiment_of: ExperimentOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler's code knows nothing of hooks that came later."""
-    monkeypatch.setattr("train_core.parallel.compiled_layers.BACKEND", "aot_eager")
+    monkeypatch.setattr("train_core.parallel.layers.BACKEND", "aot_eager")
     trainer = Trainer(experiment_of(SMALL | {"training.compile_layers": True}), ALONE, tmp_path)
     trainer.step(1)
     trainer.stage.chunks[0].get_parameter("layers.0.feed_forward_norm.weight").data.fill_(3e38)
@@ -129,6 +129,6 @@ def test_a_trainer_starts_without_the_compiler() -> None:
 
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train_core.parallel.compiled_layers._missing_cpp_compiler", lambda: "a C++ compiler")
+    monkeypatch.setattr("train_core.parallel.layers._missing_cpp_compiler", lambda: "a C++ compiler")
     with pytest.raises(ConfigError, match=r"training\.compile_layers = True: needs a C\+\+ compiler.*=false"):
-        compiler_of(torch.device("cpu"))
+        require_compiler(torch.device("cpu"))

@@ -50,7 +50,7 @@ class Logits(nn.Module):
 
 def gradients_of(trainer: Trainer) -> dict[str, Tensor]:
     named = ((name, main_gradient(parameter)) for name, parameter in trainer.stage.named_parameters())
-    return {name: gradient.clone() for name, gradient in named if gradient is not None}
+    return {name: gradient.buffer.clone() for name, gradient in named if gradient is not None}
 
 
 def run_own_and_torch(world: World, experiment: Experiment, cache_dir: Path, schedule_name: str) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conf.plan.experiment import Experiment
 from tests.train_core.conftest import ALONE, ExperimentOf, Worlds
-from train_core.parallel.recompute import DroppedOutput
+from train_core.parallel.layers import DroppedOutput
 from train_core.process.world import World
 from train_core.training.train import held_out_loss
 from train_core.training.trainer import Trainer

@@ -20,7 +20,7 @@ from train_core.model.dropout import Dropping, Randomness
 from train_core.model.transformer import FeedForward, Layer, TokenEmbedding, rotary_table_of
 from train_core.parallel.collectives import shard
 from train_core.parallel.mesh import build_mesh
-from train_core.parallel.styles import STYLES, Place
+from train_core.parallel.parallelize import STYLES, Place
 from train_core.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -150,8 +150,8 @@ def layer_by_dtensor(world: World, spec: Any, layout: ParallelPlan) -> list[tupl
     ours, theirs = Layer(spec), Layer(spec)
     theirs.load_state_dict(ours.state_dict())
     for name in ("attention.qkv", "attention.projection", "feed_forward.up", "feed_forward.down"):
-        place = Place(name, layout, dropping=Dropping(0.0, Randomness(0, 0, 2)))
-        ours.set_submodule(name, STYLES[name].form(ours.get_submodule(name), mesh.tensor, place))
+        place = Place(name, mesh, layout, Dropping(0.0, Randomness(0, 0, 2)))
+        ours.set_submodule(name, STYLES[name].form(ours.get_submodule(name), place))
     plan = {"attention.qkv": ColwiseParallel(), "attention.projection": RowwiseParallel()}
     plan |= {"feed_forward.up": ColwiseParallel(), "feed_forward.down": RowwiseParallel()}
     parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)
