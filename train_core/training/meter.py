@@ -22,16 +22,16 @@ from train_core.costs import (
     model_flops,
     num_parameters,
 )
+from train_core.expert_load import ExpertLoads, StepLoad
 from train_core.measurement import BlockRates, Breakdown, Performance, StepMetrics, flops_fields
 from train_core.model.dtypes import DTYPES
-from train_core.optimizer.optimizer import StepResult
+from train_core.optimizer import StepResult
 from train_core.parallel.collectives import Axis, gather, gather_objects, total
 from train_core.process.machine import machine_id
 from train_core.process.stop import StopAsked, never
 from train_core.process.world import World, usable_cores
 from train_core.trial_folder import TrialFolder
 from train_core.watch.energy_meter import EnergyMeter
-from train_core.watch.expert_load import ExpertLoads, StepLoad
 from train_core.watch.sampler import SystemSampler
 from train_core.watch.step_parts import LatestSteps, TermsHistory, breakdown_of, stage_timeline, stragglers, terms_of
 

@@ -16,8 +16,9 @@ from conf.errors import TrainingError
 from conf.plan.experiment import Experiment
 from conf.types.schema import ProfilePlan
 from train_core.data.byte_pairs import keep_tokenizer
+from train_core.expert_load import ExpertLoads
 from train_core.measurement import Performance, StepMetrics
-from train_core.optimizer.optimizer import StepResult
+from train_core.optimizer import StepResult
 from train_core.parallel.collectives import all_reduce
 from train_core.parallel.schedules import forward_only
 from train_core.process.first_rank import result_of_first
@@ -27,7 +28,6 @@ from train_core.training.meter import DoneStep, Meter
 from train_core.training.trainer import Trainer
 from train_core.trial_folder import TrialFolder
 from train_core.watch.agreement import require_equal_replicas
-from train_core.watch.expert_load import ExpertLoads
 from train_core.watch.nonfinite import origin_of_nonfinite
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from train_core.axes import OPTIMIZER, Layout
 from train_core.checkpoints.first_weights import loaded_weights
 from train_core.data.batches import Batches
 from train_core.data.byte_pairs import tokenizer_of
+from train_core.expert_load import RouterBiases
 from train_core.model.dropout import SEEDED_ATTENTION, DroppingAttention
 from train_core.model.dtypes import DTYPES
-from train_core.optimizer.optimizer import Optimizer, StepResult
-from train_core.optimizer.router_bias import RouterBiases
+from train_core.optimizer import Optimizer, StepResult
 from train_core.parallel.data_parallel import Replicas, replicas_of
 from train_core.parallel.mesh import Mesh, build_mesh
 from train_core.parallel.parallelize import Stage, parallelize

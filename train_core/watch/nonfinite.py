@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from train_core.axes import ENDS, Layout
-from train_core.optimizer.optimizer import OwnShare
+from train_core.optimizer import OwnShare
 from train_core.parallel.collectives import gather_objects
 from train_core.parallel.main_gradient import look_at_additions
 from train_core.parallel.mesh import Mesh

@@ -25,10 +25,10 @@ from train_core.checkpoints.first_weights import loaded_weights
 from train_core.checkpoints.huggingface import Weights, from_rows, source_of, to_rows
 from train_core.checkpoints.huggingface_config import is_weights, require_config, warn_of_weights
 from train_core.data.byte_pairs import bytes_tokenizer
+from train_core.expert_load import RouterBiases
 from train_core.job.trial import run_trial_here
 from train_core.measurement import Outcome
 from train_core.model.transformer import Transformer
-from train_core.optimizer.router_bias import RouterBiases
 from train_core.parallel.mesh import build_mesh
 from train_core.parallel.parallelize import Stage, parallelize
 from train_core.process.world import World

@@ -15,7 +15,7 @@ from torch import nn
 
 from train_core.axes import REPLICAS, Layout
 from train_core.bucket_rules import ALIGNMENT
-from train_core.optimizer.optimizer import AdamState
+from train_core.optimizer import AdamState
 from train_core.parallel.collectives import Axis
 from train_core.parallel.flat_parameters import Bucket, boxes_of, flatten, row_boxes
 from train_core.parallel.mesh import Mesh, build_mesh

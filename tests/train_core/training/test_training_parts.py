@@ -19,7 +19,7 @@ from tests.train_core.conftest import ExperimentOf, Worlds
 from train_core.axes import Layout
 from train_core.model.initialize import initial_value
 from train_core.model.transformer import Layer
-from train_core.optimizer.optimizer import StepResult, learning_rate_at
+from train_core.optimizer import StepResult, learning_rate_at
 from train_core.parallel.collectives import Axis, total
 from train_core.parallel.flat_parameters import flatten
 from train_core.parallel.mesh import build_mesh

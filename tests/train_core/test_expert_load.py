@@ -16,15 +16,14 @@ from results.mlflow.metric_keys import measured_metrics, step_metrics
 from tests.train_core.conftest import ExperimentOf, Worlds
 from tests.train_core.costs.test_exact import PRODUCTS_OF_ATTENTION
 from tests.train_core.training.layouts import MIXTURE, mixture_with
+from train_core import expert_load
 from train_core.costs import DoneShares, hardware_flops, model_flops
+from train_core.expert_load import ExpertLoads
 from train_core.measurement import Performance, StepMetrics
-from train_core.optimizer import router_bias
 from train_core.parallel.collectives import all_reduce
 from train_core.process.world import World
 from train_core.training.train import train
 from train_core.training.trainer import Trainer
-from train_core.watch import expert_load
-from train_core.watch.expert_load import ExpertLoads
 
 
 def trained(world: World, experiment: Experiment, folder: Path) -> tuple[Performance, list[StepMetrics]]:
@@ -124,7 +123,7 @@ def test_a_stage_sums_its_loads_once_a_step(experiment_of: ExperimentOf, tmp_pat
     experiment = experiment_of(values | {"data.source": "synthetic"})
     trainer = Trainer(experiment, World(0, 1, torch.device("cpu"), "gloo"), tmp_path)
     loads = ExpertLoads(experiment.model, trainer.router_biases, trainer.optimizer.device)
-    with patch.object(router_bias, "all_reduce", side_effect=all_reduce) as sums:
+    with patch.object(expert_load, "all_reduce", side_effect=all_reduce) as sums:
         trainer.step(1)
         with patch.object(trainer.router_biases, "stage_rows", None):
             counted = loads.add_step(is_timed=True)
