@@ -26,7 +26,7 @@ from benchmarks.chaos.cluster import Cluster, command, test_cluster, wait_for
 from benchmarks.chaos.workbench import PERFORMANCE, ChaosWorkbench
 from benchmarks.target import Target, at_most, figure
 from launcher.executor import ByName
-from launcher.snapshot import snapshot_code
+from launcher.provenance import snapshot_code
 from launcher.sweep import submit
 from sweeps.sweep import Sweep
 from sweeps.trial import SweepFolder, Trial

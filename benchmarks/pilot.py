@@ -23,7 +23,7 @@ from conf.compose.load import compose
 from conf.compose.settings import LauncherSpec
 from conf.overrides import Overrides
 from launcher.allocation_sweep import submit_allocation
-from launcher.snapshot import snapshot_code
+from launcher.provenance import snapshot_code
 from launcher.sweep import submit
 
 NUM_TRIALS, NUM_NODES, NUM_RUNS = 100, 4, 3

@@ -25,8 +25,8 @@ from conf.errors import UsageError
 from conf.folders import options
 from conf.overrides import Overrides
 from conf.types.cluster_spec import ClusterSpec
-from launcher.capacity import this_machine
 from launcher.folder_lock import lock_folder
+from launcher.machine import this_machine
 from launcher.where import compose_for_slurm, slurm_answers
 from sweeps.folder.submission import JobShape
 from train_core.rates.plan import rates_plan

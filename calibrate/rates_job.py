@@ -16,11 +16,11 @@ from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.executor import MEASURE_RATES_IN_SLURM, FolderWork
+from launcher.provenance import snapshot_code
 from launcher.slurm.executor import SlurmExecutor, require_sbatch
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmSilent
 from launcher.slurm.silent_jobs import is_settled, why_ended
-from launcher.snapshot import snapshot_code
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.job.failures import CULPRIT_GRACE_SECONDS, first_cause, lost_a_peer, oom_kill_count, silent_failure
 from train_core.measurement import RankFailure

@@ -10,7 +10,7 @@ from cli.commands.sweep.sweep_run import report_at_the_end
 from cli.live_import import followed_in_mlflow
 from cli.output.console import console
 from cli.output.progress import PlainProgress, SweepUnderWay
-from launcher.command_trainer.seat import without_seat
+from launcher.command_trainer.process import without_seat
 from launcher.control.loop import go_on
 from launcher.control.rules import SweepStep
 from launcher.controller import submit_controller, take_up

@@ -13,7 +13,7 @@ import psutil
 from conf.errors import UsageError
 from conf.units import count_of
 from launcher.folder_lock import holder
-from launcher.local_jobs import controller_of, end_trees, is_running_here
+from launcher.machine import controller_of, end_trees, is_running_here
 from launcher.slurm.answers import forget_answers
 from launcher.slurm.own_jobs import live_job, standings
 from launcher.slurm.pbs import delete_jobs
@@ -30,7 +30,7 @@ from train_core.job.failures import without_numbers
 from train_core.measurement import Outcome
 
 SWEEP_END_SECONDS = 15
-"""Longer than a sweep takes to end its own jobs, which is at most twice `local_jobs.CANCEL_SECONDS`."""
+"""Longer than a sweep takes to end its own jobs, which is at most twice `machine.CANCEL_SECONDS`."""
 
 
 def cancel_sweep(sweep: Sweep) -> int:

@@ -12,7 +12,6 @@ from conf.folders import keep_folders
 from conf.overrides import Overrides
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.capacity import this_machine
 from launcher.control.advance import Conductor
 from launcher.control.composed_rules import rules_for, time_limit_here
 from launcher.control.orders import overrides_at_begin
@@ -20,11 +19,12 @@ from launcher.control.rules import SweepStep
 from launcher.control.workplace import Workplace
 from launcher.executor import CONTROL_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
 from launcher.folder_lock import holder, lock_folder
+from launcher.machine import this_machine
+from launcher.provenance import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.pbs_executor import PbsExecutor
 from launcher.slurm.sbatch import SAVE_SECONDS
-from launcher.snapshot import ALL_PACKAGES, PACKAGES, snapshot_code
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import Elsewhere, SlurmQueue, logs_folder, require_scheduler
 from sweeps.folder.history import History

@@ -42,21 +42,13 @@ class ByName:
 
 
 RUN_IN_SLURM = ByName("launcher.job", "run_in_slurm")
-
-
 RUN_ON_THIS_MACHINE = ByName("launcher.job", "run_on_this_machine")
-
-
 CHECK_NODE_IN_SLURM = ByName("launcher.job", "check_node_in_slurm")
-
-
 MEASURE_RATES_IN_SLURM = ByName("launcher.job", "measure_rates_in_slurm")
-
+CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")
 
 PREFLIGHT = "TRISWEEP_PREFLIGHT"
 """The variable by which a job of a trial knows that it is to look at its nodes first."""
 
 PBS_JOB = "TRISWEEP_PBS_JOB"
 """The variable by which a task knows that PBS started its job, and what it is called."""
-
-CONTROL_IN_SLURM = ByName("cli.controller", "run_in_slurm")

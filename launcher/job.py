@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from conf.units import count_of
+from launcher.doctor.preflight import require_fit_nodes
 from launcher.executor import PREFLIGHT
-from launcher.preflight import require_fit_nodes
 from launcher.provenance import keep_job_provenance
 from launcher.slurm.own_jobs import own_job_id, requeue
 from launcher.slurm.query import SlurmSilent, query_jobs

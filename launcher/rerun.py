@@ -15,9 +15,8 @@ import psutil
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
-from launcher.capacity import this_machine
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE, FolderWork
-from launcher.local_jobs import LocalExecutor, end_trees
+from launcher.machine import LocalExecutor, end_trees, this_machine
 from launcher.provenance import OF_TRIAL
 from launcher.slurm.answers import WATCHING
 from launcher.slurm.executor import SlurmExecutor, require_sbatch

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from launcher.allocation.nodes import allocation_end
-from launcher.local_jobs import controller_of
+from launcher.machine import controller_of
 from launcher.slurm.answers import FRESH
 from launcher.slurm.own_jobs import JobStanding, standings
 from launcher.slurm.query import NOT_SUBMITTED, UNKNOWN_HERE, SlurmJobState, SlurmSilent

@@ -13,7 +13,6 @@ from conf.overrides import Overrides
 from conf.plan.experiment import Experiment
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
-from launcher.capacity import this_machine
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import (
@@ -28,12 +27,11 @@ from launcher.control.workplace import ProgressDisplay, Workplace
 from launcher.controller import submit_controller
 from launcher.executor import RUN_IN_SLURM, RUN_ON_THIS_MACHINE
 from launcher.folder_lock import lock_folder
-from launcher.local_jobs import LocalJobFunction
-from launcher.provenance import keep_provenance
+from launcher.machine import LocalJobFunction, this_machine
+from launcher.provenance import keep_provenance, snapshot_code
 from launcher.slurm.executor import SlurmJob
 from launcher.slurm.own_jobs import carrying_job
 from launcher.slurm.resources import device_hours
-from launcher.snapshot import snapshot_code
 from launcher.state import look_here
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import JobRequest, QueueOnPaper, SlurmQueue, SubmittedArray, require_scheduler

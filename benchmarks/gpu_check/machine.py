@@ -19,7 +19,7 @@ from conf.compose.load import compose_tree
 from conf.compose.tree import Tree, part_at, with_values
 from conf.types.schema import Dtype, Frozen, Value
 from conf.units import GIBIBYTE, TERA
-from launcher.capacity import this_machine
+from launcher.machine import this_machine
 from launcher.tools import ask
 from train_core.process.git_sha import git_sha
 

@@ -178,7 +178,7 @@ def on_this_machine(run: LongRun) -> None:
 
 
 def _train_here(run: LongRun) -> Measurement:
-    from launcher.capacity import this_machine, why_impossible
+    from launcher.machine import this_machine, why_impossible
     from train_core.costs import estimate
     from train_core.job.trial import run_trial_here
     from train_core.process.stop import Stopped

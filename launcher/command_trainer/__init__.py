@@ -2,8 +2,8 @@
 
 job          `run_here` and `run_as_task`: a trial folder, on this machine or as a task of a Slurm job; the life of such
              a trial: started, its log read line by line, and followed to its end
-seat         which of the job's processes this one is, and where they meet
-process      the words and the environment with which a process of the program starts, and the life of all of them
+process      which of the job's processes this one is, and where they meet; the words and the environment with which one
+             starts, and the life of all of them
 flag_check   flags held against the program's own parser, and what does not reach it, before anything is submitted
 parser_program  what the program's own Python runs for that
 step_book    from lines to steps, and to the figures of a program that does not train

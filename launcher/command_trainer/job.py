@@ -16,8 +16,15 @@ from conf.errors import EXIT_FAILED
 from conf.plan.experiment import Experiment
 from launcher.command_trainer.ends import error_line, failure_from_log, rank_failure, unmeasured_failure
 from launcher.command_trainer.performance import environment_of, performance_of, program_code
-from launcher.command_trainer.process import CannotStart, Programs, start_of
-from launcher.command_trainer.seat import ProgramSeat, ranks_to_read, seat_in_slurm, seats_here
+from launcher.command_trainer.process import (
+    CannotStart,
+    Programs,
+    ProgramSeat,
+    ranks_to_read,
+    seat_in_slurm,
+    seats_here,
+    start_of,
+)
 from launcher.command_trainer.step_book import FoundMetrics, NoMetrics, StepBook
 from train_core.job.failures import failed_measurement, oom_kill_count
 from train_core.log_files import GrowingFile, last_lines, without_controls

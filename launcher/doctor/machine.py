@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conf.units import GIBIBYTE, count_of
-from launcher.capacity import this_machine
 from launcher.doctor.node_report import CheckResult, Findings
+from launcher.machine import this_machine
 from launcher.tools import ask
 
 TORCH_SECONDS = 60

@@ -14,11 +14,11 @@ from conf.types.sites import SlurmSpec
 from launcher.cancel import cancel_jobs
 from launcher.doctor.node_report import DoctorFolder, DoctorPlan, NodeReport
 from launcher.executor import CHECK_NODE_IN_SLURM, FolderWork
+from launcher.provenance import snapshot_code
 from launcher.slurm.executor import SlurmExecutor
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.query import SlurmJobState, SlurmSilent
 from launcher.slurm.silent_jobs import why_ended
-from launcher.snapshot import snapshot_code
 from launcher.tools import ask
 from sweeps.folder.submission import JobShape, Submission, read_submission
 from train_core.log_files import tail

@@ -18,7 +18,7 @@ from conf.errors import ConfigError
 from conf.types.sites import SlurmSpec
 from conf.units import SECONDS_PER_MINUTE
 from launcher.executor import PREFLIGHT
-from launcher.snapshot import CHECKSUM_OF_FILES, checksum_of_files
+from launcher.provenance import CHECKSUM_OF_FILES, checksum_of_files
 from sweeps.folder.submission import JobShape
 
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE")

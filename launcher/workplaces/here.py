@@ -9,16 +9,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from launcher.capacity import Ledger, MachineCapacity, Share, memory_needed, why_impossible
 from launcher.control.workplace import Workplace
 from launcher.executor import FolderWork
-from launcher.local_jobs import (
+from launcher.machine import (
     EXTRA_MINUTES,
+    Ledger,
     LocalExecutor,
     LocalJobFunction,
+    MachineCapacity,
+    Share,
     controller_of,
     end_trees,
     is_running_here,
+    memory_needed,
+    why_impossible,
 )
 from launcher.state import look_here
 from sweeps.folder.submission import Submission, read_submission, shape_of

@@ -18,11 +18,11 @@ from launcher.cancel import cancel_jobs
 from launcher.control.attempts import bad_nodes, nodes_to_avoid
 from launcher.control.workplace import Workplace
 from launcher.executor import RUN_IN_SLURM, FolderWork
+from launcher.provenance import snapshot_code
 from launcher.slurm.executor import SlurmExecutor, SlurmJob, TooManyJobs, require_sbatch
 from launcher.slurm.pbs_executor import PbsExecutor, require_pbs
 from launcher.slurm.resources import JobArray, device_hours, job_arrays
 from launcher.slurm.sbatch import require_time_to_save
-from launcher.snapshot import snapshot_code
 from launcher.state import reconcile
 from sweeps.folder.submission import JobShape
 from sweeps.reading import TrialReading

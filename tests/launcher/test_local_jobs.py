@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from launcher.executor import FolderWork
-from launcher.local_jobs import LocalExecutor, controller_of
+from launcher.machine import LocalExecutor, controller_of
 from sweeps.folder.submission import JobShape, read_submission
 from train_core.trial_folder import TrialFolder
 

@@ -20,10 +20,9 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from conf.types.schema import Value
-from launcher.capacity import MachineCapacity
 from launcher.control.orders import SweepOrders
 from launcher.folder_lock import lock_folder
-from launcher.local_jobs import LocalJobFunction, is_running_here
+from launcher.machine import LocalJobFunction, MachineCapacity, is_running_here
 from launcher.sweep import run_here
 from sweeps.folder.submission import read_submission
 from sweeps.reading import TrialReading

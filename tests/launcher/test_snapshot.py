@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import snapshot
-from launcher.snapshot import checksum_of_files, snapshot_code
+from launcher import provenance
+from launcher.provenance import checksum_of_files, snapshot_code
 from train_core.process.git_sha import ROOT, git_sha
 
 
@@ -51,7 +51,7 @@ def test_the_same_code_is_copied_once_and_changed_code_beside_it(
     root = tmp_path / "checkout"
     (root / "conf").mkdir(parents=True)
     (root / "conf" / "a.py").write_text("A = 1")
-    monkeypatch.setattr(snapshot, "ROOT", root)
+    monkeypatch.setattr(provenance, "ROOT", root)
     first = snapshot_code(tmp_path / "code")
     assert snapshot_code(tmp_path / "code") == first
     (root / "conf" / "a.py").write_text("A = 2")
@@ -76,7 +76,7 @@ def test_what_python_has_compiled_is_taken_over_unless_the_source_has_changed_si
     source.write_text("A = 1")
     py_compile.compile(str(source))
     source.with_name("b.py").write_text("B = 2")
-    monkeypatch.setattr(snapshot, "ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(provenance, "ROOT", tmp_path / "checkout")
     first = snapshot_code(tmp_path / "code")
     source.write_text("A = 'changed'")
     second = snapshot_code(tmp_path / "code")

@@ -22,10 +22,10 @@ from conf.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from conf.overrides import Overrides
 from conf.types.sweep_spec import SweepSpec
 from conf.units import count_of
-from launcher.capacity import this_machine
 from launcher.command_trainer.flag_check import check_record, starts_without_python, untold_keys
 from launcher.control.composed_rules import budget_of, rounds_of, rules_for, time_limit_here
 from launcher.control.orders import SweepOrders
+from launcher.machine import this_machine
 from launcher.provenance import keep_configuration
 from launcher.sweep import prepare_tokens, run_here
 from launcher.where import SweepPlace, choose_place

@@ -17,7 +17,7 @@ from launcher.control.rules import Budget, Cost, predicted_seconds
 from results.terminal.drawing import LayoutCell
 
 if TYPE_CHECKING:
-    from launcher.capacity import MachineCapacity
+    from launcher.machine import MachineCapacity
     from sweeps.later_command import Restriction
     from sweeps.sweep import Sweep
     from sweeps.trial import SweepRecord, Trial

@@ -11,12 +11,11 @@ import pytest
 
 from conf.errors import UsageError
 from conf.types.sites import SlurmSpec
-from launcher import allocation_job
+from launcher import allocation_sweep
 from launcher.allocation import step
 from launcher.allocation.nodes import AllocatedNode, SlurmAllocation
 from launcher.allocation.packing import StepPlacement
-from launcher.allocation_job import AllocationJob
-from launcher.allocation_sweep import run_inside
+from launcher.allocation_sweep import AllocationJob, run_inside
 from launcher.executor import RUN_IN_SLURM
 from launcher.workplaces.in_allocation import AllocationRoom
 from sweeps.folder.journal import Cancelled, Journal
@@ -39,7 +38,7 @@ def test_an_allocation_whose_slurm_is_silent_is_one_message_and_its_job_is_run_a
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(allocation_job, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(allocation_sweep, "PATIENCE_SECONDS", -1.0)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     tools(scontrol=f"echo $* >> {tmp_path}/asked; exit 1")

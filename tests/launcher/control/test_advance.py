@@ -18,15 +18,14 @@ import pytest
 from conf.compose.settings import UNLIMITED_BUDGET, BudgetSpec
 from conf.errors import UsageError
 from conf.types.schema import Value
-from launcher.capacity import MachineCapacity
 from launcher.control import loop
 from launcher.control.advance import Conductor
 from launcher.control.loop import go_on
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Budget, Rules, SweepStep
 from launcher.folder_lock import lock_folder
-from launcher.local_jobs import LocalJobFunction
-from launcher.snapshot import snapshot_code
+from launcher.machine import LocalJobFunction, MachineCapacity
+from launcher.provenance import snapshot_code
 from launcher.workplaces.here import ThisMachine
 from sweeps.folder.history import History
 from sweeps.folder.journal import Cancelled, Ended, Entry, Journal, Paused, Resumed

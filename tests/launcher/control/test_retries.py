@@ -10,11 +10,11 @@ import pytest
 from cli.output.state_document import state_document
 from conf.compose.settings import UNLIMITED_BUDGET
 from conf.errors import UsageError
-from launcher.capacity import MachineCapacity, Share
 from launcher.control.advance import Conductor
 from launcher.control.attempts import BadNode, RetryRule, bad_nodes, nodes_to_avoid
 from launcher.control.orders import retry, retry_failed_trials
 from launcher.control.rules import Budget, Rules
+from launcher.machine import MachineCapacity, Share
 from launcher.tools import node_names
 from launcher.workplaces.here import ThisMachine
 from launcher.workplaces.queue import SlurmQueue

@@ -12,7 +12,7 @@ import pytest
 
 from conf.errors import ConfigError, UsageError
 from launcher.cancel import cancel_jobs
-from launcher.command_trainer.seat import seat_in_slurm, without_seat
+from launcher.command_trainer.process import seat_in_slurm, without_seat
 from launcher.executor import RUN_IN_SLURM, FolderWork
 from launcher.slurm.own_jobs import standings
 from launcher.slurm.pbs_executor import PbsExecutor

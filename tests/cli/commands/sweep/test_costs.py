@@ -6,9 +6,9 @@ import pytest
 
 from cli.commands.sweep.what_is_measured import START_SECONDS, cost_text, num_too_long, seconds_here
 from conf.folders import options
-from launcher.capacity import MachineCapacity
 from launcher.control.composed_rules import budget_of
 from launcher.control.rules import predicted_seconds
+from launcher.machine import MachineCapacity
 from sweeps.points.plan import plan_sweep
 from tests.composed import composed
 from tests.conftest import BuildRecord

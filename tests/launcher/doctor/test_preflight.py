@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conf.plan.experiment import Experiment
-from launcher.preflight import first_complaint, require_fit_nodes
+from launcher.doctor.preflight import first_complaint, require_fit_nodes
 from launcher.slurm.sbatch import sbatch_parameters
 from sweeps.folder.submission import JobShape
 from tests.composed import load
